@@ -13,7 +13,8 @@ from topocomm import MissingExtraError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit status."""
-    problem = why_shadowed() or _missing()
+    missing = (MissingExtraError("python -m attention", x, "attention") for x in ("torch", "tqdm") if not find_spec(x))
+    problem = why_shadowed() or next(missing, None)
     if problem is not None:
         speaks = (launched_as() or (0, 1))[0] == 0
         if speaks:
@@ -28,14 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(commands)
     options = parser.parse_args(arguments)
     return run(options.job(options), options.ranks)
-
-
-def _missing() -> MissingExtraError | None:
-    """What every job needs and is not installed."""
-    for package in ("torch", "tqdm"):
-        if find_spec(package) is None:
-            return MissingExtraError("python -m attention", package, "attention")
-    return None
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from attention.visibility import Masking, Visibility, tensor_of, visibility_of
 from topocomm import OperatorError
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+AXES = {"q": "[batch, heads, q_len, d]", "k": "[batch, kv_heads, n, d]", "v": "[batch, kv_heads, n, d]"}
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,15 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
     """
     q, k, v = as_tensor(function, "q", q), as_tensor(function, "k", k), as_tensor(function, "v", v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.ndim != 4 or x.dtype not in DTYPES or not _placed(x, q) or x.requires_grad:
-            raise OperatorError(f"{function}: {_fault(name, x, q)}")
+        check_form(function, name, x)
+        if x.device != q.device or not (x.is_cpu or on_gpu(x)):
+            place = f"and q on {q.device}" if x.device != q.device else "which is not covered"
+            raise OperatorError(
+                f"{function}: {name} is on {x.device}, {place}; q, k and v must all be in host memory, or all on one "
+                "GPU"
+            )
+        if x.requires_grad:
+            raise OperatorError(f"{function}: {name} requires gradients; pass {name}.detach() or use torch.no_grad()")
     paged = masking.block_tables is not None
     fault = misfit(q, k, v, paged=paged) or _spec_misfit(q, spec)
     if fault is not None:
@@ -108,7 +116,7 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
         visibility = visibility_of(function, q.shape, n, spec, masking)
     if pages is not None:
         if not (on_gpu(masking.block_tables) or on_gpu(masking.kv_lengths)):
-            _check_pages(function, pages, k, masking)
+            _check_pages(function, pages, k, tensor_of(masking.kv_lengths))
         pages = to_device(function, "block_tables", pages, q.device)
     return Inputs(q, k, v, spec, visibility, pages)
 
@@ -127,8 +135,8 @@ def _pages(function: str, k: torch.Tensor, batch: int, masking: Masking) -> torc
     return tables.to(torch.int64).contiguous()
 
 
-def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, masking: Masking) -> None:
-    used = -(-tensor_of(masking.kv_lengths)[:, None] // k.shape[2])
+def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, lengths: torch.Tensor) -> None:
+    used = -(-lengths[:, None] // k.shape[2])
     bad = (torch.arange(pages.shape[1]) < used) & ((pages < 0) | (pages >= k.shape[0]))
     if bad.any():
         entry, column = bad.nonzero()[0].tolist()
@@ -185,21 +193,12 @@ def _as_writable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(SimpleNamespace(__array_interface__=interface, owner=x))
 
 
-def _placed(x: torch.Tensor, q: torch.Tensor) -> bool:
-    return x.device == q.device and (x.is_cpu or on_gpu(x))
-
-
-def _fault(name: str, x: torch.Tensor, q: torch.Tensor) -> str:
-    """Say what is wrong with q, k or v by itself."""
+def check_form(function: str, name: str, x: torch.Tensor) -> None:
+    """Raise an OperatorError that names the array if it has not four axes, or another dtype than `DTYPES`."""
     if x.ndim != 4:
-        axes = "[batch, heads, q_len, d]" if name == "q" else "[batch, kv_heads, n, d]"
-        return f"{name} must be {axes}, got shape {list(x.shape)}"
+        raise OperatorError(f"{function}: {name} must be {AXES[name]}, got shape {list(x.shape)}")
     if x.dtype not in DTYPES:
-        return f"{name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first"
-    if not _placed(x, q):
-        place = f"and q on {q.device}" if x.device != q.device else "which is not covered"
-        return f"{name} is on {x.device}, {place}; q, k and v must all be in host memory, or all on one GPU"
-    return f"{name} requires gradients; pass {name}.detach() or use torch.no_grad()"
+        raise OperatorError(f"{function}: {name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first")
 
 
 def misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, paged: bool = False) -> str | None:

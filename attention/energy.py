@@ -13,7 +13,7 @@ docs/concepts/energy.md.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -59,9 +59,8 @@ def attention_energy(
     Raises:
         OperatorError: Shapes, dtypes or devices do not fit, positions are missing, or the spec asks for more.
     """
-    call = _Call("attention_energy", spec or Spec(), q_positions, kv_positions)
-    _check(call, {"q": q, "k": k, "v": v, "zeta": zeta})
-    return _energy(call, q, k, v, zeta)
+    arrays = {"q": q, "k": k, "v": v, "zeta": zeta}
+    return _energy(q, k, v, zeta, *_checked("attention_energy", arrays, spec, q_positions, kv_positions))
 
 
 def attention_from_energy(
@@ -84,14 +83,15 @@ def attention_from_energy(
     Raises:
         OperatorError: As `attention_energy`, and under torch.inference_mode(), where there is no autograd.
     """
-    call = _Call("attention_from_energy", spec or Spec(), q_positions, kv_positions)
     if torch.is_inference_mode_enabled():
-        raise OperatorError(f"{call.function}: autograd is off in torch.inference_mode(); use torch.no_grad() instead")
-    _check(call, {"q": q, "k": k, "v": v})
+        raise OperatorError(
+            "attention_from_energy: autograd is off in torch.inference_mode(); use torch.no_grad() instead"
+        )
+    checked = _checked("attention_from_energy", {"q": q, "k": k, "v": v}, spec, q_positions, kv_positions)
     further = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     with torch.enable_grad():
         zeta = q.new_zeros((*q.shape[:3], v.shape[3]), requires_grad=True)
-        total = _energy(call, q, k, v, zeta).sum()
+        total = _energy(q, k, v, zeta, *checked).sum()
         (out,) = torch.autograd.grad(total, zeta, create_graph=further)
     return out
 
@@ -118,53 +118,41 @@ def value_covariance(
     Raises:
         OperatorError: As `attention_energy`.
     """
-    call = _Call("value_covariance", spec or Spec(), q_positions, kv_positions)
-    _check(call, {"q": q, "k": k, "v": v})
-    softmax, v = _softmax(call, q, k, v)
-    weights = softmax.exp / softmax.total.masked_fill(softmax.total == 0, 1)
+    checked = _checked("value_covariance", {"q": q, "k": k, "v": v}, spec, q_positions, kv_positions)
+    exp, total, _, v = _softmax(q, k, v, *checked)
+    weights = exp / total.masked_fill(total == 0, 1)
     centred = v.unsqueeze(2) - (weights @ v).unsqueeze(3)  # [batch, kv_heads, rows, n, d_v]
     covariance = (weights.unsqueeze(4) * centred).mT @ centred
     return covariance.view(*q.shape[:3], *covariance.shape[3:])
 
 
-class _Call(NamedTuple):
-    """The name of the function for errors, and its arguments other than arrays of floats."""
-
-    function: str
-    spec: Spec
-    q_positions: Any
-    kv_positions: Any
-
-
-class _Softmax(NamedTuple):
-    """exp(score - base) and its sums: exp [batch, kv_heads, rows, n]; total and base [batch, kv_heads, rows, 1].
-
-    A row is a query of one of the heads that share the key head. One that sees nothing has a total of 0.
-    """
-
-    exp: torch.Tensor
-    total: torch.Tensor
-    base: torch.Tensor
-
-
-def _energy(call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, zeta: torch.Tensor) -> torch.Tensor:
-    """`attention_energy` of checked arrays."""
-    softmax, _ = _softmax(call, q, k, v, zeta)
-    unseen = softmax.total == 0
-    lse = softmax.base + softmax.total.masked_fill(unseen, 1).log()  # the gradient of ln 0 would be NaN
+def _energy(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, zeta: torch.Tensor, scale: float, visible: torch.Tensor | None
+) -> torch.Tensor:
+    _, total, base, _ = _softmax(q, k, v, scale, visible, zeta)
+    unseen = total == 0
+    lse = base + total.masked_fill(unseen, 1).log()  # the gradient of ln 0 would be NaN
     return lse.masked_fill(unseen, -torch.inf).view(q.shape[:3])
 
 
 def _softmax(
-    call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, zeta: torch.Tensor | None = None
-) -> tuple[_Softmax, torch.Tensor]:
-    """The softmax of the scores of checked arrays, and v with 0 for keys that no query sees."""
-    (batch, heads, q_len, dim), (kv_heads, n) = q.shape, k.shape[1:3]
-    visible = _visible(call, q, k)
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    visible: torch.Tensor | None,
+    zeta: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(exp(score - base) [batch, kv_heads, rows, n], its sums, base [batch, kv_heads, rows, 1], v).
+
+    A row is a query of one of the heads that share the key head. One that sees nothing has a sum of 0; v has 0 for keys
+    that no query sees.
+    """
+    (batch, heads, q_len, _), (kv_heads, n) = q.shape, k.shape[1:3]
     if visible is not None:
         unseen = ~visible.any(1)[:, None, :, None]
         k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)  # else 0 x NaN would spread
-    scores = _rows(q, k) @ k.mT * call.spec.scale_for(dim)
+    scores = _rows(q, k) @ k.mT * scale
     if zeta is not None:
         scores = scores + _rows(zeta, v) @ v.mT
     if visible is not None:
@@ -174,7 +162,7 @@ def _softmax(
     top = scores.detach().amax(-1, keepdim=True) if n else scores.new_zeros((*scores.shape[:3], 1))
     base = top.masked_fill(top == -torch.inf, 0)  # rows that see nothing: exp(-inf - 0) = 0
     exp = (scores - base).exp()
-    return _Softmax(exp, exp.sum(-1, keepdim=True), base), v
+    return exp, exp.sum(-1, keepdim=True), base, v
 
 
 def _rows(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -183,33 +171,35 @@ def _rows(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return x.reshape(batch, k.shape[1], heads // k.shape[1] * q_len, dim)
 
 
-def _visible(call: _Call, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-    """Which query sees which key, bool [batch or 1, q_len, n]; None: all see all."""
-    if not call.spec.causal:
-        return None
-    queries = _positions(call, "q_positions", (q.shape[0], q.shape[2]), q.device)
-    keys = _positions(call, "kv_positions", (k.shape[0], k.shape[2]), k.device)
-    return keys[:, None, :] <= queries[:, :, None]
+def _checked(
+    function: str, arrays: dict[str, torch.Tensor], spec: Spec | None, q_positions: Any, kv_positions: Any
+) -> tuple[float, torch.Tensor | None]:
+    """(factor on q.k; which query sees which key, bool [batch or 1, q_len, n], None: all see all) of checked arrays."""
+    spec = spec or Spec()
+    _check(function, arrays, spec)
+    q, k = arrays["q"], arrays["k"]
+    scale = spec.scale_for(q.shape[3])
+    if not spec.causal:
+        return scale, None
+    queries = _positions(function, "q_positions", q_positions, q)
+    keys = _positions(function, "kv_positions", kv_positions, k)
+    return scale, keys[:, None, :] <= queries[:, :, None]
 
 
-def _positions(call: _Call, name: str, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
-    """The positions of that name as integers [batch or 1, count]."""
-    values = getattr(call, name)
+def _positions(function: str, name: str, values: Any, of: torch.Tensor) -> torch.Tensor:
+    """The positions of queries or keys [batch, heads, count, d] as integers [batch or 1, count]."""
     if values is None:
-        raise OperatorError(f"{call.function}: causal attention needs q_positions and kv_positions, {name} is missing")
-    positions = torch.as_tensor(values, device=device)
+        raise OperatorError(f"{function}: causal attention needs q_positions and kv_positions, {name} is missing")
+    positions = torch.as_tensor(values, device=of.device)
     if positions.dtype == torch.bool or positions.is_floating_point():
-        raise OperatorError(f"{call.function}: {name} must be integers, got {positions.dtype}")
-    batch, count = shape
+        raise OperatorError(f"{function}: {name} must be integers, got {positions.dtype}")
+    batch, _, count, _ = of.shape
     if positions.shape not in ((count,), (1, count), (batch, count)):
-        raise OperatorError(
-            f"{call.function}: {name} must be [{count}] or [{batch}, {count}], got {list(positions.shape)}"
-        )
+        raise OperatorError(f"{function}: {name} must be [{count}] or [{batch}, {count}], got {list(positions.shape)}")
     return positions if positions.ndim == 2 else positions[None]
 
 
-def _check(call: _Call, arrays: dict[str, torch.Tensor]) -> None:
-    function = call.function
+def _check(function: str, arrays: dict[str, torch.Tensor], spec: Spec) -> None:
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
             raise OperatorError(
@@ -232,8 +222,8 @@ def _check(call: _Call, arrays: dict[str, torch.Tensor]) -> None:
     if len(kinds) > 1 or q.dtype not in DTYPES:
         got = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in arrays.items())
         raise OperatorError(f"{function}: all arrays must be float32, or all float64, on one device; got {got}")
-    for field in fields(call.spec):
-        if field.name not in COVERED and getattr(call.spec, field.name) is not field.default:
+    for field in fields(spec):
+        if field.name not in COVERED and getattr(spec, field.name) is not field.default:
             raise OperatorError(
                 f"{function}: the energy knows {' and '.join(COVERED)} of a Spec, not {field.name}; leave it unset"
             )

@@ -59,11 +59,6 @@ class GrowableTensor:
         return batch * heads * width * self._storage.element_size()
 
     @property
-    def used_bytes(self) -> int:
-        """Bytes of the rows."""
-        return self.rows * self.row_bytes
-
-    @property
     def allocated_bytes(self) -> int:
         """Bytes of the storage."""
         return 0 if self._storage is None else self._storage.numel() * self._storage.element_size()
@@ -93,10 +88,7 @@ class GrowableTensor:
         self.rows += new
 
     def keep(self, kept_rows: NDArray[np.bool_]) -> None:
-        """Forget the rows where `there` [rows] is False: rows from the end take their places, no other row moves.
-
-        Storage of which little is left in use is given back.
-        """
+        """Forget the other rows: rows from the end take their places, no other row moves; shrinks large storage."""
         kept = int(kept_rows.sum())
         holes, movers = np.flatnonzero(~kept_rows[:kept]), kept + np.flatnonzero(kept_rows[kept:])
         if self._storage is not None:
@@ -109,8 +101,7 @@ class GrowableTensor:
 
     def replace(self, rows: torch.Tensor) -> None:
         """Hold these rows, in their own memory, instead."""
-        self._storage = rows
-        self.rows = rows.shape[2]
+        self._storage, self.rows = rows, rows.shape[2]
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""
@@ -119,8 +110,7 @@ class GrowableTensor:
 
     def clear(self) -> None:
         """Forget rows, shape and dtype."""
-        self.rows = 0
-        self._storage = None
+        self._storage, self.rows = None, 0
 
 
 class TokenRows:
@@ -147,14 +137,15 @@ class TokenRows:
         """int64 [rows], a view."""
         return self._positions.view()[0, 0, :, 0]
 
+    @property
     def known_positions(self) -> Positions:
-        """Return the same in host memory, also while nothing was ever appended: a view."""
+        """The same in host memory, also while nothing was ever appended: a view."""
         return self._known[: self.k.rows]
 
     @property
     def used_bytes(self) -> int:
         """Bytes of keys and values."""
-        return self.k.used_bytes + self.v.used_bytes
+        return self.k.rows * (self.k.row_bytes + self.v.row_bytes)
 
     @property
     def allocated_bytes(self) -> int:
@@ -178,20 +169,20 @@ class TokenRows:
 
     def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Add rows in order of position; a position that is stored keeps its row."""
-        new = np.flatnonzero(~np.isin(positions, self.known_positions()))
+        new = np.flatnonzero(~np.isin(positions, self.known_positions))
         if self.empty or not len(new):
             return self.append(k, v, positions) if self.empty else None
-        at = np.concatenate([self.known_positions(), positions[new]])
+        at = np.concatenate([self.known_positions, positions[new]])
         order = on_device(at.argsort(), k.device)
         k, v = (torch.cat([old.view(), rows_of(x, new)], 2) for old, x in ((self.k, k), (self.v, v)))
         return self.replace(k.index_select(2, order), v.index_select(2, order), np.sort(at))
 
     def pick(self, wanted: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
         """Copies of (k, v) and the positions of the rows whose positions are among `wanted`."""
-        matches = np.isin(self.known_positions(), wanted)
+        matches = np.isin(self.known_positions, wanted)
         index = on_device(np.flatnonzero(matches), self.k.view().device)
         k, v = (part.view().index_select(2, index) for part in (self.k, self.v))
-        return k, v, self.known_positions()[matches]
+        return k, v, self.known_positions[matches]
 
     def replace(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Hold these rows, ascending, instead, in their own memory."""
@@ -200,19 +191,12 @@ class TokenRows:
         self._known = np.array(positions, np.int64)
         self._positions.replace(on_device(positions, k.device)[None, None, :, None])
 
-    def truncate(self, length: int) -> None:
-        """Forget the rows of positions from `length` on."""
-        self._keep(self.known_positions() < length)
-
-    def drop(self, first: int) -> None:
-        """Forget the rows of positions before `first`; the last rows take their places."""
-        self._keep(self.known_positions() >= first)
-
-    def _keep(self, kept_rows: NDArray[np.bool_]) -> None:
+    def keep(self, kept_rows: NDArray[np.bool_]) -> None:
+        """As `GrowableTensor.keep`."""
         if not kept_rows.all():
             kept = int(kept_rows.sum())
             movers = kept + np.flatnonzero(kept_rows[kept:])
-            self._known[np.flatnonzero(~kept_rows[:kept])] = self._known[movers]  # as `GrowableTensor.keep` does
+            self._known[np.flatnonzero(~kept_rows[:kept])] = self._known[movers]
             for part in self._all:
                 part.keep(kept_rows)
 

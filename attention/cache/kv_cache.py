@@ -80,7 +80,7 @@ class ShardedKVCache:
     @property
     def known_positions(self) -> Positions:
         """The same in host memory, int64 [n_local], a view: decisions by it wait for no GPU."""
-        return self._own.known_positions()
+        return self._own.known_positions
 
     @property
     def n_local(self) -> int:
@@ -170,8 +170,8 @@ class ShardedKVCache:
         """
         first = self.first_seen(self.length) - self.shards.block_size
         if self.window is not None and first - self.first >= self.shards.block_size:
-            self._own.drop(first)
-            self._copies.drop(first)
+            for rows in (self._own, self._copies):
+                rows.keep(rows.known_positions >= first)
             self.first = first
 
     def select_batch(self, index: torch.Tensor) -> None:
@@ -205,7 +205,7 @@ class ShardedKVCache:
             OperatorError: Positions are lost and `recompute` is None; nothing has changed then.
             RankFailedError, DeadlineError: Another rank was lost.
         """
-        recovery = Recovery.agree([self], comm)
+        recovery = Recovery([self], comm)
         if len(recovery.missing) and recompute is None:
             raise OperatorError(
                 f"ShardedKVCache.recover: {recovery.loss}; give recompute= to compute them again (or keep replicas=2)"
@@ -251,7 +251,7 @@ class ShardedKVCache:
         columns = self.shards.table == self.rank
         states = ((OWN, columns[:, 0]), (COPY, columns[:, 1:].any(1)))
         for (state, of_rank), (part, held) in zip(states, self._parts(self.first, self.length), strict=False):
-            lacking = self.shards.virtual_shard_of(np.setdiff1d(held, part.known_positions()))
+            lacking = self.shards.virtual_shard_of(np.setdiff1d(held, part.known_positions))
             inventory[of_rank] = state
             inventory[lacking] = ABSENT
         return inventory
@@ -279,8 +279,8 @@ class ShardedKVCache:
         return k.index_select(2, order), v.index_select(2, order), np.sort(at)
 
     def _cut(self, length: int) -> None:
-        self._own.truncate(length)
-        self._copies.truncate(length)
+        for rows in (self._own, self._copies):
+            rows.keep(rows.known_positions < length)
         self.missing = self.missing[self.missing < length]
         self.length = length
         self.first = min(self.first, length)
@@ -293,7 +293,7 @@ class ShardedKVCache:
         return parts
 
     def _keep(self, k: torch.Tensor, v: torch.Tensor, positions: Positions | None, tokens: int) -> None:
-        """Take from k and v, which hold the positions `given` (None: all new ones), what belongs to this rank."""
+        """Take from k and v, which hold these positions (None: all new ones), what belongs to this rank."""
         if len(self.missing):
             raise OperatorError(
                 f"ShardedKVCache: {describe(ranges_of(self.missing))} were lost and are not restored yet; call "

@@ -99,7 +99,8 @@ def deal(shards: ShardMap, inventories: NDArray[np.uint8]) -> ShardMap:
     replicas = min(shards.replicas, ranks)
     owned, taken, held = [0] * ranks, [0] * ranks, [0] * ranks
     owners: dict[int, int] = {}
-    for shard in _most_settled_first(inventories):
+    settled_first = np.argsort(-inventories.max(0).astype(np.int64), kind="stable")  # with an owner, copies, nothing
+    for shard in settled_first.tolist():
         column = inventories[:, shard]
         able = np.flatnonzero(column == column.max()).tolist()
         owner = able[0] if column.max() == OWN else min(able, key=lambda rank: (owned[rank], taken[rank]))
@@ -118,8 +119,3 @@ def deal(shards: ShardMap, inventories: NDArray[np.uint8]) -> ShardMap:
             ranks_of_shard.append(min(others, key=lambda rank: held[rank]))
             held[ranks_of_shard[-1]] += 1
     return replace(shards, ranks=ranks, replicas=replicas, holders=tuple(map(tuple, holders)), weights=None)
-
-
-def _most_settled_first(inventories: NDArray[np.uint8]) -> list[int]:
-    """The shards in the order of how little choice there is: with an owner, with copies, with nothing."""
-    return np.argsort(-inventories.max(0).astype(np.int64), kind="stable").tolist()  # type: ignore[no-any-return]

@@ -21,35 +21,21 @@ PIECE_BYTES = 64 << 20
 """Rows of one layer travel in pieces of about this size in all, which every rank receives."""
 
 
-class Store(Protocol):
-    """The cache of one layer: a `ShardedKVCache`."""
+class _Store(Protocol):
+    """The cache of one layer: a `ShardedKVCache`, which says what these are."""
 
     rank: int
     shards: ShardMap
     first: int
+    length: int
 
     @property
-    def length(self) -> int:
-        """Tokens that it has."""
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of the keys and values of a token."""
-
-    def first_seen(self, position: int) -> int:
-        """Return the first position that a token at `position` attends."""
-
-    def inventory(self) -> NDArray[np.uint8]:
-        """Return what this rank has of every virtual shard, [virtual_shards]."""
-
-    def adopt(self, shards: ShardMap, rank: int, first: int, length: int, missing: Positions) -> None:
-        """Follow another map, with these positions missing."""
-
-    def rows_at(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
-        """Keys, values and their positions."""
-
-    def restore(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
-        """Put back tokens that are missing."""
+    def token_bytes(self) -> int: ...
+    def first_seen(self, position: int) -> int: ...
+    def inventory(self) -> NDArray[np.uint8]: ...
+    def adopt(self, shards: ShardMap, rank: int, first: int, length: int, missing: Positions) -> None: ...
+    def rows_at(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]: ...
+    def restore(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None: ...
 
 
 class Recovery:
@@ -58,42 +44,31 @@ class Recovery:
     Attributes:
         loss: What was lost, with the ranks by their numbers before.
         length: Tokens that all ranks have, in all layers.
+        firsts: For every store, the first position that all ranks still have.
         missing: The positions of which nothing is left, int64, ascending.
     """
 
-    def __init__(self, stores: Sequence[Store], comm: Communicator, inventories: NDArray[np.uint8]) -> None:
-        self._stores = stores
-        self._comm = comm
-        self._inventories = inventories
-        self.loss = Loss({}, ())
-        self.length = 0
-        self.missing: Positions = np.arange(0)
-        self.firsts = [0] * len(stores)
-        """For every store, the first position that all ranks still have."""
-
-    @classmethod
-    def agree(cls, stores: Sequence[Store], comm: Communicator) -> Recovery:
+    def __init__(self, stores: Sequence[_Store], comm: Communicator) -> None:
         """Gather what is left; changes nothing. Collective.
 
         Args:
             stores: The caches of all layers, with one map.
             comm: The ranks that are left.
         """
-        lengths, firsts = [store.length for store in stores], [store.first for store in stores]
-        head = np.array([stores[0].rank, stores[0].shards.ranks, min(lengths), *firsts], np.int64)
+        self._stores, self._comm, shards = stores, comm, stores[0].shards
+        own_length, firsts = min(store.length for store in stores), [store.first for store in stores]
+        head = np.array([stores[0].rank, shards.ranks, own_length, *firsts], np.int64)
         inventory = np.minimum.reduce([store.inventory() for store in stores])
         records = comm.allgather_bytes(np.concatenate([head.view(np.uint8), inventory]))
         heads = [record[: head.nbytes].view(np.int64).tolist() for record in records]
-        recovery = cls(stores, comm, np.stack([record[head.nbytes :] for record in records]))
-        recovery.length = min(head[2] for head in heads)
-        recovery.firsts = np.max([head[3:] for head in heads], 0).tolist()
-        recovery.missing = np.unique(np.concatenate([recovery._missing(i) for i in range(len(stores))]))
-        recovery.loss = Loss({}, ranges_of(recovery.missing))
-        shards = stores[0].shards
+        self._inventories = np.stack([record[head.nbytes :] for record in records])
+        self.length: int = min(head[2] for head in heads)
+        self.firsts: list[int] = np.max([head[3:] for head in heads], 0).tolist()
+        self.missing: Positions = np.unique(np.concatenate([self._missing(i) for i in range(len(stores))]))
+        self.loss = Loss({}, ranges_of(self.missing))
         if all(head[1] == shards.ranks for head in heads):  # else an earlier attempt went half way
-            was = Loss.of(shards, (head[0] for head in heads), recovery.length).since(min(recovery.firsts))
-            recovery.loss = Loss(was.owned, recovery.loss.lost)
-        return recovery
+            was = Loss.of(shards, (head[0] for head in heads), self.length).since(min(self.firsts))
+            self.loss = Loss(was.owned, self.loss.lost)
 
     def _begin(self, index: int) -> int:
         """The first position that a store has to have: its window before the last token, which may pass once more."""
@@ -146,7 +121,7 @@ class Recovery:
             yield [positions[part][source[part] == rank] for rank in range(self._comm.size)]
 
 
-def _exchange(store: Store, comm: Communicator, rows: list[Positions]) -> None:
+def _exchange(store: _Store, comm: Communicator, rows: list[Positions]) -> None:
     """Give all ranks these rows of one layer; each keeps those that it holds by the map."""
     k, v, _ = store.rows_at(rows[comm.rank])
     sent = [_as_bytes(x) for x in (k, v)]

@@ -116,14 +116,10 @@ class ShardMap:
         Raises:
             OperatorError: No such rank, or `stop` lies beyond the capacity.
         """
-        self._check_rank(rank)
-        self._check_stop(stop)
         return _held(self, rank, start, stop, 0, 1)
 
     def copied(self, rank: int, start: int, stop: int) -> Positions:
         """Return the positions in [start, stop) of which `rank` holds a copy beside their owner; else as `owned`."""
-        self._check_rank(rank)
-        self._check_stop(stop)
         return _held(self, rank, start, stop, 1, None)
 
     @cached_property
@@ -141,13 +137,6 @@ class ShardMap:
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:
             raise OperatorError(f"ShardMap: rank must be 0 to {self.ranks - 1}, got {rank}")
-
-    def _check_stop(self, stop: int) -> None:
-        if self.capacity is not None and stop > self.capacity:
-            raise OperatorError(
-                f"ShardMap: position {stop - 1} lies beyond the capacity of {self.capacity} tokens; "
-                "build the map with a larger capacity, or without one"
-            )
 
     def _check_weights(self, weights: tuple[int, ...]) -> None:
         whole = isinstance(weights, tuple) and all(type(weight) is int and weight >= 0 for weight in weights)
@@ -171,6 +160,12 @@ class ShardMap:
 # All layers of a model ask for the same range one after the other.
 @lru_cache(maxsize=64)
 def _held(shards: ShardMap, rank: int, start: int, stop: int, *columns: int | None) -> Positions:
+    shards._check_rank(rank)
+    if shards.capacity is not None and stop > shards.capacity:
+        raise OperatorError(
+            f"ShardMap: position {stop - 1} lies beyond the capacity of {shards.capacity} tokens; "
+            "build the map with a larger capacity, or without one"
+        )
     positions = np.arange(start, stop, dtype=np.int64)
     holders = shards.table[shards.virtual_shard_of(positions), slice(*columns)]
     held: Positions = positions[(holders == rank).any(-1)]

@@ -12,18 +12,14 @@ IDS, PLACES, PRESENT = 0, 1, 2
 
 
 class TokenRecord:
-    """Token ids, the position ids that the model was given with them, and which of them are padding.
-
-    Attributes:
-        length: Tokens recorded. Fewer than the cache holds where a model was given embeddings instead of tokens.
-    """
+    """Token ids, the position ids that the model was given with them, and which of them are padding."""
 
     def __init__(self) -> None:
         self._rows = GrowableTensor("tokens")
 
     @property
     def length(self) -> int:
-        """Tokens recorded."""
+        """Tokens recorded: fewer than the cache holds where a model was given embeddings instead of tokens."""
         return self._rows.rows
 
     @property

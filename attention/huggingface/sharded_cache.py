@@ -135,7 +135,7 @@ class ShardedCache(Cache):
             RankFailedError, DeadlineError: Another rank was lost.
         """
         stores = [layer.store for layer in self.sharded_layers]
-        recovery = Recovery.agree(stores, comm)
+        recovery = Recovery(stores, comm)
         own = np.array([self.record.length, self.record.batch], np.int64)
         records = [record.view(np.int64).tolist() for record in comm.allgather_bytes(own.view(np.uint8))]
         root = max(range(comm.size), key=lambda rank: records[rank][0])

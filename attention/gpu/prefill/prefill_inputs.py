@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.arrays import DTYPES, misfit
+from attention.arrays import AXES, check_form, misfit
 from attention.gpu.masks import DeviceVisibility
 from attention.gpu.prefill.block_lists import FARTHEST as FARTHEST_LISTED
 from attention.partial import Partial
@@ -41,15 +41,9 @@ class PrefillMask:
 def check_tensors(function: str, q: Any, k: Any, v: Any, *, interpreted: bool) -> None:
     """Raise an OperatorError if the kernel does not take q, k and v; `interpreted`: CPU tensors fit."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        wanted = "[batch, heads, q_len, d]" if name == "q" else "[batch, kv_heads, n, d]"
         if not isinstance(x, torch.Tensor):
-            raise OperatorError(f"{function}: {name} must be a torch tensor {wanted}, got {type(x).__name__}")
-        if x.ndim != 4:
-            raise OperatorError(f"{function}: {name} must be {wanted}, got shape {list(x.shape)}")
-        if x.dtype not in DTYPES:
-            raise OperatorError(
-                f"{function}: {name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first"
-            )
+            raise OperatorError(f"{function}: {name} must be a torch tensor {AXES[name]}, got {type(x).__name__}")
+        check_form(function, name, x)
         if x.device != q.device:
             raise OperatorError(f"{function}: q, k and v must be on one device, got {q.device} and {x.device}")
         if not (x.is_cuda or (interpreted and x.is_cpu)):
@@ -58,17 +52,12 @@ def check_tensors(function: str, q: Any, k: Any, v: Any, *, interpreted: bool) -
             )
         if x.requires_grad and torch.is_grad_enabled():
             raise OperatorError(f"{function}: {name} requires gradients; pass {name}.detach() or use torch.no_grad()")
-    fault = misfit(q, k, v) or _too_wide(q, v)
+    fault = misfit(q, k, v)
+    for name, x in (("head dim", q), ("head dim of v", v)):
+        if fault is None and not 0 < x.shape[-1] <= WIDEST:
+            fault = f"the {name} must be 1 to {WIDEST}"
     if fault is not None:
         raise OperatorError(f"{function}: {fault}, got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
-
-
-def _too_wide(q: torch.Tensor, v: torch.Tensor) -> str | None:
-    """Say which head dim the kernel does not take; None: it takes both."""
-    for name, x in (("head dim", q), ("head dim of v", v)):
-        if not 0 < x.shape[-1] <= WIDEST:
-            return f"the {name} must be 1 to {WIDEST}"
-    return None
 
 
 def check_spec(function: str, spec: Spec, heads: int) -> None:

@@ -191,7 +191,7 @@ def test_a_loss_in_the_middle_of_a_recovery(monkeypatch, moment, replicas):
             first.barrier()  # all have come out of shrink()
             if first.rank == 0 and moment != "after the rows":
                 if moment == "in the middle":
-                    attention.cache.recovery.Recovery.agree([cache], first)
+                    attention.cache.recovery.Recovery([cache], first)
                 leave(first)
                 return None
             cache.recover(first, recompute=again)
