@@ -11,10 +11,11 @@ import torch
 
 from attention.arrays import Inputs
 from attention.gpu.decode.decode_inputs import are_columns
+from attention.gpu.masks import DeviceVisibility
 from attention.gpu.placement import on_gpu
 from attention.local.choice import FEW_QUERIES, Call, Seen
 from attention.spec import Spec
-from attention.visibility import HIDDEN, Masking, Visibility, tensor_of
+from attention.visibility import HIDDEN, Masking, tensor_of
 
 ALIGNMENT_BYTES = 16
 """Of what bulk copies and vector loads read."""
@@ -47,27 +48,34 @@ def call_of(
     if masking.kv_lengths is not None and not _host_lengths(masking.kv_lengths, k.shape[0], n):
         features.add("device_lengths")
     features |= _layout(q, k, v)
+    dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k)]
     return Call(
-        "cuda" if on_gpu(q) else "cpu",
-        (_name(q), _name(k)),
-        q.shape[0],
-        q.shape[1],
-        k.shape[1],
-        q.shape[2],
-        n,
-        q.shape[3],
-        v.shape[3],
-        seen or "all",
-        frozenset(features),
-        are_columns(v, k),
-        exact,
+        device="cuda" if on_gpu(q) else "cpu",
+        dtypes=(dtypes[0], dtypes[1]),
+        batch=q.shape[0],
+        heads=q.shape[1],
+        kv_heads=k.shape[1],
+        q_len=q.shape[2],
+        n=n,
+        d=q.shape[3],
+        d_v=v.shape[3],
+        seen=seen or "all",
+        features=frozenset(features),
+        latents=are_columns(v, k),
+        exact=exact,
     )
 
 
 def call_of_inputs(inputs: Inputs, *, exact: bool, extra: frozenset[str] = frozenset()) -> Call:
     """The same for checked inputs, whose visibility is that of all they were given."""
+    visibility, masking = inputs.visibility, Masking()
+    if isinstance(visibility, DeviceVisibility):
+        masking = visibility.masking
+    elif visibility is not None:
+        hidden = visibility.keys == HIDDEN
+        masking = Masking(visibility.queries, visibility.keys, hidden if on_gpu(hidden) or bool(hidden.any()) else None)
     arrays = inputs.q, inputs.k, inputs.v
-    return call_of(arrays, inputs.spec, _masking(inputs), exact=exact, extra=extra)
+    return call_of(arrays, inputs.spec, masking._replace(block_tables=inputs.pages), exact=exact, extra=extra)
 
 
 def well_formed(q: Any, k: Any, v: Any) -> bool:
@@ -78,41 +86,16 @@ def well_formed(q: Any, k: Any, v: Any) -> bool:
     return fits and k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0 and not any(x.requires_grad for x in (q, k, v))
 
 
-def _masking(inputs: Inputs) -> Masking:
-    seen: Any = inputs.visibility
-    given = getattr(seen, "given", None)
-    if seen is None:
-        found = Masking()
-    elif given is not None:
-        found = given
-    elif on_gpu(seen.keys):
-        found = Masking(q_positions=seen.queries, kv_positions=seen.keys, kv_mask=seen.keys)
-    else:
-        found = _of_visibility(seen, inputs.spec)
-    return found._replace(block_tables=inputs.pages)
-
-
-def _of_visibility(seen: Visibility, spec: Spec) -> Masking:
-    """What a visibility in host memory was made of."""
-    hidden = seen.keys == HIDDEN
-    mask = hidden if bool(hidden.any()) else None
-    return (
-        Masking(q_positions=seen.queries, kv_positions=seen.keys, kv_mask=mask)
-        if spec.causal
-        else Masking(kv_mask=mask)
-    )
-
-
 def _seen(spec: Spec, masking: Masking, q_len: int, n: int) -> Seen | None:
     """Which query sees which key, where a word says it; None: positions do."""
     if not spec.causal:  # a window and slopes are features of their own
         return "all"
     if masking.q_positions is None and masking.kv_positions is None:
         return _at_the_end(q_len, n)
-    given = masking.q_positions, masking.kv_positions
-    if q_len <= FEW_QUERIES or any(x is None or isinstance(x, int) or on_gpu(x) for x in given):
+    positions = masking.q_positions, masking.kv_positions
+    if q_len <= FEW_QUERIES or any(x is None or isinstance(x, int) or on_gpu(x) for x in positions):
         return None  # for few queries the look would take longer than it saves
-    queries, keys = (tensor_of(x) for x in given)
+    queries, keys = (tensor_of(x) for x in positions)
     if not (_fit(queries, q_len) and _fit(keys, n)):
         return None  # the kernels say what is wrong
     if int(queries.min()) >= int(keys.max()):
@@ -129,44 +112,41 @@ def _at_the_end(q_len: int, n: int) -> Seen | None:
     return "square" if q_len == n else "last" if q_len < n else None
 
 
+def _are_integers(x: torch.Tensor) -> bool:
+    return not x.is_floating_point() and x.dtype != torch.bool
+
+
 def _fit(positions: torch.Tensor, count: int) -> bool:
     """Whether they are integers [count] or [entries, count], and there are some."""
-    whole = not positions.is_floating_point() and positions.dtype != torch.bool
-    return whole and positions.ndim in (1, 2) and positions.shape[-1] == count and positions.numel() > 0
+    shape = positions.shape
+    return _are_integers(positions) and len(shape) in (1, 2) and shape[-1] == count and positions.numel() > 0
 
 
 def _run(positions: torch.Tensor) -> bool:
     """Whether positions are consecutive, the same for every batch entry."""
-    one = positions.ndim == 1 or positions.shape[0] == 1
-    return one and bool((positions.reshape(-1).diff() == 1).all())
+    shared = positions.ndim == 1 or positions.shape[0] == 1
+    return shared and bool((positions.reshape(-1).diff() == 1).all())
 
 
-def _host_lengths(given: Any, batch: int, n: int) -> bool:
+def _host_lengths(kv_lengths: Any, batch: int, n: int) -> bool:
     """Whether the host knows the lengths, and every entry has keys; what does not fit the kernels say."""
-    if on_gpu(given):
+    if on_gpu(kv_lengths):
         return False
-    lengths = tensor_of(given)
-    whole = not lengths.is_floating_point() and lengths.dtype != torch.bool
-    return whole and lengths.shape == (batch,) and bool(((lengths >= 1) & (lengths <= n)).all())
+    lengths = tensor_of(kv_lengths)
+    return _are_integers(lengths) and lengths.shape == (batch,) and bool(((lengths >= 1) & (lengths <= n)).all())
 
 
 def _layout(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> set[str]:
-    found = set()
-    if any(x.stride(3) != 1 and x.shape[3] > 1 and x.numel() for x in (q, k, v)):
-        found.add("strided")
-    if not all(_aligned(x) for x in (q, k, v)):
-        found.add("unaligned")
-    if k.stride()[:3] != v.stride()[:3]:
-        found.add("apart")
-    if k.shape[0] > 1 and (k.stride(2) == 0 or k.stride(0) % k.stride(2)):
-        found.add("interleaved")
-    return found
+    """The features that follow from strides and addresses."""
+    features = {
+        "strided": any(x.stride(3) != 1 and x.shape[3] > 1 and x.numel() for x in (q, k, v)),
+        "unaligned": not all(_aligned(x) for x in (q, k, v)),
+        "apart": k.stride()[:3] != v.stride()[:3],
+        "interleaved": k.shape[0] > 1 and (k.stride(2) == 0 or k.stride(0) % k.stride(2)),
+    }
+    return {name for name, has in features.items() if has}
 
 
 def _aligned(x: torch.Tensor) -> bool:
     steps = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
     return x.data_ptr() % ALIGNMENT_BYTES == 0 and all(step * x.element_size() % ALIGNMENT_BYTES == 0 for step in steps)
-
-
-def _name(x: torch.Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")

@@ -327,8 +327,11 @@ def _of_the_machine(row: Row, machine: Machine) -> Iterator[str]:
     if row.library is not None:
         package = row.library.partition(".")[0]
         yield from (machine.missing[name] for name in (package, row.library) if name in machine.missing)
-    if row.capabilities is not None and not _within(machine.capability, row.capabilities):
-        yield f"is for compute capability {_range(row.capabilities)}, this is {_said(machine.capability)}"
+    limits, capability = row.capabilities, machine.capability
+    if limits is not None and (capability is None or not limits[0] <= capability <= limits[1]):
+        first, last = (f"{major}.{minor}" for major, minor in limits)
+        this = "none of NVIDIA's" if capability is None else f"{capability[0]}.{capability[1]}"
+        yield f"is for compute capability {first if first == last else f'{first} to {last}'}, this is {this}"
 
 
 def _of_the_sizes(row: Row, call: Call) -> Iterator[str]:
@@ -356,16 +359,3 @@ def _of_the_call(row: Row, call: Call) -> Iterator[str]:
     for feature, name in FEATURES.items():
         if feature in call.features and feature not in row.features:
             yield f"takes no {name}"
-
-
-def _within(capability: tuple[int, int] | None, limits: tuple[tuple[int, int], tuple[int, int]]) -> bool:
-    return capability is not None and limits[0] <= capability <= limits[1]
-
-
-def _range(limits: tuple[tuple[int, int], tuple[int, int]]) -> str:
-    first, last = (f"{major}.{minor}" for major, minor in limits)
-    return first if first == last else f"{first} to {last}"
-
-
-def _said(capability: tuple[int, int] | None) -> str:
-    return "none of NVIDIA's" if capability is None else f"{capability[0]}.{capability[1]}"

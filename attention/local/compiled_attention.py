@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache, reduce
+from functools import cache, lru_cache
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]
 
 from attention.arrays import Inputs
-from attention.merge.logsumexp import LOGSUMEXP
+from attention.merge.merge_states import fold_on_host
 from attention.partial import Partial
 from attention.visibility import Visibility
 
@@ -65,17 +66,16 @@ def attend_rows(inputs: Inputs, result: Partial, between_pieces: Callable[[], No
         return
     parts = max(1, min(FEW_ITEMS // items, n // SEGMENT_KEYS))
     if parts == 1:
-        out = result.out if result.out.is_contiguous() else torch.empty_like(result.out).contiguous()
-        lse = result.lse if result.lse.is_contiguous() else torch.empty_like(result.lse).contiguous()
+        out, lse = (x if x.is_contiguous() else torch.empty_like(x).contiguous() for x in result)
         _run(inputs, Partial(out, lse), {}, items, between_pieces)
     else:
         edges = [n * part // parts for part in range(parts + 1)]
         segments = np.array([edges[:-1], edges[1:]], np.int64).T
-        out, lse = _folded(attend_segments(inputs, None, segments, between_pieces))
-    if out is not result.out:
-        result.out.copy_(out)
-    if lse is not result.lse:
-        result.lse.copy_(lse)
+        outs, lses = attend_segments(inputs, None, segments, between_pieces)
+        out, lse = fold_on_host([*outs], [*lses])
+    for target, x in zip(result, (out, lse), strict=True):
+        if x is not target:
+            target.copy_(x)
 
 
 def attend_segments(
@@ -171,13 +171,10 @@ class StepKernel:
         threads = torch.get_num_threads()
         if threads != self._threads:
             self._threads = threads
-            self._most = _UNBOUNDED if self._items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
+            self._most = sys.maxsize if self._items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
             if threads > 1 and self._items > 1:
                 self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
         return self._most
-
-
-_UNBOUNDED = 1 << 62
 
 
 def _items(inputs: Inputs) -> int:
@@ -209,20 +206,6 @@ def _spec_options(inputs: Inputs) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _slopes(slopes: tuple[float, ...] | None) -> NDArray[np.float32] | None:
     return None if slopes is None else np.array(slopes, np.float32)
-
-
-def _folded(parts: Partial) -> Partial:
-    """The merge of partials [segments, ...], from the first to the last; their memory is written over."""
-    rows = [(out.flatten(0, -2).numpy(), lse.view(-1).numpy()) for out, lse in zip(*parts, strict=True)]
-    try:
-        from attention.kernels.cpu_merge import bind
-    except ImportError:  # the compiled part is optional; without it the operator's NumPy formula runs
-        partials: list[Mapping[str, Any]] = [{"out": out, "lse": lse} for out, lse in rows]
-        merged = reduce(LOGSUMEXP.combine, partials)
-        rows[0][0][...], rows[0][1][...] = merged["out"], merged["lse"]
-    else:
-        bind(rows)({"out": rows[0][0], "lse": rows[0][1]})
-    return Partial(parts.out[0], parts.lse[0])
 
 
 @cache

@@ -38,12 +38,12 @@ class Convention:
 
 
 INF = math.inf
-NOT_TOLD: tuple[float, ...] = ()
+UNMARKED: tuple[float, ...] = ()
 
 CONVENTIONS: dict[str, Convention] = {
     # (0, 0.0): a row without keys looks like a key of score 0 and value 0.
     "torch flash, CPU": Convention(
-        "e", "bhqd", "bhq", NOT_TOLD, "zero", "pytorch aten/src/ATen/native/cpu/FlashAttentionKernel.cpp"
+        "e", "bhqd", "bhq", UNMARKED, "zero", "pytorch aten/src/ATen/native/cpu/FlashAttentionKernel.cpp"
     ),
     # torch may run FlashAttention 2 (+inf) or, once activated, 3 and 4 (-inf).
     "torch flash, CUDA": Convention(
@@ -54,13 +54,13 @@ CONVENTIONS: dict[str, Convention] = {
         "e",
         "bhqd",
         "bhq",
-        NOT_TOLD,
+        UNMARKED,
         "zero",
         "pytorch aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h",
         lse_rows_multiple=32,
     ),
     "torch cuDNN": Convention(
-        "e", "bhqd", "bhq1", NOT_TOLD, "any", "cudnn-frontend docs/operations/Attention.md, generate_stats"
+        "e", "bhqd", "bhq1", UNMARKED, "any", "cudnn-frontend docs/operations/Attention.md, generate_stats"
     ),
     "FlexAttention": Convention(
         "e", "bhqd", "bhq", (-INF,), "any", "torch.nn.attention.flex_attention, return_aux; pytorch pull request 134650"
@@ -92,7 +92,7 @@ CONVENTIONS: dict[str, Convention] = {
     ),
     # Masked scores were -5e4 before pull request 4401 (20 August 2026), so a row without keys has a finite lse near it.
     "FlashInfer, finite mark": Convention(
-        2, "qhd", "qh", NOT_TOLD, "any", "flashinfer include/flashinfer/math.cuh up to 0.6.18rc7; issue 4452"
+        2, "qhd", "qh", UNMARKED, "any", "flashinfer include/flashinfer/math.cuh up to 0.6.18rc7; issue 4452"
     ),
 }
 """The families known, by name."""

@@ -11,6 +11,7 @@ import torch
 
 from attention import gpu
 from attention.arrays import Inputs, check_inputs, check_out, empty_partial, to_caller
+from attention.gpu.masks import DeviceVisibility
 from attention.gpu.placement import current, on_gpu
 from attention.local.blocks import attend_blocks
 from attention.local.calls import call_of, call_of_inputs, well_formed
@@ -100,7 +101,7 @@ def local_attention(  # noqa: PLR0913
         raise OperatorError(f'local_attention: exact must be "float32" or None, got {exact!r}')
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
     if on_gpu(q):
-        return _attend_there((q, k, v), PLAIN if spec is None else spec, masking, exact is not None, out)
+        return _attend_on_gpu((q, k, v), PLAIN if spec is None else spec, masking, exact is not None, out)
     if spec is not None and spec.sinks is not None:
         raise OperatorError(
             "local_attention: spec.sinks are counted once, after the partials are merged; leave them out here and call "
@@ -124,24 +125,31 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
         between: Called now and then on the way, so that messages move meanwhile.
         exact: As `local_attention` has it, where it is "float32".
     """
-    there = on_gpu(inputs.q)
-    if there and exact:  # what rounds nothing there is ours
-        gpu.attend(inputs, result, between=between)
-        return
-    if not there and covers(inputs):  # the first line of the CPU's, asked without the table: it is for every token
-        attend_rows(inputs, result, between)
-        return
+    if on_gpu(inputs.q) and exact:  # what rounds nothing there is ours
+        return gpu.attend(inputs, result, between=between)
+    if not on_gpu(inputs.q) and covers(inputs):  # the CPU's first, asked without the table: it is for every token
+        return attend_rows(inputs, result, between)
     call = call_of_inputs(inputs, exact=exact, extra=frozenset() if between is None else frozenset({"between"}))
     name = _chosen(call, inputs.q.device)
     if name in LIBRARIES:
-        given = getattr(getattr(inputs.visibility, "given", None), "kv_lengths", None)
-        lengths = {} if given is None else {"lengths": given}
-        with current(inputs.q.device):
-            _library(name)(inputs.q, inputs.k, inputs.v, call.seen, inputs.scale, result, **lengths)
-    elif there:
-        gpu.attend(inputs, result, between=between)
-    else:
-        attend_blocks(inputs, result, between)
+        visibility = inputs.visibility
+        lengths = visibility.masking.kv_lengths if isinstance(visibility, DeviceVisibility) else None
+        return _attend_by_library(name, call, (inputs.q, inputs.k, inputs.v), inputs.scale, result, lengths)
+    if on_gpu(inputs.q):
+        return gpu.attend(inputs, result, between=between)
+    return attend_blocks(inputs, result, between)
+
+
+def _attend_by_library(
+    name: str,
+    call: Call,
+    arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scale: float,
+    result: Partial,
+    lengths: Any,
+) -> None:
+    with current(arrays[0].device):
+        _library(name)(*arrays, call.seen, scale, result, **({} if lengths is None else {"lengths": lengths}))
 
 
 def _chosen(call: Call, device: torch.device) -> str:
@@ -149,7 +157,7 @@ def _chosen(call: Call, device: torch.device) -> str:
     return choose(call, machine_of(device, gpu=call.device == "cuda"), skip=frozenset({ROWS})).row.name
 
 
-def _attend_there(
+def _attend_on_gpu(
     arrays: tuple[Any, Any, Any], spec: Spec, masking: Masking, exact: bool, out: Partial | None
 ) -> Partial:
     """`local_attention` of tensors on a GPU; what does not fit is said by our kernels, which check it."""
@@ -160,9 +168,7 @@ def _attend_there(
         if name in LIBRARIES:
             shape = (*q.shape[:3], v.shape[3])
             result = empty_partial(shape, q.device) if out is None else _checked_out(out, shape, q.device)
-            lengths = {} if masking.kv_lengths is None else {"lengths": masking.kv_lengths}
-            with current(q.device):
-                _library(name)(q, k, v, call.seen, spec.scale_for(q.shape[3]), result, **lengths)
+            _attend_by_library(name, call, arrays, spec.scale_for(q.shape[3]), result, masking.kv_lengths)
             return result if out is None else out
     return gpu.local_partial("local_attention", arrays, spec, masking, out)
 
@@ -177,5 +183,5 @@ def _checked_out(out: Partial, shape: tuple[int, ...], device: torch.device) -> 
 @cache
 def _library(name: str) -> Callable[..., None]:
     module, function = LIBRARIES[name]
-    found: Callable[..., None] = getattr(import_module(module), function)
-    return found
+    attend_library: Callable[..., None] = getattr(import_module(module), function)
+    return attend_library

@@ -10,7 +10,6 @@ plan of a step, since their calls differ in the tensors alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from importlib import import_module
 from threading import local
 from typing import Any, NamedTuple
@@ -38,15 +37,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: str, scale: 
 
     Its kernel for prompts on tensor cores, which splits keys where queries are few: the same that its
     `single_decode_with_kv_cache(use_tensor_cores=True)` runs. "fa2" is asked for since its Hopper kernel does not
-    split. Causality is aligned to the bottom right.
-
-    Args:
-        q: [1, heads, q_len, d], float16 or bfloat16.
-        k: [1, kv_heads, n, d].
-        v: [1, kv_heads, n, d], of k's strides: it reads both by those of k.
-        seen: "all", or causal with the queries at the end of the keys.
-        scale: Factor on q.k.
-        result: Float32 tensors to write; out has the rounding of q's dtype.
+    split. Causality is aligned to the bottom right. Arguments are those of `library_kernels.attend_cudnn`, with batch
+    1 and v of k's strides: it reads both by those of k.
     """
     out, lse = import_module("flashinfer").single_prefill_with_kv_cache(
         q[0].transpose(0, 1).contiguous(),
@@ -121,16 +113,9 @@ def attend_latents(
 ) -> None:
     """Write the attention of one query per sequence over latents, by BatchMLAPagedAttentionWrapper.
 
-    Every entry is one page: its kernel splits keys anywhere.
-
-    Args:
-        q: [batch, heads, 1, 576], float16 or bfloat16: 512 items for the latents, 64 rotary ones.
-        k: [batch, 1, n, 576].
-        v: [batch, 1, n, 512], the first columns of k.
-        seen: "all", as it is for one query.
-        scale: Factor on q.k.
-        result: Float32 tensors to write; out has the rounding of q's dtype.
-        lengths: Integers [batch] from 1 to n in host memory. None: n each.
+    Every entry is one page: its kernel splits keys anywhere. Arguments are those of `attend_batch`, but q is
+    [batch, heads, 1, 576], 512 items for the latents and 64 rotary ones, k [batch, 1, n, 576], and v [batch, 1, n, 512]
+    its first columns.
     """
     assert seen == "all"
     batch, heads, _, d = q.shape
@@ -211,8 +196,7 @@ class Plan(NamedTuple):
     copied: Any
 
 
-@dataclass
-class Pool:
+class Pool(NamedTuple):
     """The plans of one kind of wrapper on one stream of one thread, oldest use first; they share the workspace.
 
     Kernels of one stream run one after the other, so that they can. Plans are not shared by threads, which would plan
@@ -220,7 +204,7 @@ class Pool:
     """
 
     workspace: torch.Tensor
-    plans: dict[Hashable, Plan] = field(default_factory=dict)
+    plans: dict[Hashable, Plan]
 
 
 class _Kept(local):
@@ -264,12 +248,15 @@ def planned(
     pool = _kept.pools.get(where)
     if pool is None:
         workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        pool = _kept.pools[where] = Pool(workspace)
-    found = pool.plans.pop(key, None)
-    if found is None:
-        found = _planned(_free_wrapper(pool) or make(pool.workspace), plan, device)
-    pool.plans[key] = found
-    return found.wrapper
+        pool = _kept.pools[where] = Pool(workspace, {})
+    current_plan = pool.plans.pop(key, None)
+    if current_plan is None:
+        wrapper = _free_wrapper(pool) or make(pool.workspace)
+        plan(wrapper)
+        copied = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        current_plan = Plan(wrapper, copied)
+    pool.plans[key] = current_plan
+    return current_plan.wrapper
 
 
 def _free_wrapper(pool: Pool) -> Any:
@@ -285,13 +272,6 @@ def _free_wrapper(pool: Pool) -> Any:
     return oldest.wrapper
 
 
-def _planned(wrapper: Any, plan: Callable[[Any], None], device: torch.device) -> Plan:
-    plan(wrapper)
-    if device.type != "cuda":
-        return Plan(wrapper, None)
-    return Plan(wrapper, torch.cuda.current_stream(device).record_event())
-
-
 def _captured(where: tuple[torch.device, str, int], key: Hashable) -> Plan:
     """The plan for a key that a graph may keep."""
     for other, pool in list(_kept.pools.items()):
@@ -299,10 +279,10 @@ def _captured(where: tuple[torch.device, str, int], key: Hashable) -> Plan:
             _kept.retired.append(_kept.pools.pop(other))
             _kept.graphs[where] = _kept.graphs.get(where, {}) | pool.plans
             break
-    found = _kept.graphs.get(where, {}).get(key)
-    if found is None:
+    plan = _kept.graphs.get(where, {}).get(key)
+    if plan is None:
         raise OperatorError(
             "local_attention: FlashInfer plans this call on the host, which cannot be captured in a CUDA graph; run "
             'the same call once, in this thread, before the capture, or pass exact="float32" for a kernel of ours'
         )
-    return found
+    return plan

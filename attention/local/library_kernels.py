@@ -31,15 +31,7 @@ def attend_flash_3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: str,
 
     `num_splits=0` lets it split the keys of few queries over the GPU; its default, 1, does not. Heads of multi-head
     latent attention go as it takes them: the rotary part as queries and keys, the latents as `qv` and values, of which
-    the score is the sum of both products.
-
-    Args:
-        q: [batch, heads, q_len, d], float16 or bfloat16.
-        k: [batch, kv_heads, n, d].
-        v: [batch, kv_heads, n, d_v].
-        seen: "all", or causal with the queries at the end of the keys.
-        scale: Factor on q.k.
-        result: Float32 tensors to write; out has the rounding of q's dtype.
+    the score is the sum of both products. Arguments are those of `attend_cudnn`.
     """
     name = module(FLASH_3_MODULES)
     assert name is not None, FLASH_3
@@ -97,8 +89,8 @@ def _attend(
         write_partial(*kernel(q, k[:, :, keys], v[:, :, keys], causal, scale), CONVENTIONS[family], part)
         parts.append(part)
     merged = merge_states(*zip(*parts, strict=True))
-    for target, found in zip(result, merged, strict=True):
-        target.copy_(found)
+    for target, x in zip(result, merged, strict=True):
+        target.copy_(x)
 
 
 def _cudnn(

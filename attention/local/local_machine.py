@@ -59,7 +59,7 @@ def machine_of(device: torch.device, *, gpu: bool) -> Machine:
     if "flashinfer" not in missing:
         faults["flashinfer"] = fault_of("flashinfer", *FLASHINFER_CALL) or _cannot_compile()
         if faults["flashinfer"] is None:
-            faults |= {name: fault_of(name, *made) for name, made in FLASHINFER_WRAPPERS.items()}
+            faults |= {name: fault_of(name, *call) for name, call in FLASHINFER_WRAPPERS.items()}
     missing |= {name: fault for name, fault in faults.items() if fault is not None}
     return Machine("cuda", properties.name, (properties.major, properties.minor), missing)
 
@@ -72,16 +72,15 @@ def fault_of(name: str, function: str, arguments: tuple[str, ...]) -> str | None
     try:
         called = getattr(import_module(name), function)
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
-        said = str(error).partition("\n")[0]
-        return f"{name} is installed but cannot be loaded: {said}"
+        return f"{name} is installed but cannot be loaded: " + str(error).partition("\n")[0]
     lacking = [argument for argument in arguments if argument not in signature(called).parameters]
     return f"{name} is another release: its {function} has no {', '.join(lacking)}" if lacking else None
 
 
 def _cannot_compile() -> str | None:
     """FlashInfer compiles its kernels at their first call, unless they were brought along compiled."""
-    found = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or shutil.which("nvcc")
-    if found or Path("/usr/local/cuda/bin/nvcc").exists() or module(("flashinfer_jit_cache",)) is not None:
+    nvcc = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or shutil.which("nvcc")
+    if nvcc or Path("/usr/local/cuda/bin/nvcc").exists() or module(("flashinfer_jit_cache",)) is not None:
         return None
     return "flashinfer has neither compiled kernels (flashinfer-jit-cache) nor an nvcc to compile them"
 

@@ -40,7 +40,7 @@ def as_partial(
     lse = _without_padding(out, lse, convention)
     if str(lse.dtype) != f"torch.{convention.lse_dtype}":
         raise OperatorError(f"as_partial: this convention has lse in {convention.lse_dtype}, got {lse.dtype}")
-    empty = _marked(out, lse, convention) if empty is None else _given(empty, lse)
+    empty = _marked(out, lse, convention) if empty is None else _checked_empty(empty, lse)
     natural = (lse.double() * LN2).float() if convention.base == 2 else lse.float()
     kept = natural.isfinite() & ~empty
     lost = torch.full_like(natural, math.nan)
@@ -111,7 +111,7 @@ def _marked(out: torch.Tensor, lse: torch.Tensor, convention: Convention) -> tor
     return empty & (out == 0).all(-1) if convention.empty_out == "zero" else empty
 
 
-def _given(empty: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+def _checked_empty(empty: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
     if empty.dtype != torch.bool:
         raise OperatorError(f"as_partial: empty must be bool, True where a row saw no key, got {empty.dtype}")
     fits = zip(reversed(empty.shape), reversed(lse.shape), strict=False)

@@ -103,8 +103,7 @@ def _merge(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[
         return outs[0].masked_fill((lses[0] == -math.inf)[..., None], 0.0).contiguous(), lses[0].clone().contiguous()
     if outs[0].device.type != "cpu":
         return _fold_by_formula(outs, lses)
-    bind = _bind()
-    return _fold_by_operator(outs, lses) if bind is None else _fold_by_kernel(bind, outs, lses)
+    return fold_on_host(outs, lses)
 
 
 @_merge.register_fake
@@ -151,6 +150,12 @@ def _gpu_fold(device_type: str, dim: int) -> GpuFold | None:
     except ImportError:  # triton is optional; without it the formula runs
         return None
     return merge_on_device if dim <= MOST_DIM else None
+
+
+def fold_on_host(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the left fold of states in host memory: out float32 [*rows, dim] and lse float32 [*rows] each."""
+    bind = _bind()
+    return _fold_by_operator(outs, lses) if bind is None else _fold_by_kernel(bind, outs, lses)
 
 
 def _fold_by_kernel(bind: Any, outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

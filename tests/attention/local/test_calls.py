@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.arrays import check_inputs
+from attention.arrays import Inputs, check_inputs
+from attention.gpu.masks import device_visibility
 from attention.local.calls import call_of, call_of_inputs, well_formed
 from attention.visibility import Masking
 
@@ -91,3 +92,11 @@ def test_a_position_that_hides_a_key_on_the_cpu():
     lengths = Masking(*map(list, positions.values()), kv_lengths=[40, 39])
     inputs = check_inputs("test", q, k, v, spec=Spec(causal=True), masking=lengths)
     assert {"kv_mask", "positions"} <= call_of_inputs(inputs, exact=False).features
+
+
+def test_what_was_given_on_a_gpu_is_asked_about_and_not_computed():
+    q, k, v = arrays(1)
+    for lengths, features in (([40, 39], {"kv_lengths"}), ([40, 0], {"kv_lengths", "device_lengths"})):
+        visibility = device_visibility("test", q.shape, 40, Spec(), Masking(kv_lengths=lengths), q.device)
+        inputs = Inputs(q, k, v, Spec(), visibility)
+        assert call_of_inputs(inputs, exact=False).features == features and "_computed" not in vars(visibility)

@@ -13,25 +13,12 @@ from attention.arrays import check_inputs
 from attention.local import compiled_attention as rows
 from attention.local.calls import call_of_inputs
 from attention.local.choice import ROWS, Machine, choose
-from attention.local.compiled_attention import _folded, covers
-from attention.partial import Partial
+from attention.local.compiled_attention import covers
 from attention.visibility import Masking
 from tests.attention.cases import SHAPES, arrays, assert_close
 from tests.attention.local.test_calls import arrays as zeros
 from tests.attention.local.test_dispatch import check
 from tests.attention.local.test_features import plain
-
-
-def test_segments_merge_without_the_compiled_part(monkeypatch):
-    rng = np.random.default_rng(0)
-    out = torch.from_numpy(rng.normal(size=(3, 2, 4, 1, 8)).astype(np.float32))
-    lse = torch.from_numpy(rng.normal(size=(3, 2, 4, 1)).astype(np.float32))
-    lse[1, 0, 0] = -torch.inf
-    want = _folded(Partial(out.clone(), lse.clone()))
-    monkeypatch.setitem(sys.modules, "attention.kernels.cpu_merge", None)
-    made = _folded(Partial(out.clone(), lse.clone()))
-    torch.testing.assert_close(made.out, want.out, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(made.lse, want.lse, rtol=1e-6, atol=1e-6)
 
 
 def test_threads_do_not_change_bits(monkeypatch):

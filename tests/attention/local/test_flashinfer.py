@@ -160,8 +160,8 @@ def test_a_wrapper_is_planned_anew_when_its_plan_was_copied():
     world, made = there(FLASHINFER_BATCH)
     q, k, v = tensors_for(FLASHINFER_BATCH)
     with world, pytest.MonkeyPatch.context() as patch:
-        real = flashinfer._planned
-        patch.setattr(flashinfer, "_planned", lambda *x: real(*x)._replace(copied=Copied()))
+        real = flashinfer.Plan
+        patch.setattr(flashinfer, "Plan", lambda wrapper, copied: real(wrapper, Copied()))
         for n in range(20, 26):
             local_attention(q, k[:, :, :n], v[:, :, :n])
     assert waited == [4, 5]
