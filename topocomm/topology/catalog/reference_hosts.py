@@ -13,10 +13,12 @@ from topocomm.topology.inference.host_tree import PairKey, host_tree
 from topocomm.topology.inference.nvlink import nvlink_pair
 from topocomm.topology.links import NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
 from topocomm.topology.merge.cluster import NETWORK
-from topocomm.topology.model import Device, InNetworkKind, Link, Pair
+from topocomm.topology.model import Device, DeviceKind, InNetworkKind, Link, Pair
 
 SOCKETS = 2
 """Sockets of a host unless it says otherwise; a socket is one NUMA node."""
+Fabric = tuple[list[Link], list[Pair]]
+"""The links between GPUs of a host, and the pairs that they join."""
 
 
 class Host(NamedTuple):
@@ -35,25 +37,23 @@ class Host(NamedTuple):
     """Ports of a rail switch towards hosts per port towards the spine."""
 
 
-def gpus_on_sockets(count: int, sockets: int = SOCKETS) -> list[Device]:
-    """Return GPUs, equally many on each socket."""
-    return [Device(f"GPU{i}", "gpu", numa=i * sockets // count) for i in range(count)]
+def _on_sockets(kind: DeviceKind, count: int, sockets: int = SOCKETS) -> list[Device]:
+    """GPUs or NICs, equally many on each socket; a single one on the first."""
+    return [Device(f"{kind.upper()}{i}", kind, numa=i * sockets // count) for i in range(count)]
 
 
-def nics_on_sockets(count: int, sockets: int = SOCKETS) -> list[Device]:
-    """Return NICs, equally many on each socket; a single one on the first."""
-    return [Device(f"NIC{i}", "nic", numa=i * sockets // count) for i in range(count)]
+def _coded(codes: Mapping[PairKey, str], fabric: Iterable[Pair]) -> tuple[Pair, ...]:
+    """The pairs of GPUs with PCIe codes, replaced by those of the fabric."""
+    by_ids = {
+        pair: Pair(*pair, code, None, PATH_LATENCY_US[code], None, "assumed")
+        for pair, code in codes.items()
+        if pair[0].startswith("GPU")
+    }
+    return tuple((by_ids | {(pair.a, pair.b): pair for pair in fabric}).values())
 
 
-def coded(pairs: Mapping[PairKey, str], fabric: Iterable[Pair] = ()) -> tuple[Pair, ...]:
-    """Return pairs with PCIe codes, replaced by those of the fabric."""
-    by_ids = {pair: Pair(*pair, code, None, PATH_LATENCY_US[code], None, "assumed") for pair, code in pairs.items()}
-    by_ids.update({(pair.a, pair.b): pair for pair in fabric})
-    return tuple(by_ids.values())
-
-
-def codes_by_socket(devices: Sequence[Device], near: str, own: str) -> dict[PairKey, str]:
-    """Return codes of GPU-GPU and GPU-NIC pairs: `own` for a GPU and its NIC, `near` on one socket, else SYS."""
+def _codes_by_socket(devices: Sequence[Device], near: str, own: str) -> dict[PairKey, str]:
+    """Codes of GPU-GPU and GPU-NIC pairs: `own` for a GPU and its NIC, `near` on one socket, else SYS."""
     codes = {}
     for a, b in combinations(devices, 2):
         if a.kind == "gpu":
@@ -62,40 +62,38 @@ def codes_by_socket(devices: Sequence[Device], near: str, own: str) -> dict[Pair
     return codes
 
 
-def into_switch(gpus: Sequence[Device], switch: Device, kind: str, lanes: int) -> tuple[list[Link], list[Pair]]:
-    """Return links of GPUs into NVSwitches, which are one device as in NCCL, and the pairs through it."""
+def _codes_by_switch(devices: Sequence[Device], near: str, *, nested: bool = False) -> dict[PairKey, str]:
+    """Codes where two GPUs share a PCIe switch with a NIC, and `nested` where two such switches hang off a third."""
+    codes = {}
+    for a, b in combinations(devices, 2):
+        leaf_a, leaf_b = (int(d.id[3:]) // (2 if d.kind == "gpu" else 1) for d in (a, b))
+        same = "PIX" if leaf_a == leaf_b else "PXB" if nested and leaf_a // 2 == leaf_b // 2 else near
+        codes[a.id, b.id] = same if a.numa == b.numa else "SYS"
+    return codes
+
+
+def _into_switch(gpus: Sequence[Device], kind: str, lanes: int) -> Fabric:
+    """Links of GPUs into NVSwitches, which are one device as in NCCL, and the pairs through it."""
     links: list[Link] = []
     for gpu in gpus:
-        links += both_ways(gpu.id, switch.id, kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
-    pairs = [nvlink_pair(a.id, b.id, kind, lanes, 2 * NVSWITCH_HOP_US) for a, b in combinations(gpus, 2)]
-    return links, pairs
+        links += both_ways(gpu.id, "nvswitch0", kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
+    return links, [nvlink_pair(a.id, b.id, kind, lanes, 2 * NVSWITCH_HOP_US) for a, b in combinations(gpus, 2)]
 
 
-def nvswitch(in_network: InNetworkKind | None = None) -> Device:
-    """Return the NVSwitches of one host."""
-    return Device("nvswitch0", "switch", name="NVSwitch", in_network=in_network)
-
-
-def direct(kind: str, code: str, counts: Mapping[tuple[int, int], int]) -> tuple[list[Link], list[Pair]]:
-    """Return links and pairs of directly linked GPUs.
-
-    Args:
-        kind: Row of `links.KINDS`.
-        code: Code of the pairs; `#` is replaced by the number of links.
-        counts: Links by pair of GPU numbers.
-    """
+def _direct(kind: str, code: str, counts: Mapping[tuple[int, int], int]) -> Fabric:
+    """Directly linked GPUs, from the number of links by pair of GPU numbers; it replaces `#` in the code."""
     links: list[Link] = []
     pairs = []
     for (i, j), lanes in counts.items():
-        both = both_ways(f"GPU{i}", f"GPU{j}", kind, lanes=lanes)
-        links += both
-        a, b, figure = both[0].src, both[0].dst, both[0]
-        pairs.append(Pair(a, b, code.replace("#", str(lanes)), figure.gb_per_s, figure.latency_us, "table", "assumed"))
+        forth, back = both_ways(f"GPU{i}", f"GPU{j}", kind, lanes=lanes)
+        links += forth, back
+        own_code = code.replace("#", str(lanes))
+        pairs.append(Pair(forth.src, forth.dst, own_code, forth.gb_per_s, forth.latency_us, "table", "assumed"))
     return links, pairs
 
 
-def uplinks(gpus: Sequence[Device], nics: Sequence[Device], pcie: str, code: str = "PIX") -> tuple[Link, ...]:
-    """Return the links of GPUs to their NICs; neighbours share one where there are fewer NICs."""
+def _uplinks(gpus: Sequence[Device], nics: Sequence[Device], pcie: str, code: str = "PIX") -> tuple[Link, ...]:
+    """The links of GPUs to their NICs; neighbours share one where there are fewer NICs."""
     links: list[Link] = []
     for i, gpu in enumerate(gpus):
         nic = nics[i * len(nics) // len(gpus)]
@@ -103,20 +101,41 @@ def uplinks(gpus: Sequence[Device], nics: Sequence[Device], pcie: str, code: str
     return tuple(links)
 
 
-def all_pairs(count: int, lanes: int = 1) -> dict[tuple[int, int], int]:
-    """Return the links of GPUs that are joined each to each."""
-    return dict.fromkeys(combinations(range(count), 2), lanes)
+def _all_pairs(count: int, lanes: int = 1, first: int = 0) -> dict[tuple[int, int], int]:
+    """The links of GPUs that are joined each to each."""
+    return dict.fromkeys(combinations(range(first, first + count), 2), lanes)
+
+
+def _in_tree(
+    devices: Sequence[Device],
+    codes: Mapping[PairKey, str],
+    fabric: Fabric,
+    *,
+    port: str,
+    pcie: str,
+    smp: str = "smp",
+    x8: bool = False,
+) -> Host:
+    """GPUs and NICs below PCIe switches and NUMA nodes, by their codes; `x8` where GPUs have 8 lanes."""
+    tree = host_tree(devices, codes, pcie=pcie, smp=smp)
+    links = [x._replace(gb_per_s=X8_GB_PER_S) if x8 and "GPU" in x.src + x.dst else x for x in tree.links]
+    return Host(tree.devices, (*fabric[0], *links), _coded(codes, fabric[1]), port)
 
 
 def full_mesh(count: int, kind: str, code: str, port: str, pcie: str, *, lanes: int = 1) -> Host:
-    """Return GPUs on two sockets, joined each to each, each with a NIC behind its PCIe switch."""
-    gpus, nics = gpus_on_sockets(count), nics_on_sockets(count)
-    links, fabric = direct(kind, code, all_pairs(count, lanes))
-    pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
-    return Host((*gpus, *nics), tuple(links), pairs, port, uplinks(gpus, nics, pcie))
+    """Return GPUs on two sockets, joined each to each, each with a NIC behind its PCIe switch.
+
+    HGX A100 with 4 GPUs: 4 links between two, 12 in all, and an HDR port each (JUWELS Booster's nodes). Eight MI300X:
+    7 links per GPU (AMD MI300X platform datasheet), an NDR port each.
+    """
+    gpus, nics = _on_sockets("gpu", count), _on_sockets("nic", count)
+    links, fabric = _direct(kind, code, _all_pairs(count, lanes))
+    pairs = _coded(_codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
+    return Host((*gpus, *nics), tuple(links), pairs, port, _uplinks(gpus, nics, pcie))
 
 
-_P100_MESH = {**all_pairs(4), **{(a + 4, b + 4): 1 for a, b in all_pairs(4)}, **{(i, i + 4): 1 for i in range(4)}}
+_QUADS = {**_all_pairs(4), **_all_pairs(4, first=4)}
+_P100_MESH = {**_QUADS, **{(i, i + 4): 1 for i in range(4)}}
 """NVLinks of DGX-1 P100 by GPU pair: two full quads and a link between the same corners, 4 per GPU (NVIDIA DGX-1
 system architecture whitepaper, hybrid cube mesh)."""
 
@@ -136,10 +155,11 @@ def switched(kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkK
     DGX A100: 12 links, 8 HDR ports for the compute fabric. DGX H100 and H200: 18 links, 8 NDR ports. DGX B200: 18
     links of NVLink 5, 8 NDR ports. (NVIDIA's datasheets and user guides of these systems.)
     """
-    gpus, nics, switch = gpus_on_sockets(8), nics_on_sockets(8), nvswitch(in_network)
-    links, fabric = into_switch(gpus, switch, kind, lanes)
-    pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
-    return Host((*gpus, *nics, switch), tuple(links), pairs, port, uplinks(gpus, nics, pcie))
+    gpus, nics = _on_sockets("gpu", 8), _on_sockets("nic", 8)
+    links, fabric = _into_switch(gpus, kind, lanes)
+    pairs = _coded(_codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
+    switch = Device("nvswitch0", "switch", name="NVSwitch", in_network=in_network)
+    return Host((*gpus, *nics, switch), tuple(links), pairs, port, _uplinks(gpus, nics, pcie))
 
 
 def dgx_1(kind: str) -> Host:
@@ -150,15 +170,10 @@ def dgx_1(kind: str) -> Host:
     Args:
         kind: `nvlink1` for P100, `nvlink2` for V100.
     """
-    gpus, nics = gpus_on_sockets(8), nics_on_sockets(4)
-    links, fabric = direct(kind, "NV#", _P100_MESH if kind == "nvlink1" else _V100_MESH)
-    codes = {}
-    for a, b in combinations([*gpus, *nics], 2):
-        switch_a, switch_b = (int(d.id[3:]) // (2 if d.kind == "gpu" else 1) for d in (a, b))
-        codes[a.id, b.id] = "PIX" if switch_a == switch_b else "PHB" if a.numa == b.numa else "SYS"
-    tree = host_tree([*gpus, *nics], codes, pcie="pcie3", smp="smp-broadwell")
-    spoken = {pair: code for pair, code in codes.items() if pair[0].startswith("GPU")}
-    return Host(tree.devices, (*links, *tree.links), coded(spoken, fabric), "network-100")
+    ends = [*_on_sockets("gpu", 8), *_on_sockets("nic", 4)]
+    fabric = _direct(kind, "NV#", _P100_MESH if kind == "nvlink1" else _V100_MESH)
+    codes = _codes_by_switch(ends, "PHB")
+    return _in_tree(ends, codes, fabric, port="network-100", pcie="pcie3", smp="smp-broadwell")
 
 
 def dgx_2() -> Host:
@@ -166,21 +181,11 @@ def dgx_2() -> Host:
 
     Two GPUs share a PCIe switch with a NIC, two such switches hang off a third.
     """
-    gpus, nics, switch = gpus_on_sockets(16), nics_on_sockets(8), nvswitch()
-    links, fabric = into_switch(gpus, switch, "nvlink2", 6)
-    codes: dict[PairKey, str] = {}
-    for a, b in combinations([*gpus, *nics], 2):
-        leaf_a, leaf_b = (int(d.id[3:]) // (2 if d.kind == "gpu" else 1) for d in (a, b))
-        if a.kind == "gpu":
-            near = "PIX" if leaf_a == leaf_b else "PXB" if leaf_a // 2 == leaf_b // 2 else "NODE"
-            codes[a.id, b.id] = near if a.numa == b.numa else "SYS"
-    devices = (*gpus, *nics, switch)
-    return Host(devices, tuple(links), coded(codes, fabric), "network-100", uplinks(gpus, nics, "pcie3"))
-
-
-def hgx_a100_4() -> Host:
-    """Return four A100 with 4 links to each other, 12 in all, and an HDR port each (JUWELS Booster's nodes)."""
-    return full_mesh(4, "nvlink3", "NV#", "network-200", "pcie4", lanes=4)
+    gpus, nics = _on_sockets("gpu", 16), _on_sockets("nic", 8)
+    links, fabric = _into_switch(gpus, "nvlink2", 6)
+    pairs = _coded(_codes_by_switch([*gpus, *nics], "NODE", nested=True), fabric)
+    devices = (*gpus, *nics, Device("nvswitch0", "switch", name="NVSwitch"))
+    return Host(devices, tuple(links), pairs, "network-100", _uplinks(gpus, nics, "pcie3"))
 
 
 def gb200_tray() -> Host:
@@ -189,35 +194,26 @@ def gb200_tray() -> Host:
     All 72 GPUs have their 18 links in the rack's NVSwitches (NVIDIA GB200 NVL72 datasheet, 130 TB/s in both
     directions together; DGX GB200 user guide: 72 ConnectX-7). NICs hang off Grace's PCIe 5.
     """
-    gpus, nics = gpus_on_sockets(4), nics_on_sockets(4)
+    gpus, nics = _on_sockets("gpu", 4), _on_sockets("nic", 4)
     switch = Device("nvswitch0", "switch", NETWORK.host, "NVSwitch", in_network="nvls")
-    links, fabric = into_switch(gpus, switch, "nvlink5", 18)
-    pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "NODE"), fabric)
-    up = uplinks(gpus, nics, "pcie5", "NODE")
+    links, fabric = _into_switch(gpus, "nvlink5", 18)
+    pairs = _coded(_codes_by_socket([*gpus, *nics], "NODE", "NODE"), fabric)
+    up = _uplinks(gpus, nics, "pcie5", "NODE")
     return Host((*gpus, *nics, switch), tuple(links), pairs, "network-400", up, trays=18)
 
 
 def rtx4090_pcie(count: int, sockets: int = SOCKETS) -> Host:
     """Return GPUs on the PCIe 4 lanes of EPYC sockets, 16 lanes each; 8 each where eight GPUs share a socket's 128."""
-    gpus, nics = gpus_on_sockets(count, sockets), nics_on_sockets(1, sockets)
-    codes = codes_by_socket([*gpus, *nics], "PHB", "PHB")
-    tree = host_tree([*gpus, *nics], codes, pcie="pcie4", smp="smp-amd")
-    links = _on_x8(tree.links) if count // sockets > 7 else tree.links
-    return Host(tree.devices, links, coded(codes), "network-100")
-
-
-def _on_x8(links: Iterable[Link]) -> tuple[Link, ...]:
-    """The links, those of GPUs with 8 lanes."""
-    return tuple(x._replace(gb_per_s=X8_GB_PER_S) if "GPU" in x.src + x.dst else x for x in links)
+    ends = [*_on_sockets("gpu", count, sockets), *_on_sockets("nic", 1, sockets)]
+    codes = _codes_by_socket(ends, "PHB", "PHB")
+    return _in_tree(ends, codes, ([], []), port="network-100", pcie="pcie4", smp="smp-amd", x8=count // sockets > 7)
 
 
 def rtx3090_pair() -> Host:
     """Return two RTX 3090 with an NVLink bridge of 4 links (NVIDIA: 56.25 GB/s), on 8 lanes each of a desktop CPU."""
-    gpus, nics = gpus_on_sockets(2, 1), nics_on_sockets(1, 1)
-    links, fabric = direct("nvlink3-rtx", "NV#", {(0, 1): 4})
-    codes = codes_by_socket([*gpus, *nics], "PHB", "PHB")
-    tree = host_tree([*gpus, *nics], codes, pcie="pcie4")
-    return Host(tree.devices, (*links, *_on_x8(tree.links)), coded(codes, fabric), "network-10")
+    ends = [*_on_sockets("gpu", 2, 1), *_on_sockets("nic", 1, 1)]
+    fabric = _direct("nvlink3-rtx", "NV#", {(0, 1): 4})
+    return _in_tree(ends, _codes_by_socket(ends, "PHB", "PHB"), fabric, port="network-10", pcie="pcie4", x8=True)
 
 
 _MI250X_LINKS = {
@@ -235,13 +231,10 @@ def mi100_8() -> Host:
     RCCL's `tools/topo_expl/models/topo_4p3l_2h.xml`, which has one HDR port on the second socket. The quads meet over
     the CPUs.
     """
-    gpus, nic = gpus_on_sockets(8), Device("NIC0", "nic", numa=1)
-    quads = {**all_pairs(4), **{(a + 4, b + 4): 1 for a, b in all_pairs(4)}}
-    links, fabric = direct("xgmi-mi100", "XGMI", quads)
-    codes = codes_by_socket([*gpus, nic], "PHB", "PHB")
-    codes["GPU0", "NIC0"] = "SYS"
-    tree = host_tree([*gpus, nic], codes, pcie="pcie4", smp="smp-amd")
-    return Host(tree.devices, (*links, *tree.links), coded(codes, fabric), "network-200")
+    ends = [*_on_sockets("gpu", 8), Device("NIC0", "nic", numa=1)]
+    codes = _codes_by_socket(ends, "PHB", "PHB") | {("GPU0", "NIC0"): "SYS"}
+    fabric = _direct("xgmi-mi100", "XGMI", _QUADS)
+    return _in_tree(ends, codes, fabric, port="network-200", pcie="pcie4", smp="smp-amd")
 
 
 def mi250x() -> Host:
@@ -249,21 +242,14 @@ def mi250x() -> Host:
 
     Dies that share no link reach each other through the CPU.
     """
-    gpus = gpus_on_sockets(8, 1)
-    nics = [Device(f"NIC{i}", "nic", numa=0) for i in range(4)]
-    links, fabric = direct("xgmi-mi250", "XGMI", _MI250X_LINKS)
-    over_cpu = dict.fromkeys(combinations([gpu.id for gpu in gpus], 2), "PHB")
-    tree = host_tree(gpus, over_cpu, pcie="xgmi-mi250-cpu")
-    codes = dict(over_cpu)
+    gpus, nics = _on_sockets("gpu", 8, 1), _on_sockets("nic", 4, 1)
+    links, fabric = _direct("xgmi-mi250", "XGMI", _MI250X_LINKS)
+    codes = dict.fromkeys(combinations([gpu.id for gpu in gpus], 2), "PHB")
+    tree = host_tree(gpus, codes, pcie="xgmi-mi250-cpu")
     for i, gpu in enumerate(gpus):
-        codes.update({(gpu.id, nic.id): "PIX" if j == i // 2 else "PHB" for j, nic in enumerate(nics)})
-    pairs = coded(codes, fabric)
-    return Host((*tree.devices, *nics), (*links, *tree.links), pairs, "network-200", uplinks(gpus, nics, "pcie4"))
-
-
-def mi300x_8() -> Host:
-    """Return eight MI300X, joined each to each (AMD MI300X platform datasheet: 7 per GPU), an NDR port each."""
-    return full_mesh(8, "xgmi-mi300", "XGMI", "network-400", "pcie5")
+        codes |= {(gpu.id, nic.id): "PIX" if j == i // 2 else "PHB" for j, nic in enumerate(nics)}
+    up = _uplinks(gpus, nics, "pcie4")
+    return Host((*tree.devices, *nics), (*links, *tree.links), _coded(codes, fabric), "network-200", up)
 
 
 def cpu_host_of(sockets: int, cores: int, nics: int, pcie: str, port: str) -> Host:
@@ -278,13 +264,12 @@ def cpu_host_of(sockets: int, cores: int, nics: int, pcie: str, port: str) -> Ho
     """
     ends = [Device(f"cpu{i}", "cpu", numa=i // cores, cpu_affinity=str(i)) for i in range(sockets * cores)]
     numas = [Device(f"numa{i}", "numa", numa=i) for i in range(sockets)]
-    ports = nics_on_sockets(nics, min(nics, sockets))
+    ports = _on_sockets("nic", nics, min(nics, sockets))
     links: list[Link] = []
     for end in ends:
         links += both_ways(end.id, f"numa{end.numa}", "shared-memory-core")
-    for a in range(sockets):
-        for b in range(a + 1, sockets):
-            links += both_ways(f"numa{a}", f"numa{b}", "smp-amd")
+    for a, b in combinations(numas, 2):
+        links += both_ways(a.id, b.id, "smp-amd")
     for nic in ports:
         links += both_ways(f"numa{nic.numa}", nic.id, pcie, latency_us=PATH_LATENCY_US["PIX"])
     return Host((*ends, *numas, *ports), tuple(links), (), port)

@@ -64,19 +64,16 @@ def simulated(name: str) -> Topology:
     if name not in SYSTEMS:
         raise TopologyError(f"system {name!r} is not in the catalogue; it has {', '.join(SYSTEMS)}")
     host = SYSTEMS[name]()
-    ends = [_addressed(device) for device in host.devices if device.kind in ("gpu", "nic")]
-    gpus = [device for device in ends if device.kind == "gpu"]
-    if not gpus:
+    ends = []
+    for device in host.devices:
+        if device.kind in ("gpu", "nic"):  # GPUs on every 8th bus from 0x10, NICs on every 4th from 0x90, by number
+            number = int(device.id[3:])
+            bus = 0x10 + 8 * number if device.kind == "gpu" else 0x90 + 4 * number
+            ends.append(device._replace(bus_id=f"0000:{bus:02x}:00.0", name=device.name or device.id))
+    if all(device.kind != "gpu" for device in ends):
         raise TopologyError(f"system {name}: no GPU, so there is nothing for NCCL to plan; name one that has GPUs")
     tree, links = _tree(host, ends)
     return Topology(name, "catalogue", (*ends, *tree), links, host.pairs, facts=_facts(name, host, ends, tree))
-
-
-def _addressed(device: Device) -> Device:
-    """The device with a bus id: GPUs on every 8th bus from 0x10, NICs on every 4th from 0x90, by number."""
-    number = int(device.id[3:])
-    bus = 0x10 + 8 * number if device.kind == "gpu" else 0x90 + 4 * number
-    return device._replace(bus_id=f"0000:{bus:02x}:00.0", name=device.name or device.id)
 
 
 def _tree(host: Host, ends: list[Device]) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
@@ -90,23 +87,19 @@ def _tree(host: Host, ends: list[Device]) -> tuple[tuple[Device, ...], tuple[Lin
     codes = {(pair.a, pair.b): pair.code for pair in host.pairs if pair.code in LEVELS}
     derived = host_tree(ends, codes, pcie=row)
     inside = {device.id for device in ends}
-    gpus = {device.id for device in ends if device.kind == "gpu"}
-    switches = {device.id for device in rest if device.kind == "switch"}
-    fabric = tuple(x for x in host.links if x.kind in ("nvlink", "xgmi") and {x.src, x.dst} <= gpus | switches)
+    fabric = tuple(link for link in host.links if link.kind in ("nvlink", "xgmi"))
     kept = {end for link in fabric for end in link[:2]} - inside
     tree = tuple(device for device in derived.devices if device.id not in inside)
     return (*tree, *(device for device in rest if device.id in kept)), (*fabric, *derived.links)
 
 
 def _facts(name: str, host: Host, ends: list[Device], tree: tuple[Device, ...]) -> dict[str, Any]:
-    gpus = [device.id for device in ends if device.kind == "gpu"]
-    nics = [device.id for device in ends if device.kind == "nic"]
-    numbers = {gpu: int(gpu[3:]) for gpu in gpus}
+    gpus, nics = ({d.id: int(d.id[3:]) for d in ends if d.kind == kind} for kind in ("gpu", "nic"))
     facts: dict[str, Any] = {
         SIMULATED: True,
-        "gpu_dev": numbers,
-        "gpu_rank": numbers,
-        "net_dev": {nic: int(nic[3:]) for nic in nics},
+        "gpu_dev": gpus,
+        "gpu_rank": gpus,
+        "net_dev": nics,
         "net_speed_mbps": round(KINDS[host.port].gb_per_s * 8000),
     }
     if name in _SM:

@@ -7,10 +7,9 @@ NVLink domain is several hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations, groupby
-from typing import Any
+from itertools import combinations, groupby, product
 
 from topocomm.errors import TopologyError
 from topocomm.topology.catalog import reference_hosts as reference
@@ -18,7 +17,7 @@ from topocomm.topology.catalog.reference_hosts import Host
 from topocomm.topology.inference.cpu_lists import core_facts, cpus_of
 from topocomm.topology.links import FABRIC_HOP_US, both_ways
 from topocomm.topology.merge.cluster import NETWORK, prefixed
-from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.model import Device, Link, Topology
 
 
 def catalog(name: str, *, hosts: int = 1) -> Topology:
@@ -40,7 +39,11 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
         raise TopologyError(f"system {name}: hosts must be at least 1, got {hosts}")
     host = SYSTEMS[name]()
     links = host.links if hosts == 1 else (*host.links, *host.uplinks)
-    single = Topology(name, "catalogue", host.devices, links, host.pairs, facts=_core_facts(host.devices))
+    cores = groupby((d for d in host.devices if d.kind == "cpu"), key=lambda core: core.numa)
+    packages = [[cpus_of(core.cpu_affinity) for core in own] for _, own in cores]
+    single = Topology(
+        name, "catalogue", host.devices, links, host.pairs, facts=core_facts(packages) if packages else {}
+    )
     if hosts == host.trays == 1:
         return single
     racks = [
@@ -49,6 +52,12 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
     ]
     parts = [part for rack in racks for part in rack]
     rails, rail_links = _rails(parts, host) if hosts > 1 else ([], [])
+    between = [  # GPU pairs between trays of a rack, equal to those inside a tray
+        first.pairs[0]._replace(a=a, b=b)
+        for rack in racks
+        for first, second in combinations(rack, 2)
+        for a, b in product(first.endpoints, second.endpoints)
+    ]
     own = [d for part in parts for d in part.devices if d.host != NETWORK.host]
     shared = dict.fromkeys(d for part in parts for d in part.devices if d.host == NETWORK.host)
     return Topology(
@@ -56,16 +65,9 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
         source="catalogue",
         devices=(*own, *shared, *rails),
         links=(*(link for part in parts for link in part.links), *rail_links),
-        pairs=(*(pair for part in parts for pair in part.pairs), *(pair for rack in racks for pair in _between(rack))),
+        pairs=(*(pair for part in parts for pair in part.pairs), *between),
         facts={part.name: dict(part.facts) for part in parts if part.facts},
     )
-
-
-def _core_facts(devices: Sequence[Device]) -> dict[str, Any]:
-    """The fact of cores by package, of a host without GPUs."""
-    cores = [device for device in devices if device.kind == "cpu"]
-    packages = [list(own) for _, own in groupby(cores, key=lambda core: core.numa)]
-    return core_facts([[cpus_of(core.cpu_affinity) for core in own] for own in packages]) if cores else {}
 
 
 def _rails(parts: Sequence[Topology], host: Host) -> tuple[list[Device], list[Link]]:
@@ -95,13 +97,6 @@ def _in_rack(tray: Topology, rack: int) -> Topology:
     )
 
 
-def _between(trays: Sequence[Topology]) -> Iterator[Pair]:
-    """GPU pairs between trays of a rack, equal to those inside a tray."""
-    for first, second in combinations(trays, 2):
-        for a in first.endpoints:
-            yield from (first.pairs[0]._replace(a=a, b=b) for b in second.endpoints)
-
-
 def _dgx_h100() -> Host:
     return reference.switched("nvlink4", 18, "network-400", "pcie5", "nvls")
 
@@ -110,7 +105,7 @@ SYSTEMS: dict[str, Callable[[], Host]] = {
     "dgx-1-v100": lambda: reference.dgx_1("nvlink2"),
     "dgx-1-p100": lambda: reference.dgx_1("nvlink1"),
     "dgx-2": reference.dgx_2,
-    "hgx-a100-4": reference.hgx_a100_4,
+    "hgx-a100-4": lambda: reference.full_mesh(4, "nvlink3", "NV#", "network-200", "pcie4", lanes=4),
     "dgx-a100": lambda: reference.switched("nvlink3", 12, "network-200", "pcie4"),
     "dgx-h100": _dgx_h100,
     "dgx-h100-taper2": lambda: _dgx_h100()._replace(taper=2),
@@ -119,7 +114,7 @@ SYSTEMS: dict[str, Callable[[], Host]] = {
     "gb200-nvl72": reference.gb200_tray,
     "mi100-8": reference.mi100_8,
     "mi250x": reference.mi250x,
-    "mi300x-8": reference.mi300x_8,
+    "mi300x-8": lambda: reference.full_mesh(8, "xgmi-mi300", "XGMI", "network-400", "pcie5"),
     "rtx3090-pair": reference.rtx3090_pair,
     "rtx4090-pcie-4": lambda: reference.rtx4090_pcie(4, 1),
     "rtx4090-pcie-4-2-socket": lambda: reference.rtx4090_pcie(4),

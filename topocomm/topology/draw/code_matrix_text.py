@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from topocomm.errors import TopologyError
-from topocomm.topology.draw.device_tree import Host, local, split_hosts
-from topocomm.topology.inference import nccl_paths
-from topocomm.topology.model import Device, DeviceKind, Pair, Topology
+from topocomm.topology.draw.device_tree import Host, derived_codes, local, split_hosts
+from topocomm.topology.model import Device, Topology
 
 _LEGEND = """
 Legend:
@@ -44,31 +43,22 @@ def render(topology: Topology) -> str:
         raise TopologyError(
             f"{topology.name}: no GPU, and nvidia-smi's matrix has GPUs and NICs only; use --format text"
         )
-    stated: dict[str, list[Pair]] = {host.name: [] for host in hosts}
-    for pair in topology.pairs:
-        home = topology.by_id[pair.a].host
-        if home in stated and home == topology.by_id[pair.b].host:
-            stated[home].append(pair)
     matrices: dict[object, str] = {}
     texts = []
     for host in hosts:
-        key = _key(host, stated[host.name])
+        devices = tuple((local(d.id, host.name), d.kind, *d[3:6]) for d in host.devices)
+        links = tuple((local(x.src, host.name), local(x.dst, host.name), *x[2:6]) for x in host.links)
+        pairs = tuple((local(p.a, host.name), local(p.b, host.name), p.code) for p in host.pairs)
+        key = devices, links, pairs  # equal for hosts whose matrices are equal
         if key not in matrices:
-            matrices[key] = _matrix(host, stated[host.name])
+            matrices[key] = _matrix(host)
         texts.append(f"Host {host.name}\n\n{matrices[key]}" if len(hosts) > 1 else matrices[key])
     return "\n".join(texts)
 
 
-def _key(host: Host, pairs: Sequence[Pair]) -> object:
-    """Equal for hosts whose matrices are equal."""
-    devices = tuple((local(d.id, host.name), *d[1:2], *d[3:6]) for d in host.devices)
-    links = tuple((local(x.src, host.name), local(x.dst, host.name), *x[2:6]) for x in host.links)
-    return devices, links, tuple((local(p.a, host.name), local(p.b, host.name), p.code) for p in pairs)
-
-
-def _matrix(host: Host, pairs: Sequence[Pair]) -> str:
+def _matrix(host: Host) -> str:
     devices = [d for kind in ("gpu", "nic") for d in host.devices if d.kind == kind]
-    codes = _codes(host, pairs, devices)
+    codes = _codes(host, devices)
     names = {d.id: local(d.id, host.name) for d in devices}
     lines = ["\t".join(["", *names.values(), "CPU Affinity", "NUMA Affinity"])]
     for device in devices:
@@ -86,22 +76,11 @@ def _matrix(host: Host, pairs: Sequence[Pair]) -> str:
     return "\n".join(lines) + "\n" + legend
 
 
-def _codes(host: Host, pairs: Sequence[Pair], devices: Sequence[Device]) -> dict[tuple[str, str], str]:
+def _codes(host: Host, devices: Sequence[Device]) -> dict[tuple[str, str], str]:
     """Codes by both orders of a pair; derived for pairs that the source does not name."""
-    stated = {frozenset((pair.a, pair.b)) for pair in pairs}
-    codes = {(pair.a, pair.b): pair.code for pair in pairs if pair.code}
+    stated = {frozenset((pair.a, pair.b)) for pair in host.pairs}
+    codes = {(pair.a, pair.b): pair.code for pair in host.pairs if pair.code}
     if host.links and any(frozenset((a.id, b.id)) not in stated for a, b in combinations(devices, 2)):
-        codes.update({key: code for key, code in _derived(host).items() if frozenset(key) not in stated})
+        derived = derived_codes(host, nics=True)
+        codes |= {key: code for key, code in derived.items() if frozenset(key) not in stated}
     return {**codes, **{(b, a): code for (a, b), code in codes.items()}}
-
-
-def _derived(host: Host) -> dict[tuple[str, str], str]:
-    swapped: dict[str, DeviceKind] = {"gpu": "nic", "nic": "gpu"}
-    codes: dict[tuple[str, str], str] = {}
-    # The second graph swaps GPUs and NICs, for the codes between NICs, which NCCL does not need.
-    for devices in (host.devices, [d._replace(kind=swapped.get(d.kind, d.kind)) for d in host.devices]):
-        part = Topology(host.name, "", tuple(devices), host.links)
-        for pair in nccl_paths.pairs(part, wording="nvidia-smi"):
-            if pair.code:
-                codes.setdefault((pair.a, pair.b), pair.code)
-    return codes

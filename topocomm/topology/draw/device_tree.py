@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from topocomm.topology.model import ENDPOINT_KINDS, Device, Link, Topology
+from topocomm.topology.inference import nccl_paths
+from topocomm.topology.model import ENDPOINT_KINDS, Device, DeviceKind, Link, Pair, Topology
 
 FABRICS = {"nvlink": "NVLink", "xgmi": "xGMI"}
 """Display name of each link kind that joins GPUs, directly or through switches of their own."""
@@ -16,7 +17,7 @@ _ROOT_KINDS = ("host", "numa", "switch")
 
 
 class Host(NamedTuple):
-    """One host: its devices, the links between them, and the links to devices outside."""
+    """One host: its devices, the links and pairs between them, and the links to devices outside."""
 
     name: str
     devices: tuple[Device, ...]
@@ -24,6 +25,7 @@ class Host(NamedTuple):
     outward: tuple[Link, ...]
     shared: tuple[Device, ...] = ()
     """Switches of the GPU fabric that other hosts share."""
+    pairs: tuple[Pair, ...] = ()
 
 
 class Node(NamedTuple):
@@ -37,21 +39,24 @@ class Node(NamedTuple):
 def split_hosts(topology: Topology) -> list[Host]:
     """Return the hosts that have endpoints, in order; all hosts where none has any."""
     names = topology.hosts or tuple(dict.fromkeys(d.host for d in topology.devices))
-    devices: dict[str, list[Device]] = {name: [] for name in names}
-    links: dict[str, list[Link]] = {name: [] for name in names}
-    outward: dict[str, list[Link]] = {name: [] for name in names}
+    devices: dict[str, list[Device]] = defaultdict(list)
+    links: dict[str, list[Link]] = defaultdict(list)
+    outward: dict[str, list[Link]] = defaultdict(list)
+    pairs: dict[str, list[Pair]] = defaultdict(list)
+    home = {device.id: device.host for device in topology.devices}
     for device in topology.devices:
-        if device.host in devices:
-            devices[device.host].append(device)
+        devices[device.host].append(device)
     for link in topology.links:
-        host = topology.by_id[link.src].host
-        if host in links:
-            (links if topology.by_id[link.dst].host == host else outward)[host].append(link)
+        (links if home[link.dst] == home[link.src] else outward)[home[link.src]].append(link)
+    for pair in topology.pairs:
+        if home[pair.a] == home[pair.b]:
+            pairs[home[pair.a]].append(pair)
     hosts = []
     for name in names:
-        ends = dict.fromkeys(link.dst for link in outward[name] if link.kind in FABRICS)
-        shared = tuple(topology.by_id[end] for end in ends if topology.by_id[end].kind == "switch")
-        hosts.append(Host(name, tuple(devices[name]), tuple(links[name]), tuple(outward[name]), shared))
+        ends = [topology.by_id[link.dst] for link in outward[name] if link.kind in FABRICS]
+        shared = tuple(dict.fromkeys(end for end in ends if end.kind == "switch"))
+        own, inner, outer = devices[name], links[name], outward[name]
+        hosts.append(Host(name, tuple(own), tuple(inner), tuple(outer), shared, tuple(pairs[name])))
     return hosts
 
 
@@ -65,6 +70,20 @@ def alike(hosts: Sequence[Host]) -> list[list[Host]]:
         outward = tuple((short[link.src], *link[1:]) for link in host.outward)
         groups.setdefault((devices, links, outward), []).append(host)
     return list(groups.values())
+
+
+def derived_codes(host: Host, *, nics: bool = False) -> dict[tuple[str, str], str]:
+    """Return the codes of nvidia-smi that the links of one host give; with `nics` also those between two NICs."""
+    swapped: dict[str, DeviceKind] = {"gpu": "nic", "nic": "gpu"}
+    graphs = [host.devices]
+    if nics:  # NCCL needs no codes between NICs: the second graph swaps them with GPUs
+        graphs.append(tuple(d._replace(kind=swapped.get(d.kind, d.kind)) for d in host.devices))
+    codes: dict[tuple[str, str], str] = {}
+    for devices in graphs:
+        for pair in nccl_paths.pairs(Topology(host.name, "", devices, host.links), wording="nvidia-smi"):
+            if pair.code:
+                codes.setdefault((pair.a, pair.b), pair.code)
+    return codes
 
 
 def local(name: str, host: str) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from topocomm.topology.draw.device_tree import Host, alike, split_hosts
+from topocomm.topology.draw.device_tree import Host, alike, derived_codes, split_hosts
 from topocomm.topology.draw.names import plural, ranges
-from topocomm.topology.model import Device, Pair, Topology
+from topocomm.topology.model import Device, Topology
 
 _VERBS = re.compile(r"(?:mlx\d|rocep|ibp|bnxt_re|irdma|hfi1_|rdmap|efa|erdma|hns_|qedr|rxe|siw)\w*")
 """The kernel's names of RDMA devices, for NCCL_IB_HCA and UCX."""
@@ -27,28 +27,23 @@ MOST_CPU = 8192
 
 def render(topology: Topology) -> str:
     """Return the shell file, ending in a newline; hosts that differ have parts, chosen by the host's name."""
-    stated: dict[str, dict[tuple[str, str], Pair]] = {}
-    for pair in topology.pairs:
-        stated.setdefault(topology.by_id[pair.a].host, {})[pair.a, pair.b] = pair
     groups = [group for group in alike(split_hosts(topology)) if group[0].devices]
     lines = [
         f"# {_flat(topology.name)} ({_flat(topology.source)}): network cards and cores for each local rank.",
         "# Source it in every rank, one rank for each GPU (or core) in the order of the local ranks.",
     ]
     if len(groups) == 1:
-        return "\n".join([*lines, *_host(groups[0], stated.get(groups[0][0].name, {})), ""])
+        return "\n".join([*lines, *_host(groups[0]), ""])
     lines += ["# The hosts differ: the part of the host's name counts.", "", 'case "$(hostname -s)" in']
     for group in groups:
-        names = "|".join(_word(host.name) for host in group)
-        lines.append(f"{names})")
-        lines += _host(group, stated.get(group[0].name, {}))
-        lines.append(";;")
+        quoted = (_flat(host.name).replace("'", "'\\''") for host in group)
+        patterns = "|".join(f"'{name}'" for name in quoted)
+        lines += [f"{patterns})", *_host(group), ";;"]
     return "\n".join([*lines, "esac", ""])
 
 
-def _host(group: Sequence[Host], stated: dict[tuple[str, str], Pair]) -> list[str]:
-    host = group[0]
-    ranks = places(host, stated)
+def _host(group: Sequence[Host]) -> list[str]:
+    ranks = _places(group[0])
     hosts = f"{plural(len(group), 'host')}: {_flat(ranges(each.name for each in group))}"
     lines = [f"# {hosts}; {plural(len(ranks), 'local rank')}"]
     if not ranks:
@@ -62,62 +57,43 @@ def _host(group: Sequence[Host], stated: dict[tuple[str, str], Pair]) -> list[st
 
 def _nccl(ranks: Sequence[Place]) -> list[str]:
     """Cards of NCCL: the nearest of all ranks of the host; none where one has no name."""
-    names = [_names(place) for place in ranks]
     unnamed = dict.fromkeys(nic.id for place in ranks for nic in place.nics if not nic.name)
     if unnamed:
         return [f"# cards of NCCL: it chooses, as the system names of {_flat(ranges(unnamed))} are not known", ""]
-    for variable, lists in (
-        ("NCCL_IB_HCA", [verbs for verbs, _ in names]),
-        ("NCCL_SOCKET_IFNAME", [netdevs for _, netdevs in names]),
-    ):
-        if union := list(dict.fromkeys(name for own in lists for name in own)):
+    for variable, names in (("NCCL_IB_HCA", _VERBS), ("NCCL_SOCKET_IFNAME", _NETDEV)):
+        if union := dict.fromkeys(name for place in ranks for name in _names(place, names)):
             why = "# the same for all ranks of a host, or NCCL's numbers of cards do not agree"
             return [why, f'export {variable}="={",".join(union)}"', ""]
     return []
 
 
-def _names(place: Place) -> tuple[list[str], list[str]]:
-    """Names of the nearest cards: RDMA devices, and interfaces."""
-    verbs = [nic.name for nic in place.nics if nic.name and _VERBS.fullmatch(nic.name)]
-    netdevs = [nic.name for nic in place.nics if nic.name and nic.name not in verbs and _NETDEV.fullmatch(nic.name)]
-    return verbs, netdevs
+def _names(place: Place, names: re.Pattern[str]) -> list[str]:
+    return [nic.name for nic in place.nics if nic.name and names.fullmatch(nic.name)]
 
 
 def _rank(place: Place) -> list[str]:
     """Variables of one rank."""
-    lines = [f"# {_flat(place.device.id)}: {_why(place)}"]
-    verbs, netdevs = _names(place)
+    near = [f"{nic.id} {nic.name}" if nic.name and nic.name != nic.id else nic.id for nic in place.nics]
+    cards = f"{_flat(', '.join(near))}: {place.code or 'the same NUMA node'}"
+    lines = [f"# {_flat(place.device.id)}: {cards if near else 'no network card is known to be near'}"]
+    verbs, netdevs = _names(place, _VERBS), _names(place, _NETDEV)
     if verbs:
         lines.append(f"export UCX_NET_DEVICES={','.join(f'{name}:1' for name in verbs)}  # port 1 is assumed")
     elif netdevs:
         lines.append(f"export UCX_NET_DEVICES={','.join(netdevs)}")
-    unnamed = [nic for nic in place.nics if nic.name not in (*verbs, *netdevs)]
-    lines += [_unnamed(nic) for nic in unnamed]
-    if place.cpus and _CPUS.fullmatch(place.cpus):
-        lines.append(f"export TOPOCOMM_CPUS={place.cpus}")
-    else:
-        lines.append("# cores: not known")
-    return lines
-
-
-def _why(place: Place) -> str:
-    if not place.nics:
-        return "no network card is known to be near"
-    names = _flat(
-        ", ".join(f"{nic.id} {nic.name}" if nic.name and nic.name != nic.id else nic.id for nic in place.nics)
-    )
-    return f"{names}: {place.code or 'the same NUMA node'}"
-
-
-def _unnamed(nic: Device) -> str:
-    what = f"{nic.name!r} is no name that NCCL and UCX are known to take" if nic.name else "system name not known"
-    return f"# {_flat(nic.id)}: {_flat(what)}; `ibdev2netdev` or `ls /sys/class/infiniband` tells"
+    for nic in place.nics:
+        if nic.name not in (*verbs, *netdevs):
+            what = (
+                f"{nic.name!r} is no name that NCCL and UCX are known to take" if nic.name else "system name not known"
+            )
+            lines.append(f"# {_flat(nic.id)}: {_flat(what)}; `ibdev2netdev` or `ls /sys/class/infiniband` tells")
+    return [*lines, f"export TOPOCOMM_CPUS={place.cpus}" if place.cpus else "# cores: not known"]
 
 
 def _binding(ranks: Sequence[Place]) -> list[str]:
     """Command lines that bind ranks to their cores."""
     count = len(ranks)
-    lists = [place.cpus if place.cpus and _CPUS.fullmatch(place.cpus) else None for place in ranks]
+    lists = [place.cpus for place in ranks]
     lines = ["# To bind, with this file as env.sh and your program as ./app:"]
     if None not in lists:
         run = 'bash -c \'. ./env.sh; exec taskset -c "$TOPOCOMM_CPUS" "$@"\' -'
@@ -128,10 +104,10 @@ def _binding(ranks: Sequence[Place]) -> list[str]:
     else:
         unknown = [place.device.id for place, cpus in zip(ranks, lists, strict=True) if cpus is None]
         lines.append(f"#   the cores of {_flat(ranges(unknown))} are not known: no line with CPU lists")
-    return [*lines, *_by_node(ranks, lists)]
+    return [*lines, *_by_node(ranks)]
 
 
-def _by_node(ranks: Sequence[Place], lists: Sequence[str | None]) -> list[str]:
+def _by_node(ranks: Sequence[Place]) -> list[str]:
     """Command lines by NUMA node, and the ranks of each node."""
     count = len(ranks)
     numas = [place.device.numa for place in ranks]
@@ -147,7 +123,7 @@ def _by_node(ranks: Sequence[Place], lists: Sequence[str | None]) -> list[str]:
         lines.append("#   not every rank has one NUMA node that is known: no line with NUMA nodes")
     for numa in dict.fromkeys(numa for numa in numas if numa is not None):
         local = [rank for rank, place in enumerate(ranks) if place.device.numa == numa]
-        own = list(dict.fromkeys(lists[rank] for rank in local))
+        own = list(dict.fromkeys(ranks[rank].cpus for rank in local))
         words = own[0] if len(own) == 1 and own[0] else "not the same for all" if any(own) else "not known"
         lines.append(f"# NUMA node {_flat(str(numa))}: local ranks {ranges(map(str, local))}; CPUs {words}")
     return lines
@@ -162,11 +138,6 @@ def _mask(cpus: str) -> str:
             return ""
         bits |= ((1 << (int(high or low) - int(low) + 1)) - 1) << int(low)
     return hex(bits)
-
-
-def _word(name: str) -> str:
-    """A name as a quoted pattern of `case`."""
-    return "'" + _flat(name).replace("'", "'\\''") + "'"
 
 
 def _flat(text: str) -> str:
@@ -185,34 +156,20 @@ class Place(NamedTuple):
     cpus: str | None
 
 
-def places(host: Host, stated: Mapping[tuple[str, str], Pair]) -> list[Place]:
-    """Return the endpoints of one host in order, with the NICs of the best pair code or of the same NUMA node."""
+def _places(host: Host) -> list[Place]:
+    """The endpoints of one host in order, with the NICs of the best pair code or of the same NUMA node."""
     nics = [d for d in host.devices if d.kind == "nic"]
     kind = "gpu" if any(d.kind == "gpu" for d in host.devices) else "cpu"
-    codes = {key: pair.code for key, pair in stated.items() if pair.code}
-    if kind == "gpu" and nics and host.links:
-        from topocomm.topology.inference import nccl_paths
-
-        part = Topology(host.name, "", host.devices, host.links)
-        for pair in nccl_paths.pairs(part, wording="nvidia-smi"):
-            if pair.code and (pair.a, pair.b) not in stated:
-                codes[pair.a, pair.b] = pair.code
-    return [_place(device, nics, codes, host) for device in host.devices if device.kind == kind]
-
-
-def _place(device: Device, nics: list[Device], codes: Mapping[tuple[str, str], str], host: Host) -> Place:
-    own = {nic.id: codes[device.id, nic.id] for nic in nics if codes.get((device.id, nic.id)) in _ORDER}
-    cpus = device.cpu_affinity or _cpus_of_numa(device, host)
-    if own:
-        best = min(own.values(), key=_ORDER.index)
-        return Place(device, tuple(nic for nic in nics if own.get(nic.id) == best), best, cpus)
-    same = tuple(nic for nic in nics if nic.numa is not None and nic.numa == device.numa)
-    return Place(device, same, None, cpus)
-
-
-def _cpus_of_numa(device: Device, host: Host) -> str | None:
-    """The CPU list of the endpoint's NUMA node."""
-    if device.numa is None:
-        return None
-    lists = {d.cpu_affinity for d in host.devices if d.kind == "numa" and d.numa == device.numa and d.cpu_affinity}
-    return lists.pop() if len(lists) == 1 else None
+    codes = derived_codes(host) if kind == "gpu" and nics and host.links else {}
+    codes |= {(pair.a, pair.b): pair.code or "" for pair in host.pairs}
+    places = []
+    for device in (d for d in host.devices if d.kind == kind):
+        known = {nic.id: code for nic in nics if (code := codes.get((device.id, nic.id))) in _ORDER}
+        best = min(known.values(), key=_ORDER.index, default=None)
+        same_numa = [nic for nic in nics if nic.numa is not None and nic.numa == device.numa]
+        near = [nic for nic in nics if known.get(nic.id) == best] if best else same_numa
+        own = [d for d in host.devices if d.kind == "numa" and d.numa == device.numa is not None]
+        shared = {numa.cpu_affinity for numa in own if numa.cpu_affinity}
+        cpus = device.cpu_affinity or (shared.pop() if len(shared) == 1 else None)
+        places.append(Place(device, tuple(near), best, cpus if _CPUS.fullmatch(cpus or "") else None))
+    return places

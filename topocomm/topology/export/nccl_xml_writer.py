@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
-from xml.sax.saxutils import escape
+from xml.etree import ElementTree as ET
+from xml.etree.ElementTree import Element
 
 from topocomm.errors import TopologyError
 from topocomm.topology.catalog.simulated_systems import SIMULATED
+from topocomm.topology.draw.device_tree import shared_cpus
 from topocomm.topology.inference.gpu_vendor import is_amd
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.inference.nccl_paths import ADAPTER, PORT, is_port
@@ -50,7 +51,12 @@ _CAPTURE = (
 _INVENT = "a catalogue system has none: --invent-bus-ids makes some up, for simulation in NCCL"
 _HIP_ARCH = "38911"
 """RCCL's value for the features of all Instinct GPUs, which a simulation reads from the file."""
-_CPU_KEYS = ("arch", "vendor", "familyid", "modelid")
+_LINK = ("link_speed", "link_width")
+"""Attributes that `ncclTopoAddPci` reads; empty ones mean Gen3 and 16 lanes."""
+_IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+"""Attributes that `ncclTopoGetXmlFromSys` adds; `getBcmGen` knows two-level switches by them, which are flattened."""
+_MODEL = ("arch", "vendor", "familyid", "modelid")
+"""Attributes that `ncclTopoAddCpu` reads; between unknown processors there is no limit (`ncclTopoGetInterCpuBw`)."""
 
 
 def render(topology: Topology) -> str:
@@ -105,16 +111,18 @@ class _Writer:
 
     def text(self) -> str:
         """Return head and elements."""
-        system = Element("system", {"version": "2" if self.amd else "1"})
-        system.children = [self._cpu(number, root) for number, root in self._roots()]
+        cpus = [self._cpu(number, root) for number, root in self._roots()]
+        system = _element("system", {"version": "2" if self.amd else "1"}, cpus)
         unplaced = [gpu.id for gpu in self.gpus if gpu.id not in self.written]
         if unplaced:
             self.fail(f"{group_words(unplaced)}: no PCIe link leads to a NUMA node; {_CAPTURE}")
-        empty = complete(system)
-        elements = sum(1 for _ in system.walk())
+        empty = _complete(system)
+        elements = sum(1 for _ in system.iter())
         if elements > MAX_ELEMENTS:
             self.fail(f"{elements} elements in its XML; NCCL reads at most {MAX_ELEMENTS}")
-        return "\n".join([*self._head(empty), *system.lines(), ""])
+        ET.indent(system)
+        lines = ET.tostring(system, "unicode").replace(" />", "/>")  # NCCL's parser does not take the blank
+        return "\n".join([*self._head(empty), lines, ""])
 
     def _head(self, empty: list[str]) -> list[str]:
         trays = self.topology.facts.get("trays")
@@ -139,7 +147,8 @@ class _Writer:
         host = self.gpus[0].host
         numas = [d for d in self.topology.devices if d.kind == "numa" and d.host == host]
         if not numas:
-            tops = [d for d in self.topology.devices if d.kind == "switch" and d.host == host and self._is_pcie(d)]
+            above = {src for src, links in self.near.items() if any(x.kind not in ("smp", "network") for x in links)}
+            tops = [d for d in self.topology.devices if d.kind == "switch" and d.host == host and d.id in above]
             tops.sort(key=lambda d: "host bridge" not in (d.name or ""))
             return [(-1, tops[0])] if tops else []
         nameless = [d.id for d in numas if not isinstance(d.numa, int)]
@@ -147,52 +156,36 @@ class _Writer:
             self.fail(f"NUMA node {group_words(nameless)} has no single number; {_CAPTURE}")
         return [(d.numa if isinstance(d.numa, int) else -1, d) for d in numas]
 
-    def _is_pcie(self, device: Device) -> bool:
-        return any(link.kind not in ("smp", "network") for link in self.near[device.id])
-
-    def _cpu_attributes(self, number: int) -> dict[str, str]:
-        """The source's attributes of a processor, in the words of NCCL's XML; -1 there is node 0 here."""
+    def _cpu(self, number: int, root: Device) -> Element:
+        """One processor, with the source's attributes in the words of NCCL's XML; -1 there is node 0 here."""
         known = self.topology.facts.get("cpus")
         cpus = [cpu for cpu in known if isinstance(cpu, dict)] if isinstance(known, list) else []
         names = {str(number), hex(number)} | ({"-1"} if number == 0 else set())
-        return next((cpu for cpu in cpus if cpu.get("numaid") in names), {})
-
-    def _cpu(self, number: int, root: Device) -> Element:
-        stated = self._cpu_attributes(number)
+        stated: dict[str, str] = next((cpu for cpu in cpus if cpu.get("numaid") in names), {})
         values = {"numaid": str(number)}
-        mask = (root.cpu_affinity and stated.get("affinity")) or cpu_mask(root.cpu_affinity or self._cpus(number))
+        shared = root.cpu_affinity or shared_cpus(gpu for gpu in self.gpus if gpu.numa == number)
+        mask = (root.cpu_affinity and stated.get("affinity")) or cpu_mask(shared)
         if mask:
             values["affinity"] = mask
         vendor = self.topology.facts.get("cpu_vendor")
         if not stated.get("arch") and vendor in ("GenuineIntel", "AuthenticAMD"):
             values |= {"arch": "x86_64", "vendor": str(vendor)}
-        values |= {key: stated[key] for key in _CPU_KEYS if stated.get(key)}
-        virtual = [d for d in self.virtual if not self.near[d.id] or self._hangs_at(d, root)]
+        values |= {key: stated[key] for key in _MODEL if stated.get(key)}
+        virtual = [d for d in self.virtual if not self.near[d.id] or root.id in {x.dst for x in self.near[d.id]}]
         is_top = root.kind == "numa" or "host bridge" in (root.name or "")
         inside = list(self._below(root)) if is_top else [self._node(root, None)]
         if virtual:
             self.written |= {d.id for d in virtual}
-            inside.append(Element("nic", children=[self._net(d) for d in virtual]))
-        return Element("cpu", values, inside)
-
-    def _cpus(self, number: int) -> str | None:
-        """The CPU list that all GPUs of a NUMA node have."""
-        lists = {gpu.cpu_affinity for gpu in self.gpus if gpu.numa == number}
-        return lists.pop() if len(lists) == 1 else None
-
-    def _hangs_at(self, nic: Device, root: Device) -> bool:
-        return any(link.dst == root.id for link in self.near[nic.id])
+            inside.append(_element("nic", {}, map(self._net, virtual)))
+        return _element("cpu", values, inside)
 
     def _below(self, parent: Device) -> Iterator[Element]:
         """Elements below a device; host bridges are passed through, as in NCCL."""
         self.written.add(parent.id)
         for link in self.near[parent.id]:
             child = self.devices[link.dst]
-            if (
-                child.id in self.written
-                or child.kind not in ("gpu", "nic", "switch")
-                or link.kind in ("smp", "network")
-            ):
+            is_pci = child.kind in ("gpu", "nic", "switch") and link.kind not in ("smp", "network")
+            if child.id in self.written or not is_pci:
                 continue
             if "host bridge" in (child.name or ""):
                 yield from self._below(child)
@@ -201,7 +194,7 @@ class _Writer:
             elif child.kind == "switch" and not self._leads_to_ends(child, {parent.id}):
                 continue
             elif parent.name == "PCIe switches" and child.kind != "switch":
-                yield Element("pci", {"busid": self._bridge_id(), "class": "0x060400"}, [self._node(child, link)])
+                yield _element("pci", {"busid": self._bridge_id(), "class": "0x060400"}, [self._node(child, link)])
             else:
                 yield self._node(child, link)
 
@@ -231,9 +224,9 @@ class _Writer:
         own = "0x020000" if device.name == ADAPTER else classes.get(device.kind, "0x060400")
         values = {"busid": bus_id, "class": own}
         if own == "0x060400":
-            values |= self._source_attributes("bridge_ids", device, IDS)
-        speed = self._source_attributes("slow_ports", device, LINK) or (pcie_attributes(link.gb_per_s) if link else {})
-        return Element("pci", values | speed, inside)
+            values |= self._source_attributes("bridge_ids", device, _IDS)
+        speed = self._source_attributes("slow_ports", device, _LINK) or (pcie_attributes(link.gb_per_s) if link else {})
+        return _element("pci", values | speed, inside)
 
     def _source_attributes(self, fact: str, device: Device, keys: tuple[str, ...]) -> dict[str, str]:
         """The source's attributes of a PCI device."""
@@ -246,12 +239,12 @@ class _Writer:
             yield self._gpu(device)
         elif device.kind == "nic":
             if device.name and " " not in device.name:  # else it is the model, by which NCCL finds no port
-                yield Element("nic", children=[self._net(device)])
+                yield _element("nic", {}, [self._net(device)])
         elif device.name == ADAPTER:
             ports = [self.devices[link.dst] for link in self.near[device.id] if is_port(self.devices[link.dst])]
             self.written |= {port.id for port in ports}
             if named := [self._net(port) for port in ports if port.name]:
-                yield Element("nic", children=named)
+                yield _element("nic", {}, named)
         else:
             yield from self._below(device)
 
@@ -268,7 +261,7 @@ class _Writer:
         if isinstance(count, int):  # keeps NCCL from looking for others, as clouds want it
             own = {"target": bus_key(gpu.bus_id or ""), "count": str(count), "tclass": _CLASS["nvlink"]}
             inside.append(Element("nvlink", own))
-        return Element("gpu", values, inside)
+        return _element("gpu", values, inside)
 
     def _fact(self, key: str, device: str) -> int | str | None:
         """A fact of one device, which may be one for all."""
@@ -319,67 +312,30 @@ def _plain(text: str) -> str:
     return re.sub(r"-(?=-)|[<>]", "", text)
 
 
-_QUOTE = {'"': "&quot;"}
-
-LINK = ("link_speed", "link_width")
-"""Attributes that `ncclTopoAddPci` reads; empty ones mean Gen3 and 16 lanes."""
-IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-"""Attributes that `ncclTopoGetXmlFromSys` adds; `getBcmGen` knows two-level switches by them, which are flattened."""
-MODEL = ("arch", "vendor", "familyid", "modelid")
-"""Attributes that `ncclTopoAddCpu` reads; between unknown processors there is no limit (`ncclTopoGetInterCpuBw`)."""
+def _element(tag: str, attributes: dict[str, str], children: Iterable[Element]) -> Element:
+    element = Element(tag, attributes)
+    element.extend(children)
+    return element
 
 
-_NO_LIMIT = "between which NCCL then sees no limit"
-
-
-@dataclass(eq=False, slots=True)
-class Element:
-    """One element of the file."""
-
-    tag: str
-    attributes: dict[str, str] = field(default_factory=dict)
-    children: list[Element] = field(default_factory=list)
-
-    def walk(self) -> Iterator[Element]:
-        """Yield this element and all below it, in the order of the file."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-    def lines(self, indent: str = "") -> Iterator[str]:
-        """Yield the lines of the element; without a blank before `/>`, which NCCL's parser does not take."""
-        words = "".join(f' {key}="{escape(value, _QUOTE)}"' for key, value in self.attributes.items())
-        if not self.children:
-            yield f"{indent}<{self.tag}{words}/>"
-            return
-        yield f"{indent}<{self.tag}{words}>"
-        for child in self.children:
-            yield from child.lines(indent + "  ")
-        yield f"{indent}</{self.tag}>"
-
-
-def complete(system: Element) -> list[str]:
+def _complete(system: Element) -> list[str]:
     """Add required attributes that no source gave, as empty texts, and return them in words."""
     empty: dict[str, None] = {}
-    for element in system.walk():
-        tags = {below.tag for below in element.walk()}
-        if element.tag == "pci" and ("net" in tags or any(map(_is_nic, element.walk()))):
-            _fill(element, LINK, empty, "speed and width of links, for which NCCL takes Gen3 and 16 lanes")
-            if {"net", "gpu"} <= tags:
-                _fill(element, IDS, empty, "ids of PCIe switches")
+    for element in system.iter():
+        tags = {below.tag for below in element.iter()}
+        has_nic = "net" in tags or any(below.get("class", "").startswith("0x02") for below in element.iter())
+        if element.tag == "pci" and has_nic:
+            speeds = "speed and width of links, for which NCCL takes Gen3 and 16 lanes"
+            required = [(_LINK, speeds), (_IDS, "ids of PCIe switches")]
         elif element.tag == "cpu" and ("net" in tags or "gpu" not in tags):
-            limit = "of which NCCL takes the oldest" if element.attributes.get("vendor") else _NO_LIMIT
-            _fill(element, MODEL, empty, f"models of processors, {limit}")
-            if {"net", "gpu"} <= tags:
-                _fill(element, ("affinity",), empty, "CPU masks")
+            limit = (
+                "of which NCCL takes the oldest" if element.get("vendor") else "between which NCCL then sees no limit"
+            )
+            required = [(_MODEL, f"models of processors, {limit}"), (("affinity",), "CPU masks")]
+        else:
+            continue
+        for keys, words in required if {"net", "gpu"} <= tags else required[:1]:
+            if absent := [key for key in keys if key not in element.attrib]:
+                empty[words] = None
+                element.attrib |= dict.fromkeys(absent, "")
     return list(empty)
-
-
-def _is_nic(element: Element) -> bool:
-    return element.attributes.get("class", "").startswith("0x02")
-
-
-def _fill(element: Element, keys: tuple[str, ...], empty: dict[str, None], words: str) -> None:
-    if any(key not in element.attributes for key in keys):
-        empty[words] = None
-    element.attributes = {**element.attributes, **{key: "" for key in keys if key not in element.attributes}}

@@ -42,7 +42,7 @@ def draw_host(
         Width and height of the box, and the points where the cables of its NICs leave it.
     """
     own = next(part for part in split_hosts(topology) if part.name == host)
-    plot = plot_host(own, topology)
+    plot = plot_host(own)
     cables = paint_host(page, plot, own, corner, notes)
     bottom = corner[1] + plot.size[1]
     for cable in cables:
@@ -50,10 +50,9 @@ def draw_host(
     return plot.size, [(cable.at[0], bottom) for cable in cables]
 
 
-def plot_host(host: Host, topology: Topology, most_ends: int = MOST_ENDS) -> Plot:
+def plot_host(host: Host, most_ends: int = MOST_ENDS) -> Plot:
     """Return the host with coordinates."""
-    ids = {d.id for d in host.devices}
-    codes = {(p.a, p.b): p.code for p in topology.pairs if p.a in ids}
+    codes = {(p.a, p.b): p.code for p in host.pairs}
     return lay_out(build(host, codes, most_ends))
 
 

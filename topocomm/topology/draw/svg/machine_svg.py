@@ -87,7 +87,7 @@ def _rows(topology: Topology) -> tuple[list[list[_Placed]], float]:
     hosts = split_hosts(topology)
     groups = [[host] for host in hosts] if len(hosts) <= MOST_HOSTS else alike(hosts)[:MOST_HOSTS]
     rows: list[list[_Placed]] = [[]]
-    plots = [plot_host(group[0], topology, MOST_ENDS) for group in groups]
+    plots = [plot_host(group[0], MOST_ENDS) for group in groups]
     right = max([LEAST_WIDTH, *(plot.size[0] + 2 * EDGE for plot in plots)])
     x, y, bottom = EDGE, 0.0, 0.0
     for group, plot in zip(groups, plots, strict=True):
