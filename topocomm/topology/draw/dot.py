@@ -68,17 +68,14 @@ def _edges(links: Iterable[Link]) -> list[str]:
         back = sum(link.gb_per_s or 0.0 for link in own if link.src == b)
         rates = " / ".join(dict.fromkeys("?" if not rate else f"{rate:.4g}" for rate in (forth, back or forth)))
         lanes = f" x{own[0].lanes}" if own[0].lanes and own[0].lanes > 1 else ""
+        most = max(forth, back)  # an edge has 1 point up to 16 GB/s, about 1 more for every factor of four
+        width = min(max(_THIN, 1.4 * log2(most / 8)), _THICK) if most > 0 else _THIN
         colour = KIND_COLOURS.get(own[0].kind, OTHER_COLOURS)[0]
         lines.append(
             f"{_quoted(a)} -- {_quoted(b)} [label={_quoted(f'{kind_words(own[0].kind)}{lanes}, {rates} GB/s')}, "
-            f'penwidth={_width(max(forth, back)):.1f}, color="{colour}", tooltip={_quoted(links_words(own))}];'
+            f'penwidth={width:.1f}, color="{colour}", tooltip={_quoted(links_words(own))}];'
         )
     return lines
-
-
-def _width(gb_per_s: float) -> float:
-    """Width of an edge: 1 point up to 16 GB/s, about 1 more for every factor of four."""
-    return min(max(_THIN, 1.4 * log2(gb_per_s / 8)), _THICK) if gb_per_s > 0 else _THIN
 
 
 def _quoted(text: str) -> str:

@@ -28,7 +28,7 @@ def render(first: Topology, second: Topology, *, names: tuple[str, str]) -> str:
     sides = _Side(first, second), _Side(second, first)
     parts = [
         ("Devices", _differences(sides[0].devices, sides[1].devices, names, _device_facts)),
-        ("Pairs", _differences(sides[0].pairs, sides[1].pairs, names, _pair_facts)),
+        ("Pairs", _differences(sides[0].pairs, sides[1].pairs, names, lambda pair: {"code": _shown(pair.code)})),
         ("Links", _differences(sides[0].links, sides[1].links, names, _link_facts)),
     ]
     lines = [f"{name}: {t.name} ({t.source}): {counts(t)}" for name, t in zip(names, (first, second), strict=True)]
@@ -94,18 +94,12 @@ def _device_facts(device: Device) -> Facts:
     }
 
 
-def _pair_facts(pair: Pair) -> Facts:
-    return {"code": _shown(pair.code)}
-
-
 def _link_facts(links: Sequence[Link]) -> Facts:
     forth = [link for link in links if link.src == links[0].src]
     back = [link for link in links if link.src != links[0].src]
-    return {
-        "lanes": _both(_sum([link.lanes for link in forth]), _sum([link.lanes for link in back])),
-        "GB/s": _both(_sum([link.gb_per_s for link in forth]), _sum([link.gb_per_s for link in back])),
-        "latency us": _both(forth[0].latency_us, back[0].latency_us if back else None),
-    }
+    sums = [[_sum([getattr(x, key) for x in own]) for own in (forth, back)] for key in ("lanes", "gb_per_s")]
+    latencies = [forth[0].latency_us, back[0].latency_us if back else None]
+    return {"lanes": _both(*sums[0]), "GB/s": _both(*sums[1]), "latency us": _both(*latencies)}
 
 
 def _sum(figures: Sequence[float | None]) -> float | None:

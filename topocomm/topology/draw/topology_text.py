@@ -42,9 +42,9 @@ def render(topology: Topology, *, next_command: str) -> str:
         topology: One host or a cluster.
         next_command: What the last line proposes to run.
     """
-    head = [_cut(f"{topology.name} ({topology.source})"), ""]
-    foot = ["", *_wrapped("", counts(topology)), *_in_network(topology), *_unknowns(topology), *_warnings(topology)]
-    foot += _wrapped("Next: ", next_command)
+    title = f"{topology.name} ({topology.source})"
+    head = [title if len(title) <= WIDTH else f"{title[: WIDTH - 3]}...", ""]
+    foot = ["", *_wrapped("", counts(topology)), *_notes(topology), *_wrapped("Next: ", next_command)]
     body = [piece for line in _body(topology) for piece in _folded(line)]
     room = HEIGHT - 1 - len(head) - len(foot)
     if len(body) > room:
@@ -84,19 +84,15 @@ def network_lines(topology: Topology) -> list[str]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for device in topology.devices:
         if device.kind == "switch" and device.host not in hosts:
-            groups.setdefault(_peers_of(topology, device), []).append(device.id)
-    return _listing("Network", [f"{ranges(names)}: {'; '.join(peers)}" for peers, names in groups.items()])
-
-
-def _peers_of(topology: Topology, switch: Device) -> tuple[str, ...]:
-    """What a network switch joins, by figure and kind."""
-    groups: dict[tuple[str, str], list[Device]] = {}
-    for link in topology.links:
-        if link.src == switch.id:
-            peer = topology.by_id[link.dst]
-            kind = "switch" if peer.host == switch.host else peer.kind
-            groups.setdefault((figure(link), kind), []).append(peer)
-    return tuple(f"{rate} - {_peer_words(kind, peers)}" for (rate, kind), peers in groups.items())
+            peers: dict[tuple[str, str], list[Device]] = {}
+            for link in topology.links:
+                if link.src == device.id:
+                    peer = topology.by_id[link.dst]
+                    kind = "switch" if peer.host == device.host else peer.kind
+                    peers.setdefault((figure(link), kind), []).append(peer)
+            joins = tuple(f"{rate} - {_peer_words(kind, own)}" for (rate, kind), own in peers.items())
+            groups.setdefault(joins, []).append(device.id)
+    return _listing("Network", [f"{ranges(names)}: {'; '.join(joins)}" for joins, names in groups.items()])
 
 
 def _peer_words(kind: str, peers: Sequence[Device]) -> str:
@@ -110,23 +106,17 @@ def _peer_words(kind: str, peers: Sequence[Device]) -> str:
     return f"{plural(len(peers), kind.upper())} of {ranges(hosts)}"
 
 
-def _in_network(topology: Topology) -> list[str]:
-    """Switches that can reduce, and their operators."""
+def _notes(topology: Topology) -> list[str]:
+    """Switches that can reduce, figures that no source gave with what plans assume, and warnings."""
     lines = []
     for kind, own in IN_NETWORK.items():
         names = dict.fromkeys(d.id.rsplit("/", 1)[-1] for d in topology.devices if d.in_network == kind)
         if names:
             words = f"{ranges(names)}, for {', '.join(own.types)}; not for custom operators and plans"
             lines += _wrapped(f"{own.name}: ", words)
-    return lines
-
-
-def _unknowns(topology: Topology) -> list[str]:
-    """Figures that no source gave, and what plans assume."""
     rates = dict.fromkeys(link.kind for link in topology.links if link.gb_per_s is None)
     latencies = dict.fromkeys(link.kind for link in topology.links if link.latency_us is None)
     assumed = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
-    lines = []
     if rates:
         words = ", ".join(f"{kind} ({assume(kind).gb_per_s:g})" for kind in rates)
         lines += _wrapped("Unknown: ", f"GB/s of {words}; in brackets what plans assume for one link")
@@ -135,14 +125,11 @@ def _unknowns(topology: Topology) -> list[str]:
         lines += _wrapped("Unknown: ", f"latency of {words}; in brackets what plans assume, in us")
     if assumed:
         lines += _wrapped("Assumed: ", f"latency of {', '.join(assumed)}, which no tool tells")
+    for text in topology.warnings[:3]:
+        lines += _wrapped("" if text.startswith("No GPU") else "Note: ", text, limit=3)
+    if len(topology.warnings) > 3:
+        lines.append(f"Note: {len(topology.warnings) - 3} more; `--format json` has all")
     return lines
-
-
-def _warnings(topology: Topology) -> list[str]:
-    shown = topology.warnings[:3]
-    lines = [line for text in shown for line in _wrapped("" if text.startswith("No GPU") else "Note: ", text, limit=3)]
-    more = len(topology.warnings) - len(shown)
-    return lines + ([f"Note: {more} more; `--format json` has all"] if more else [])
 
 
 def _wrapped(title: str, text: str, limit: int | None = None) -> list[str]:
@@ -164,10 +151,6 @@ def _folded(line: str) -> list[str]:
     lead = line[: len(line) - len(text)]
     indent = lead.replace("├─", "│ ").replace("└─", "  ") + "  "
     return textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
 
 def _host_lines(topology: Topology, host: Host) -> list[str]:
@@ -193,7 +176,10 @@ def _host_lines(topology: Topology, host: Host) -> list[str]:
         title = "NUMA not known" if numa is None else f"NUMA/{numa}"
         lines.append(title + _cpus([n.device for n in nodes]))
         lines += _children(nodes, "", linked)
-    return [*lines, *_numa_links(devices, links), *_fabric(topology, devices, fabric)]
+    numas = {d.id: label(d) for d in devices if d.kind == "numa"}
+    figures = dict.fromkeys(figure(link) for link in links if link.src in numas and link.dst in numas)
+    lines += [f"{words} - between {ranges(numas.values())}" for words in figures]
+    return [*lines, *_fabric(topology, devices, fabric)]
 
 
 def _cpus(devices: Sequence[Device]) -> str:
@@ -256,12 +242,6 @@ def _shape(node: Node) -> tuple[str, str] | None:
     if node.device.kind != "gpu" or len(node.children) != 1:
         return None
     return _link_words(node), _link_words(node.children[0])
-
-
-def _numa_links(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
-    numas = {d.id: label(d) for d in devices if d.kind == "numa"}
-    figures = dict.fromkeys(figure(link) for link in links if link.src in numas and link.dst in numas)
-    return [f"{words} - between {ranges(numas.values())}" for words in figures]
 
 
 def _fabric(topology: Topology, devices: Sequence[Device], links: Sequence[Link]) -> list[str]:

@@ -34,55 +34,39 @@ def arrange(ends: Sequence[str], groups: Sequence[Collection[str]], chords: Mapp
         chords: Weight of the links between two endpoints, one entry for both directions; of rows with equally many
             crossings the one is taken where lighter links cross.
     """
-    best = tuple(ends)
     rank = {name: index for index, name in enumerate(ends)}
-    cost, sides = _sides(best, chords)
+    cost, row = _row(tuple(ends), chords)
     tries = 0
     improved = cost > (0, 0.0)
     while improved and tries < MOST_TRIES:
         improved = False
-        following, next_cost = best, cost
+        order, next_cost, next_row = row.order, cost, row
         for start, stop in combinations(range(len(ends) + 1), 2):
             if stop - start < 2 or tries >= MOST_TRIES:
                 continue
-            turned = (*best[:start], *reversed(best[start:stop]), *best[stop:])
-            if not _keeps_groups(turned, groups):
+            turned = (*order[:start], *reversed(order[start:stop]), *order[stop:])
+            place = {name: index for index, name in enumerate(turned)}
+            if any(max(own) - min(own) >= len(own) for own in ([place[name] for name in group] for group in groups)):
                 continue
             tries += 1
-            new_cost, _ = _sides(turned, chords)
-            is_nearer = [rank[name] for name in turned] < [rank[name] for name in following]
+            new_cost, new_row = _row(turned, chords)
+            is_nearer = [rank[name] for name in turned] < [rank[name] for name in next_row.order]
             if new_cost < next_cost or (improved and new_cost == next_cost and is_nearer):
-                following, next_cost, improved = turned, new_cost, True
-        best = following
-        cost, sides = _sides(best, chords)
-    return Row(best, sides, tuple(_crossings(best, sides)))
+                next_cost, next_row, improved = new_cost, new_row, True
+        cost, row = next_cost, next_row
+    return row
 
 
-def _keeps_groups(order: Sequence[str], groups: Sequence[Collection[str]]) -> bool:
-    place = {name: index for index, name in enumerate(order)}
-    for group in groups:
-        places = [place[name] for name in group]
-        if max(places) - min(places) >= len(places):
-            return False
-    return True
-
-
-def _conflicts(order: Sequence[str], chords: Collection[Pair]) -> dict[Pair, list[Pair]]:
-    """For each link, the links that it would cross on the same side."""
+def _row(order: tuple[str, ...], chords: Mapping[Pair, float]) -> tuple[tuple[int, float], Row]:
+    """The row of an order, and its cost: crossings, then the weight of crossing links."""
     place = {name: index for index, name in enumerate(order)}
     spans = {pair: sorted((place[pair[0]], place[pair[1]])) for pair in chords}
     conflicts: dict[Pair, list[Pair]] = {pair: [] for pair, (a, b) in spans.items() if b - a > 1}
-    for one, other in combinations(conflicts, 2):
+    for one, other in combinations(conflicts, 2):  # links that cross on the same side
         (a, b), (c, d) = spans[one], spans[other]
         if a < c < b < d or c < a < d < b:
             conflicts[one].append(other)
             conflicts[other].append(one)
-    return conflicts
-
-
-def _sides(order: Sequence[str], chords: Mapping[Pair, float]) -> tuple[tuple[int, float], dict[Pair, int]]:
-    """Sides of the links for an order, and their cost: crossings, then the weight of crossing links."""
-    conflicts = _conflicts(order, chords)
     sides: dict[Pair, int] = {}
     for start in conflicts:  # a 2-colouring, exact where two sides suffice
         stack = [(start, ABOVE)]
@@ -91,34 +75,19 @@ def _sides(order: Sequence[str], chords: Mapping[Pair, float]) -> tuple[tuple[in
             if pair not in sides:
                 sides[pair] = side
                 stack += [(other, -side) for other in conflicts[pair]]
+
+    def cost_of(pair: Pair, side: int) -> tuple[int, float]:
+        crossed = [chords[other] for other in conflicts[pair] if sides[other] == side]
+        return len(crossed), sum(weight * chords[pair] for weight in crossed)
+
     for _ in range(len(sides)):
         moved = False
-        for pair, others in conflicts.items():
-            kept, flipped = (_cost(pair, others, sides, chords, side) for side in (sides[pair], -sides[pair]))
-            if flipped < kept:
+        for pair in conflicts:
+            if cost_of(pair, -sides[pair]) < cost_of(pair, sides[pair]):
                 sides[pair], moved = -sides[pair], True
         if not moved:
             break
-    count, weight = 0, 0.0
-    for pair, others in conflicts.items():
-        more, heavier = _cost(pair, others, sides, chords, sides[pair])
-        count, weight = count + more, weight + heavier
-    sides.update({pair: STRAIGHT for pair in chords if pair not in conflicts})
-    return (count // 2, round(weight, 6)), sides
-
-
-def _cost(
-    pair: Pair, others: Sequence[Pair], sides: Mapping[Pair, int], chords: Mapping[Pair, float], side: int
-) -> tuple[int, float]:
-    crossed = [chords[other] for other in others if sides[other] == side]
-    return len(crossed), sum(weight * chords[pair] for weight in crossed)
-
-
-def _crossings(order: Sequence[str], sides: Mapping[Pair, int]) -> list[tuple[Pair, Pair]]:
-    conflicts = _conflicts(order, sides)
-    return [
-        (pair, other)
-        for pair, others in conflicts.items()
-        for other in others
-        if sides[pair] == sides[other] and pair < other
-    ]
+    crossings = [(a, b) for a, others in conflicts.items() for b in others if sides[a] == sides[b] and a < b]
+    weight = round(sum(chords[a] * chords[b] for a, b in crossings), 6)
+    sides |= {pair: STRAIGHT for pair in chords if pair not in conflicts}
+    return (len(crossings), weight), Row(order, sides, tuple(crossings))

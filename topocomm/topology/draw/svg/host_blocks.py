@@ -108,9 +108,11 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
         if node.children and node.device.kind == "nic":
             _add_shared_nic(node, roots)
     _place_loose_nics([node.device for node in loose if node.device.kind == "nic" and not node.children], roots, codes)
-    if len([end for root in roots for end in root.ends()]) > most_ends:
+    if sum(len(root.ends()) for root in roots) > most_ends:
         roots = _folded(roots)
-    left_out = _cut(roots, most_ends)
+    extra = [end for root in roots for end in root.ends()][most_ends:]
+    for end in extra:
+        (end.parent.kids if end.parent else roots).remove(end)
     for block in walk(roots):
         block.nics = _folded_nics(block.nics)
     nics = _folded_nics([root for root in roots if root.devices[0].kind == "nic"])
@@ -130,6 +132,7 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
     for link in tree_links:
         for name in (link.src, link.dst):
             links_of.setdefault(name, []).append(link)
+    left_out = [device for end in extra for device in end.devices]
     return HostBlocks(roots, row, fabric, chords, home, rest, left_out, links_of)
 
 
@@ -202,14 +205,6 @@ def _folded(roots: list[Block]) -> list[Block]:
     for block in walk(roots):
         block.kids = fold(block.kids)
     return fold(roots)
-
-
-def _cut(roots: list[Block], most: int) -> list[Device]:
-    """Remove the endpoints beyond the most from the blocks and return their devices."""
-    extra = [end for root in roots for end in root.ends()][most:]
-    for end in extra:
-        (end.parent.kids if end.parent else roots).remove(end)
-    return [device for end in extra for device in end.devices]
 
 
 def _folded_nics(nics: list[Block]) -> list[Block]:

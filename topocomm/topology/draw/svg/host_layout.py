@@ -86,7 +86,10 @@ class _Layout:
         self._chords(spans, levels, row)
         y = self._nics(ends, row + END_HEIGHT, row + END_HEIGHT + rooms[BELOW])
         y = self._bars(y)
-        y = self._unplaced_nics(y)
+        unplaced = [root for root in self.blocks.roots if root.devices[0].kind == "nic"]
+        for nic in unplaced:
+            self._nic(nic, (nic.x + INSET, y + 16), nic.width - 2 * INSET)
+        y += 16 + NIC_HEIGHT if unplaced else 0
         y = self._rest(y)
         self._regions(row, y)
         self.plot.size = (max(self.right + MARGIN, 280.0), y + MARGIN)
@@ -187,7 +190,10 @@ class _Layout:
             for bar in row:
                 self._box(bar, y, BAR_HEIGHT)
                 for kid in bar.kids:
-                    x, box = _uplink_x(kid), self.plot.at[kid.devices[0].id]
+                    box = self.plot.at[kid.devices[0].id]
+                    x = kid.x + kid.width / 2  # the link leaves a block in its middle, or beside its NICs
+                    if kid.slot:
+                        x = kid.x + kid.width - kid.inset - kid.slot / 2
                     self.plot.thin(((x, box.corner[1] + box.size[1]), (x, y)), self._both(kid, bar))
             y = self._nics(row, y + BAR_HEIGHT, y + BAR_HEIGHT)
         return y
@@ -196,13 +202,6 @@ class _Layout:
         """The links between a block and its parent, both directions."""
         ids = {d.id for d in (*kid.devices, *parent.devices)}
         return [link for link in self.blocks.tree_links(kid.devices) if {link.src, link.dst} <= ids]
-
-    def _unplaced_nics(self, y: float) -> float:
-        """NICs without a known place, below everything."""
-        nics = [root for root in self.blocks.roots if root.devices[0].kind == "nic"]
-        for nic in nics:
-            self._nic(nic, (nic.x + INSET, y + 16), nic.width - 2 * INSET)
-        return y + 16 + NIC_HEIGHT if nics else y
 
     def _rest(self, y: float) -> float:
         """Links outside the tree and the fabric; those between bars of one row may need room below everything."""
@@ -276,11 +275,6 @@ def _put(block: Block, x: float) -> None:
     for kid, gap in zip(block.kids, [*gaps(block), 0.0], strict=False):
         _put(kid, x)
         x += kid.width + gap
-
-
-def _uplink_x(block: Block) -> float:
-    """Where the link to the parent leaves a block: in its middle, or beside its NICs."""
-    return block.x + block.width - block.inset - block.slot / 2 if block.slot else block.x + block.width / 2
 
 
 def _chord_ends(blocks: HostBlocks) -> dict[Pair, tuple[int, Point]]:

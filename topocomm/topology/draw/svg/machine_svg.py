@@ -53,7 +53,7 @@ def render(topology: Topology) -> str:
 def picture(topology: Topology) -> tuple[Page, float, float]:
     """Return the picture without the warnings, its width, and its bottom."""
     page = Page(topology.name, counts(topology))
-    rows, width = _rows(topology)
+    rows, width, not_drawn = _rows(topology)
     page.text((EDGE, 34), fitted(f"{topology.name} ({topology.source})", 18, width - 2 * EDGE), "ink bold", size=18)
     y = 54.0
     for words in _wrapped(counts(topology), width):
@@ -69,9 +69,10 @@ def picture(topology: Topology) -> tuple[Page, float, float]:
             cables += paint_host(page, placed.plot, placed.host, corner, {})
             page.text((corner[0] + 12, corner[1] + 19), placed.title, "ink bold")
             drawn_links += [(link, line.width) for line in placed.plot.lines for link in line.links]
-    drawn = [placed.host for row in rows for placed in row]
-    y = _more_hosts(page, topology, drawn, bottom)
-    y, network = _network(page, topology, cables if len(rows) == 1 else [], (EDGE, y), width - 2 * EDGE)
+    if not_drawn:
+        page.text((EDGE, bottom + 22), f"and {plural(not_drawn, 'host')} of other kinds, not drawn", "soft")
+        bottom += 26
+    y, network = _network(page, topology, cables if len(rows) == 1 else [], (EDGE, bottom), width - 2 * EDGE)
     if len(rows) > 1:  # the network has no line below every host
         for cable in cables:
             page.line(cable.at, (cable.at[0], cable.at[1] + 8), "network")
@@ -82,15 +83,15 @@ def _wrapped(words: str, width: float) -> list[str]:
     return wrap(words, int((width - 2 * EDGE) / (LETTER * 12)), max_lines=2, placeholder=" ...")
 
 
-def _rows(topology: Topology) -> tuple[list[list[_Placed]], float]:
-    """The drawn hosts by row, and the width of the page."""
+def _rows(topology: Topology) -> tuple[list[list[_Placed]], float, int]:
+    """The drawn hosts by row, the width of the page, and the number of hosts that are unlike every drawn one."""
     hosts = split_hosts(topology)
-    groups = [[host] for host in hosts] if len(hosts) <= MOST_HOSTS else alike(hosts)[:MOST_HOSTS]
+    groups = [[host] for host in hosts] if len(hosts) <= MOST_HOSTS else alike(hosts)
     rows: list[list[_Placed]] = [[]]
-    plots = [plot_host(group[0], MOST_ENDS) for group in groups]
+    plots = [plot_host(group[0], MOST_ENDS) for group in groups[:MOST_HOSTS]]
     right = max([LEAST_WIDTH, *(plot.size[0] + 2 * EDGE for plot in plots)])
     x, y, bottom = EDGE, 0.0, 0.0
-    for group, plot in zip(groups, plots, strict=True):
+    for group, plot in zip(groups, plots, strict=False):
         host = group[0]
         title = host.name
         if len(group) > 1:
@@ -102,21 +103,7 @@ def _rows(topology: Topology) -> tuple[list[list[_Placed]], float]:
         rows[-1].append(_Placed(host, plot, title, (x, y)))
         x, bottom = x + plot.size[0] + 14, max(bottom, y + plot.size[1])
         right = max(right, x - 14 + EDGE)
-    return rows, right
-
-
-def _more_hosts(page: Page, topology: Topology, drawn: list[Host], y: float) -> float:
-    """Count the hosts that are unlike every drawn one."""
-    hosts = split_hosts(topology)
-    if len(hosts) <= MOST_HOSTS:
-        return y
-    kinds = alike(hosts)
-    names = {host.name for host in drawn}
-    more = [host.name for kind in kinds if kind[0].name not in names for host in kind]
-    if more:
-        page.text((EDGE, y + 22), f"and {plural(len(more), 'host')} of other kinds, not drawn", "soft")
-        y += 26
-    return y
+    return rows, right, sum(map(len, groups[MOST_HOSTS:]))
 
 
 def _legend(page: Page, links: list[tuple[Link, float]], width: float, y: float) -> float:
@@ -181,17 +168,14 @@ def _drawn(
     heights = {d.id: top + PITCH * index for index, d in enumerate(lines)}
     drawn: list[Link] = []
     upright = {d.id: right + 8 + (SPINE + 8) * index for index, d in enumerate(spines)}
-    towards: dict[str, list[Link]] = {}
-    for link in topology.links:
-        if link.src in heights and link.dst in upright:
-            towards.setdefault(link.src, []).append(link)
+    towards = [link for link in topology.links if link.src in heights and link.dst in upright]
     for device in lines:
         y = heights[device.id]
         page.begin(device_words(device))
         page.text((left, y + 4), _short(device), "soft", size=SIZE)
         page.line((left + name, y), (right, y), "network", width=2.4)
         page.end()
-        for link in towards.get(device.id, ()):
+        for link in (link for link in towards if link.src == device.id):
             page.begin(links_words([link]))
             page.line((right, y), (upright[link.dst], y), "network", width=2.4)
             page.end()

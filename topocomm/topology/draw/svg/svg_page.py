@@ -147,17 +147,17 @@ def _style() -> str:
     fixed = (
         f".words{{{_FONT}}}.bold{{font-weight:600}}.wire{{fill:none}}.head{{stroke:none}}.guess{{stroke-dasharray:3 3}}"
     )
-    return f"{fixed}{_colours(0)}@media (prefers-color-scheme:dark){{{_colours(1)}}}"
-
-
-def _colours(scheme: int) -> str:
-    rules = [f".{name}{{fill:{both[scheme]}}}" for name, both in {**_PAPER, **_INK}.items()]
-    edge = _INK["soft"][scheme]
-    rules += [f".{name}{{stroke:{edge};stroke-width:1}}" for name in ("group", "device", "panel")]
-    for name, both in {**KIND_COLOURS, "other": OTHER_COLOURS}.items():
-        rules.append(f".{name}.wire{{stroke:{both[scheme]};fill:none}}.{name}.head,.{name}.fill{{fill:{both[scheme]}}}")
-        rules.append(f".{name}.edge{{stroke:{both[scheme]};stroke-width:1.6}}")
-    return "".join(rules)
+    schemes = []
+    for scheme in (0, 1):
+        rules = [f".{name}{{fill:{both[scheme]}}}" for name, both in {**_PAPER, **_INK}.items()]
+        edge = _INK["soft"][scheme]
+        rules += [f".{name}{{stroke:{edge};stroke-width:1}}" for name in ("group", "device", "panel")]
+        for name, both in {**KIND_COLOURS, "other": OTHER_COLOURS}.items():
+            colour = both[scheme]
+            rules.append(f".{name}.wire{{stroke:{colour};fill:none}}.{name}.head,.{name}.fill{{fill:{colour}}}")
+            rules.append(f".{name}.edge{{stroke:{colour};stroke-width:1.6}}")
+        schemes.append("".join(rules))
+    return f"{fixed}{schemes[0]}@media (prefers-color-scheme:dark){{{schemes[1]}}}"
 
 
 def _towards(a: Point, b: Point, distance: float) -> Point:
