@@ -1,5 +1,6 @@
 """Calls in C: what they take from the interpreter and give it (dicts, arrays, references)."""
 
+import array as numbers
 import sys
 import weakref
 
@@ -10,7 +11,7 @@ from tests.attention.merging import assert_close, exact, partial
 from tests.execute.engine_jobs import CALLS, Job, fast_path, jobs, through
 from tests.machines import switch
 from tests.plans import every_plan
-from topocomm import SUM, Field, Operator
+from topocomm import SUM, Field, Operator, TopocommError
 from topocomm.native import _native
 
 
@@ -156,3 +157,40 @@ def test_a_call_that_waits_keeps_the_arrays_that_it_began_with(into):
         np.testing.assert_array_equal(array, other[name])
     assert all(array() is None for array in watched), "let go of when it is through"
     job.close()
+
+
+def test_calls_take_engines_that_fit():
+    job, other = (dict(jobs(switch(1), (7,), 5))["flat"] for _ in range(2))
+    recorder, (first, second) = job.callers[0].recorder, job.engines[0]
+    sound = {
+        "engines": (first.native, second.native),
+        "names": ("out", "lse"),
+        "bare": False,
+        "gives": True,
+        "nothing": None,
+        "tag": 1,
+        "count": recorder.count,
+        "tags": recorder.tags,
+        "times_ns": recorder.times_ns,
+        "sweep_mask": 1,
+    }
+    assert _native.Call(**sound).run(partial(0, (7,), 5), None).keys() == {"out", "lse"}
+    misfits = {
+        "engines": [
+            (first.native, None),
+            (_native.Call(**sound), second.native),
+            (first.native, other.engines[0][1].native),  # not of one communicator
+        ],
+        "names": [("out",), ("out", "lse", "more"), ("out", 1), ()],
+        "bare": [True],
+        "gives": [False],
+        "count": [numbers.array("q", [0, 0])],
+        "tags": [numbers.array("q"), numbers.array("q", [0] * 3)],
+        "times_ns": [numbers.array("q", [0])],
+    }
+    for name, values in misfits.items():
+        for value in values:
+            with pytest.raises(TopocommError, match="fit each other"):
+                _native.Call(**{**sound, name: value})
+    job.close()
+    other.close()

@@ -32,6 +32,11 @@ def program(rank):
     }
 
 
+def kinds(*sizes, dtype=np.float64, row_items=1, fields=1):
+    """The arrays of a value, or of a result, alike in all fields."""
+    return ((np.dtype(dtype), sizes, row_items),) * fields
+
+
 def words_of(sections):
     records = [sections[name] for name in SECTIONS]
     return np.array([*map(len, records), *(word for some in records for record in some for word in record)], np.int64)
@@ -53,8 +58,8 @@ class Memory:
         """An engine of this memory."""
         settings = {
             "words": words_of(program(rank)),
-            "fields": ((8, 1),),
-            "rows": (ROWS, ROWS),
+            "value": kinds(ROWS),
+            "result": kinds(ROWS),
             "memory": self.memory,
             "other": self.other,
             "counters": self.counters,
@@ -123,7 +128,8 @@ def test_calls_past_the_caches_copy_every_byte():
         memory = Memory()
         sections = {**dict.fromkeys(SECTIONS, ()), "PACK": [(0, 0, shift, length)], "UNPACK": [(1, 0, shift, length)]}
         for streaming in (0, 1):
-            engine = memory.engine(words=words_of(sections), fields=((1, 1),), rows=(length, length), fold=0)
+            both = kinds(length, dtype=np.uint8)
+            engine = memory.engine(words=words_of(sections), value=both, result=both, fold=0)
             engine.until_choice, engine.streaming = 100, streaming
             value, result = np.arange(1, length + 1).astype(np.uint8), np.zeros(length, np.uint8)
             memory.memory[...] = GUARD
@@ -161,7 +167,8 @@ def test_an_engine_that_copies_its_result_stands_in_no_stage():
     memory = Memory()
     sections = {**dict.fromkeys(SECTIONS, ()), "UNPACK": [(1, 0, 0, size)], "STAGES": [(1, 0, 0, 0)]}
     large = aligned_buffer(size)
-    settings = {"fields": ((1, 1),), "rows": (0, size), "fold": 0, "memory": large, "final": 0}
+    arrays = {"value": kinds(0, dtype=np.uint8), "result": kinds(size, dtype=np.uint8)}
+    settings = {**arrays, "fold": 0, "memory": large, "final": 0}
     engine = memory.engine(words=words_of(sections), **settings)
     done, seen = threading.Event(), set()
 
@@ -308,8 +315,8 @@ def test_arrays_that_do_not_fit_are_refused(what):
 
 
 MISFIT_SETTINGS = {
-    "fields": [((8, 1),) * 5, ((0, 1),), ((8, -1),), ((1 << 40, 1 << 40),), ()],
-    "rows": [(-1, ROWS), (ROWS, 1 << 62), (ROWS - 1, ROWS)],
+    "value": [kinds(ROWS, fields=5), kinds(ROWS, dtype="S0"), kinds(1 << 40, 1 << 40), kinds(-1), kinds(ROWS - 1), ()],
+    "result": [kinds(ROWS, row_items=-1), kinds(1 << 62), kinds(*[1] * 65), kinds(ROWS, fields=2)],
     "memory": [np.zeros(7, np.uint8), aligned_buffer(MEMORY_BYTES)[1:], aligned_buffer(128)],
     "counters": [np.zeros(0, np.int64), aligned_buffer(64).view(np.int64), aligned_buffer(72).view(np.int64)],
     "epoch": [array("q"), array("q", [0, 0]), array("i", [0])],
@@ -350,5 +357,5 @@ def test_calls_without_rows_need_no_memory():
     memory = Memory()
     sections = {**dict.fromkeys(SECTIONS, ()), "STAGES": [(1, 0, 0, 0)], "PACK": [(0, 0, 0, 0)]}
     empty = memory.whole[68:68]
-    engine = memory.engine(words=words_of(sections), rows=(0, 0), memory=empty, other=empty)
+    engine = memory.engine(words=words_of(sections), value=kinds(0), result=kinds(0), memory=empty, other=empty)
     assert engine.begin((np.empty(0),), (np.empty(0),), True) == THROUGH

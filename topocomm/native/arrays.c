@@ -1,5 +1,5 @@
-/* NumPy's arrays: see arrays.h. */
-#include "arrays.h"
+/* NumPy's arrays: see types.h. */
+#include "types.h"
 
 enum { ABI_VERSION = 0, ARRAY_TYPE = 2, NEW_FROM_DESCR = 94 }; /* places in NumPy's function table */
 
@@ -44,44 +44,16 @@ int is_of_kind(PyObject *object, const ArrayKind *kind, int flags) {
     return 1;
 }
 
-static int64_t number_of(PyObject *object, const char *name) {
+int64_t number_of(PyObject *object, const char *name) {
     PyObject *number = PyObject_GetAttrString(object, name);
     int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
     Py_XDECREF(number);
     return value;
 }
 
-int64_t array_bytes(PyObject *array) { return number_of(array, "nbytes"); }
-
 PyObject *new_array(const ArrayKind *kind) {
     Py_INCREF(kind->dtype); /* the function takes one */
     return new_from_descr(array_type, kind->dtype, kind->axes, kind->sizes, NULL, NULL, 0, NULL);
-}
-
-int take_kind(PyObject *described, ArrayKind *kind) {
-    PyObject *dtype, *sizes;
-    if (!PyArg_ParseTuple(described, "OO!", &dtype, &PyTuple_Type, &sizes))
-        return -1;
-    Py_ssize_t axes = PyTuple_Size(sizes);
-    int64_t bytes = number_of(dtype, "itemsize");
-    if (bytes < 0 || axes > MOST_AXES) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "too many axes");
-        return -1;
-    }
-    kind->axes = (int)axes;
-    for (int axis = 0; axis < kind->axes; axis++) {
-        kind->sizes[axis] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, axis));
-        if (kind->sizes[axis] < 0 || __builtin_mul_overflow(bytes, (int64_t)kind->sizes[axis], &bytes)) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_ValueError, "no array has such sizes");
-            return -1;
-        }
-    }
-    kind->bytes = bytes;
-    Py_INCREF(dtype);
-    kind->dtype = dtype;
-    return 0;
 }
 
 PyObject *describe(PyObject *module, PyObject *object) {

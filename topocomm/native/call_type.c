@@ -8,9 +8,8 @@ enum { SWEEP = TO_FOLD + 1 };
 typedef struct {
     PyObject_HEAD
     EngineObject *engines[2];
-    PyObject *names[MOST_FIELDS], *nothing; /* given where there is no result */
-    ArrayKind kinds[2 * MOST_FIELDS];       /* of the value, then of the result */
-    Py_buffer count, tags, times_ns;        /* the recorder's */
+    PyObject *names, *nothing;       /* names of the fields; what is given where there is no result */
+    Py_buffer count, tags, times_ns; /* the recorder's */
     int64_t tag, sweep_mask;
     int fields, bare, gives; /* bare: the one field comes without a dict; gives: this rank gets a result */
 } CallObject;
@@ -20,8 +19,7 @@ static int take(const CallObject *self, PyObject *given, PyObject **arrays) {
     Py_ssize_t at = 0;
     PyObject *key, *array;
     if (self->bare) {
-        Py_INCREF(given);
-        arrays[0] = given;
+        arrays[0] = Py_NewRef(given);
         return 1;
     }
     if (!PyDict_CheckExact(given))
@@ -29,17 +27,17 @@ static int take(const CallObject *self, PyObject *given, PyObject **arrays) {
     for (int field = 0; field < self->fields; field++) {
         if (!PyDict_Next(given, &at, &key, &array))
             return 0;
-        if (key != self->names[field] && (!PyUnicode_CheckExact(key) || PyUnicode_Compare(key, self->names[field]) != 0))
+        PyObject *name = PyTuple_GetItem(self->names, field);
+        if (key != name && (!PyUnicode_CheckExact(key) || PyUnicode_Compare(key, name) != 0))
             return 0;
-        Py_INCREF(array);
-        arrays[field] = array;
+        arrays[field] = Py_NewRef(array);
     }
     return !PyDict_Next(given, &at, &key, &array);
 }
 
-static int fits(const CallObject *self, PyObject *const *arrays, int first, int flags) {
-    for (int index = first; index < first + self->fields; index++)
-        if (!is_of_kind(arrays[index], &self->kinds[index], flags))
+static int fits(const EngineObject *engine, PyObject *const *arrays, int first, int flags) {
+    for (int index = first; index < first + engine->engine.fields; index++)
+        if (!is_of_kind(arrays[index], &engine->kinds[index], flags))
             return 0;
     return 1;
 }
@@ -50,18 +48,19 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
 
 /* Whether the result's arrays are apart from memory and from all others but the value's of the same field and size;
  * `direct` turns 0 where they are these. */
-static int is_apart(const CallObject *self, const EngineObject *engine, PyObject *const *arrays, int *direct) {
-    for (int field = self->fields; field < 2 * self->fields; field++) {
+static int is_apart(const EngineObject *engine, PyObject *const *arrays, int *direct) {
+    int fields = engine->engine.fields;
+    const int64_t *bytes = engine->engine.array_bytes;
+    for (int field = fields; field < 2 * fields; field++) {
         const char *data = ((Array *)arrays[field])->data;
-        int64_t bytes = self->kinds[field].bytes;
-        if (overlap(data, bytes, engine->memory.buf, engine->memory.len) ||
-            overlap(data, bytes, engine->other.buf, engine->other.len))
+        if (overlap(data, bytes[field], engine->memory.buf, engine->memory.len) ||
+            overlap(data, bytes[field], engine->other.buf, engine->other.len))
             return 0;
-        for (int other = 0; other < 2 * self->fields; other++) {
+        for (int other = 0; other < 2 * fields; other++) {
             const char *its = ((Array *)arrays[other])->data;
-            if (other == field - self->fields && its == data && self->kinds[other].bytes == bytes)
+            if (other == field - fields && its == data && bytes[other] == bytes[field])
                 *direct = 0;
-            else if (other != field && overlap(data, bytes, its, self->kinds[other].bytes))
+            else if (other != field && overlap(data, bytes[field], its, bytes[other]))
                 return 0;
         }
     }
@@ -69,20 +68,14 @@ static int is_apart(const CallObject *self, const EngineObject *engine, PyObject
 }
 
 /* A new result, whose arrays are held once more; NULL and an error where memory is out. */
-static PyObject *make_result(const CallObject *self, PyObject **arrays) {
-    PyObject *result = self->bare ? NULL : PyDict_New();
-    if (!self->bare && result == NULL)
-        return NULL;
-    for (int field = 0; field < self->fields; field++) {
-        arrays[field] = new_array(&self->kinds[self->fields + field]);
-        if (arrays[field] == NULL || (result != NULL && PyDict_SetItem(result, self->names[field], arrays[field]) < 0)) {
-            Py_XDECREF(result);
-            return NULL;
-        }
-    }
-    if (result == NULL) {
-        result = arrays[0];
-        Py_INCREF(result);
+static PyObject *make_result(const CallObject *self, const ArrayKind *kinds, PyObject **arrays) {
+    if (self->bare)
+        return Py_XNewRef(arrays[0] = new_array(kinds));
+    PyObject *result = PyDict_New();
+    for (int field = 0; result != NULL && field < self->fields; field++) {
+        arrays[field] = new_array(&kinds[field]);
+        if (arrays[field] == NULL || PyDict_SetItem(result, PyTuple_GetItem(self->names, field), arrays[field]) < 0)
+            Py_CLEAR(result);
     }
     return result;
 }
@@ -101,16 +94,16 @@ static int note(const CallObject *self) {
 /* The arrays of a call, held, and its result, which is new; NULL without an error where something does not fit. */
 static PyObject *prepare(const CallObject *self, const EngineObject *engine, PyObject *const *args, PyObject **arrays,
                          int *direct) {
-    PyObject *result = self->gives ? args[1] : self->nothing;
-    if (engine->running || !take(self, args[0], arrays) || !fits(self, arrays, 0, PLAIN))
+    int fields = self->fields;
+    if (engine->running || !take(self, args[0], arrays) || !fits(engine, arrays, 0, PLAIN))
         return NULL;
-    if (self->gives && args[1] == Py_None)
-        return make_result(self, arrays + self->fields);
-    if (self->gives && (!take(self, args[1], arrays + self->fields) || !fits(self, arrays, self->fields, PLAIN | WRITEABLE) ||
-                        !is_apart(self, engine, arrays, direct)))
-        return NULL;
-    Py_INCREF(result);
-    return result;
+    if (!self->gives)
+        return Py_NewRef(self->nothing);
+    if (args[1] == Py_None)
+        return make_result(self, &engine->kinds[fields], &arrays[fields]);
+    int right = take(self, args[1], &arrays[fields]) && fits(engine, arrays, fields, PLAIN | WRITEABLE) &&
+                is_apart(engine, arrays, direct);
+    return right ? Py_NewRef(args[1]) : NULL;
 }
 
 static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -124,9 +117,8 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t co
     if (result == NULL) {
         for (int index = 0; index < 2 * MOST_FIELDS; index++)
             Py_XDECREF(arrays[index]);
-        if (PyErr_Occurred())
-            return NULL;
-        return Py_NewRef(Py_None); /* not Py_RETURN_NONE: built with 3.12's headers it takes no reference, which 3.11 needs */
+        /* Not Py_RETURN_NONE: built with 3.12's headers it takes no reference, which 3.11 needs. */
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     int sweep = note(self);
     int state = begin_call(engine, arrays, direct);
@@ -135,27 +127,14 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t co
     return Py_BuildValue("(iN)", state == THROUGH ? SWEEP : state, result);
 }
 
-static int take_kinds(CallObject *self, PyObject *described, int first) {
-    if (PyTuple_Size(described) != self->fields)
-        return 0;
-    for (int field = 0; field < self->fields; field++)
-        if (take_kind(PyTuple_GetItem(described, field), &self->kinds[first + field]) < 0)
-            return 0;
-    return 1;
-}
-
-/* Whether the engines were made for such arrays. */
+/* Whether the engines take turns, and have arrays of these names. */
 static int engines_fit(const CallObject *self) {
-    for (int turn = 0; turn < 2; turn++) {
-        const EngineObject *engine = self->engines[turn];
-        if (engine->engine.fields != self->fields || (engine->gives_result && !self->gives) ||
-            engine->epoch.buf != self->engines[0]->epoch.buf)
-            return 0;
-        for (int index = 0; index < 2 * self->fields; index++)
-            if ((index < self->fields || self->gives) && engine->engine.array_bytes[index] != self->kinds[index].bytes)
-                return 0;
-    }
-    return 1;
+    const EngineObject *first = self->engines[0], *second = self->engines[1];
+    int named = self->fields > 0 && PyTuple_Size(self->names) == self->fields && !(self->bare && self->fields > 1);
+    for (int field = 0; named && field < self->fields; field++)
+        named = PyUnicode_CheckExact(PyTuple_GetItem(self->names, field));
+    return named && second->engine.fields == self->fields && first->epoch.buf == second->epoch.buf &&
+           (self->gives || !(first->gives_result || second->gives_result));
 }
 
 static int recorder_fits(const CallObject *self) {
@@ -165,49 +144,35 @@ static int recorder_fits(const CallObject *self) {
 }
 
 static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *named) {
-    static char *names[] = {"engines", "names", "value", "result",   "bare",       "gives", "nothing",
-                            "tag",     "count", "tags",  "times_ns", "sweep_mask", NULL};
-    PyObject *first, *second, *fields, *value, *result, *nothing;
+    static char *keys[] = {"engines", "names", "bare", "gives",    "nothing",    "tag",
+                           "count",   "tags",  "times_ns", "sweep_mask", NULL};
+    PyObject *first, *second, *names, *nothing;
     long long tag, sweep_mask;
-    const ModuleState *state = PyType_GetModuleState(type);
     CallObject *self = (CallObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
         return NULL;
-    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, named, "(O!O!)O!O!O!ppOLw*w*w*L:Call", names, state->engine, &first,
-                                     state->engine, &second, &PyTuple_Type, &fields, &PyTuple_Type, &value,
-                                     &PyTuple_Type, &result, &self->bare, &self->gives, &nothing, &tag, &self->count,
-                                     &self->tags, &self->times_ns, &sweep_mask)) {
+    if (!PyArg_ParseTupleAndKeywords(args, named, "(OO)O!ppOLw*w*w*L:Call", keys, &first, &second, &PyTuple_Type, &names,
+                                     &self->bare, &self->gives, &nothing, &tag, &self->count, &self->tags,
+                                     &self->times_ns, &sweep_mask)) {
         Py_DECREF(self);
         return NULL;
     }
     self->tag = tag, self->sweep_mask = sweep_mask;
-    Py_INCREF(nothing), Py_INCREF(first), Py_INCREF(second);
-    self->nothing = nothing, self->engines[0] = (EngineObject *)first, self->engines[1] = (EngineObject *)second;
-    Py_ssize_t count = PyTuple_Size(fields);
-    self->fields = count >= 1 && count <= MOST_FIELDS ? (int)count : 0;
-    for (int field = 0; field < self->fields; field++) {
-        self->names[field] = PyTuple_GetItem(fields, field);
-        Py_INCREF(self->names[field]);
-        if (!PyUnicode_CheckExact(self->names[field]))
-            self->fields = 0;
+    self->names = Py_NewRef(names), self->nothing = Py_NewRef(nothing);
+    if (is_engine(first) && is_engine(second)) {
+        self->engines[0] = (EngineObject *)Py_NewRef(first), self->engines[1] = (EngineObject *)Py_NewRef(second);
+        self->fields = self->engines[0]->engine.fields;
+        if (engines_fit(self) && recorder_fits(self))
+            return (PyObject *)self;
     }
-    if (self->fields == 0 || (self->bare && self->fields > 1) || !take_kinds(self, value, 0) ||
-        !take_kinds(self, result, self->fields) || !engines_fit(self) || !recorder_fits(self)) {
-        if (!PyErr_Occurred())
-            fail("a call takes engines, fields and a recorder that fit each other");
-        Py_DECREF(self);
-        return NULL;
-    }
-    return (PyObject *)self;
+    Py_DECREF(self);
+    return fail("a call takes engines, fields and a recorder that fit each other");
 }
 
 static void call_dealloc(PyObject *object) {
     CallObject *self = (CallObject *)object;
     PyTypeObject *type = Py_TYPE(object);
-    for (int index = 0; index < 2 * MOST_FIELDS; index++)
-        Py_XDECREF(self->kinds[index].dtype);
-    for (int field = 0; field < MOST_FIELDS; field++)
-        Py_XDECREF(self->names[field]);
+    Py_XDECREF(self->names);
     Py_XDECREF((PyObject *)self->engines[0]);
     Py_XDECREF((PyObject *)self->engines[1]);
     Py_XDECREF(self->nothing);

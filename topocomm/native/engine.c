@@ -2,10 +2,40 @@
 #include "engine.h"
 
 #include <sched.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
-#include "copies.h"
+/* Sanitizers do not see stores past the caches. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+enum { VECTOR_BYTES = sizeof(__m128i) };
 
-static const void *records(const Engine *engine, Section section) { return engine->section[section]; }
+/* Copy past the caches; `drain` comes before the release store that publishes it. */
+static inline void stream(char *to, const char *from, int64_t bytes) {
+    int64_t at = -(intptr_t)to & (VECTOR_BYTES - 1);
+    at = at < bytes ? at : bytes;
+    memcpy(to, from, (size_t)at);
+    for (; at + VECTOR_BYTES <= bytes; at += VECTOR_BYTES)
+        _mm_stream_si128((__m128i *)(void *)(to + at), _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
+    memcpy(to + at, from + at, (size_t)(bytes - at));
+}
+
+static inline void drain(void) { _mm_sfence(); }
+#else
+static inline void stream(char *to, const char *from, int64_t bytes) { memmove(to, from, (size_t)bytes); }
+
+static inline void drain(void) {}
+#endif
+
+/* The processor's clock on x86, where every process may read it; elsewhere 0: plain stores then seem quick. */
+static inline int64_t cycles(void) {
+#if defined(__x86_64__)
+    return (int64_t)__builtin_ia32_rdtsc();
+#else
+    return 0;
+#endif
+}
 
 /* Copy pieces of arrays to memory; what lies there already is left. */
 static void write_pieces(const Engine *engine, const Copy *piece, int64_t count, int64_t streaming) {
@@ -29,8 +59,8 @@ static void write_value(Engine *engine) {
     if (engine->until_choice <= 2 * CALLS_A_TRIAL)
         engine->streaming = engine->until_choice > CALLS_A_TRIAL;
     if (!direct)
-        write_pieces(engine, records(engine, PACK_OWN), engine->count[PACK_OWN], 0);
-    write_pieces(engine, records(engine, PACK), engine->count[PACK], engine->streaming);
+        write_pieces(engine, engine->section[PACK_OWN], engine->count[PACK_OWN], 0);
+    write_pieces(engine, engine->section[PACK], engine->count[PACK], engine->streaming);
     Field *field = engine->redirected, *targets = field + engine->count[OWN] * engine->fields;
     for (; field < targets; field++)
         *field->word = (intptr_t)(direct ? engine->data[field->array] + field->at : engine->memory + field->place);
@@ -60,16 +90,16 @@ static void publish(const Engine *engine, int64_t progress) {
 }
 
 const Wait *awaited(const Engine *engine, int64_t *count) {
-    const Stage *stages = records(engine, STAGES);
-    const Wait *waits = records(engine, WAITS);
+    const Stage *stages = engine->section[STAGES];
+    const Wait *waits = engine->section[WAITS];
+    int64_t stage = stage_of(engine);
     *count = 0;
-    int64_t stage = __atomic_load_n(&engine->stage, __ATOMIC_RELAXED); /* another thread may run the engine */
-    if (engine->state != WAITING || stage >= engine->count[STAGES])
+    if (state_of(engine) != WAITING || stage >= engine->count[STAGES])
         return NULL;
     *count = stage < 0 ? engine->count[CREDITS] : stages[stage].waits;
     for (int64_t before = 0; before < stage; before++)
         waits += stages[before].waits;
-    return stage < 0 ? records(engine, CREDITS) : waits;
+    return stage < 0 ? engine->section[CREDITS] : waits;
 }
 
 /* The looks that are left when all counters stand where they must; 0 if they do not. */
@@ -85,59 +115,66 @@ static int64_t await_counters(const Engine *engine, const Wait *wait, int64_t co
     return looks;
 }
 
+static State set_state(Engine *engine, State state) {
+    atomic_store_explicit(&engine->state, state, memory_order_relaxed);
+    return state;
+}
+
+static void set_stage(Engine *engine, int64_t stage) {
+    atomic_store_explicit(&engine->stage, stage, memory_order_relaxed);
+}
+
 void start(Engine *engine, int direct) {
     engine->direct = direct;
-    engine->state = WAITING;
-    engine->stage = -1;
+    set_state(engine, WAITING);
+    set_stage(engine, -1);
     engine->wait = engine->task = engine->made = 0;
 }
 
 static State finish(Engine *engine) {
-    const Copy *piece = records(engine, UNPACK);
+    const Copy *piece = engine->section[UNPACK];
     for (const Copy *end = piece + engine->count[UNPACK]; piece < end; piece++)
         memmove(engine->data[piece->array] + piece->at, engine->memory + piece->place, (size_t)piece->bytes);
     engine->worked += now(engine);
     learn(engine);
     if (engine->final)
         publish(engine, engine->final);
-    return engine->state = THROUGH;
+    return set_state(engine, THROUGH);
 }
 
 State run(Engine *engine, int64_t looks) {
-    const Stage *stages = records(engine, STAGES);
-    if (engine->state == THROUGH)
+    const Wait *waits = engine->section[WAITS];
+    const Copy *made = engine->section[MADE];
+    const Stage *stage = engine->section[STAGES], *end = stage + engine->count[STAGES];
+    State state = state_of(engine);
+    int64_t number = stage_of(engine);
+    if (state == THROUGH)
         return THROUGH;
-    if (engine->stage < 0) {
-        if (engine->count[CREDITS] > 0 && await_counters(engine, records(engine, CREDITS), engine->count[CREDITS], looks) <= 0)
+    if (number < 0) {
+        if (await_counters(engine, engine->section[CREDITS], engine->count[CREDITS], looks) <= 0)
             return WAITING;
-        engine->worked = 0;
-    }
-    engine->worked -= now(engine);
-    if (engine->stage < 0) {
+        engine->worked = -now(engine);
         write_value(engine);
-        engine->stage = 0;
-    }
-    for (; engine->stage < engine->count[STAGES]; engine->stage++) {
-        const Stage *stage = &stages[engine->stage];
-        if (engine->state == WAITING) {
+        set_stage(engine, number = 0);
+    } else
+        engine->worked -= now(engine);
+    for (stage += number; stage < end; stage++) {
+        if (state == WAITING) {
             publish(engine, stage->progress);
-            if (stage->waits > 0) {
-                engine->worked += now(engine);
-                looks = await_counters(engine, (const Wait *)records(engine, WAITS) + engine->wait, stage->waits, looks);
-                if (looks <= 0)
-                    return WAITING;
-                engine->worked -= now(engine);
-            }
-            if (engine->fold == NULL && stage->tasks > 0) {
-                engine->worked += now(engine);
-                return engine->state = TO_FOLD;
-            }
+            engine->worked += now(engine);
+            looks = await_counters(engine, waits + engine->wait, stage->waits, looks);
+            if (looks <= 0)
+                return WAITING;
+            if (engine->fold == NULL && stage->tasks > 0)
+                return set_state(engine, TO_FOLD);
+            engine->worked -= now(engine);
             for (int64_t task = 0; task < stage->tasks; task++)
                 engine->fold(engine->tasks[engine->task + task]);
         }
-        engine->state = WAITING;
-        write_pieces(engine, (const Copy *)records(engine, MADE) + engine->made, stage->copies, engine->streaming);
+        state = set_state(engine, WAITING);
+        write_pieces(engine, made + engine->made, stage->copies, engine->streaming);
         engine->wait += stage->waits, engine->task += stage->tasks, engine->made += stage->copies;
+        set_stage(engine, ++number);
     }
     return finish(engine);
 }

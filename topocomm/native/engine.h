@@ -8,7 +8,6 @@
 #define TOPOCOMM_ENGINE_H
 
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "folds.h"
@@ -73,14 +72,16 @@ typedef struct {
     const int64_t *epoch;    /* number of calls on this memory, the running one included */
     /* The program. */
     int64_t *words, count[SECTIONS];
-    const int64_t *section[SECTIONS];
+    const void *section[SECTIONS];
     int64_t *task_words, **tasks;
     Field *redirected; /* fields of OWN, then of TARGETS */
+    char wrong[160];
     /* The call. */
     char *data[2 * MOST_FIELDS];
     int direct; /* whether folds may read the caller's arrays: not where the result goes to the same memory */
-    State state;
-    int64_t stage, wait, task, made; /* stage -1: before the value is written; the first records of the stage */
+    _Atomic State state;      /* other threads look at this and at `stage` while the engine runs */
+    _Atomic int64_t stage;    /* -1: before the value is written */
+    int64_t wait, task, made; /* the first records of the stage */
     /* The trial. A rank that writes its value with plain stores takes every cache line back from the ranks that read
      * it in an earlier call, one after the other: 30 ns a line between cores without a common cache, where stores past
      * the caches do not wait; between cores with one, plain stores are quicker. So every now and then some calls are
@@ -88,8 +89,9 @@ typedef struct {
     int64_t streaming, until_choice, worked, quickest[2];
 } Engine;
 
-/* Read a program and check every word of it. Returns 0, or -1 with what is wrong; `release_program` is due either way. */
-int read_program(Engine *engine, const int64_t *words, int64_t count, char *wrong, size_t wrong_bytes);
+/* Read a program into zeroed memory and check every word of it. Returns 0, or -1 with what is `wrong`; `release_program`
+ * is due either way. */
+int read_program(Engine *engine, const int64_t *words, int64_t count);
 void release_program(Engine *engine);
 
 /* Begin at the start of the program. Where the program has arrays, `data` must hold all of them. */
@@ -100,6 +102,14 @@ State run(Engine *engine, int64_t looks);
 
 /* The records that the engine waits for. */
 const Wait *awaited(const Engine *engine, int64_t *count);
+
+static inline State state_of(const Engine *engine) {
+    return atomic_load_explicit(&engine->state, memory_order_relaxed);
+}
+
+static inline int64_t stage_of(const Engine *engine) {
+    return atomic_load_explicit(&engine->stage, memory_order_relaxed);
+}
 
 static inline int64_t progress_of(const Engine *engine, int64_t rank) {
     return atomic_load_explicit(&engine->counters[rank * COUNTER_WORDS], memory_order_acquire);

@@ -59,7 +59,7 @@ static int take_arrays(EngineObject *self, PyObject *given, int first, int flags
     }
     for (int field = 0; field < fields; field++) {
         PyObject *array = PyTuple_GetItem(given, field);
-        int64_t bytes = is_array(array, flags) ? array_bytes(array) : -1;
+        int64_t bytes = is_array(array, flags) ? number_of(array, "nbytes") : -1;
         int64_t item = self->engine.item_bytes[field] & -self->engine.item_bytes[field];
         int64_t alignment = self->engine.fold == NULL ? 1 : item < 8 ? item : 8; /* complex128 is aligned to 8 */
         if (bytes != self->engine.array_bytes[first + field] || (intptr_t)((Array *)array)->data % alignment != 0) {
@@ -125,14 +125,15 @@ static PyObject *engine_behind(PyObject *object, PyObject *none) {
 static PyObject *engine_stage(PyObject *object, void *none) {
     const Engine *engine = &((EngineObject *)object)->engine;
     (void)none;
-    int64_t stage = __atomic_load_n(&engine->stage, __ATOMIC_RELAXED); /* another thread may run the engine */
-    int begun = engine->state != THROUGH && stage >= 0 && stage < engine->count[STAGES];
-    return PyLong_FromLongLong(begun ? ((const Stage *)engine->section[STAGES])[stage].progress - 1 : -1);
+    const Stage *stages = engine->section[STAGES];
+    int64_t stage = stage_of(engine);
+    int begun = state_of(engine) != THROUGH && stage >= 0 && stage < engine->count[STAGES];
+    return PyLong_FromLongLong(begun ? stages[stage].progress - 1 : -1);
 }
 
 static PyObject *engine_state(PyObject *object, void *none) {
     (void)none;
-    return PyLong_FromLong(((EngineObject *)object)->engine.state);
+    return PyLong_FromLong(state_of(&((EngineObject *)object)->engine));
 }
 
 static PyObject *engine_results(PyObject *object, void *none) {
@@ -147,24 +148,38 @@ static PyObject *engine_results(PyObject *object, void *none) {
     return results;
 }
 
-/* Take (bytes of an item, items of a row) of every field, and the rows of value and result. */
-static int take_fields(Engine *engine, PyObject *fields, long long value_rows, long long result_rows) {
-    Py_ssize_t count = PyTuple_Size(fields);
-    if (count > MOST_FIELDS || (count == 0 && engine->fold != NULL) || value_rows < 0 || result_rows < 0)
-        return -1;
-    engine->fields = (int)count;
+/* Take (dtype, sizes, items of a row) of every field of the value, or of the result. */
+static int take_kinds(EngineObject *self, PyObject *described, int first) {
+    Engine *engine = &self->engine;
     for (int field = 0; field < engine->fields; field++) {
-        long long item_bytes, row_items;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(fields, field), "LL", &item_bytes, &row_items))
+        ArrayKind *kind = &self->kinds[first + field];
+        PyObject *dtype, *sizes;
+        long long row_items;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(described, field), "OO!L", &dtype, &PyTuple_Type, &sizes, &row_items))
             return -1;
-        int64_t row_bytes;
-        if (item_bytes < 1 || row_items < 0 || __builtin_mul_overflow(item_bytes, row_items, &row_bytes) ||
-            __builtin_mul_overflow(row_bytes, value_rows, &engine->array_bytes[field]) ||
-            __builtin_mul_overflow(row_bytes, result_rows, &engine->array_bytes[count + field]))
+        kind->dtype = Py_NewRef(dtype);
+        Py_ssize_t axes = PyTuple_Size(sizes);
+        int64_t bytes = number_of(dtype, "itemsize");
+        if (bytes < 1 || row_items < 0 || axes > MOST_AXES)
             return -1;
-        engine->item_bytes[field] = item_bytes, engine->row_items[field] = row_items;
+        engine->item_bytes[field] = bytes, engine->row_items[field] = row_items;
+        for (kind->axes = 0; kind->axes < axes; kind->axes++) {
+            Py_ssize_t size = kind->sizes[kind->axes] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, kind->axes));
+            if (size < 0 || __builtin_mul_overflow(bytes, (int64_t)size, &bytes))
+                return -1;
+        }
+        engine->array_bytes[first + field] = bytes;
     }
     return 0;
+}
+
+/* Take the kinds of the value and the result, of as many fields. */
+static int take_fields(EngineObject *self, PyObject *value, PyObject *result) {
+    Py_ssize_t count = PyTuple_Size(value);
+    if (count > MOST_FIELDS || PyTuple_Size(result) != count || (count == 0 && self->engine.fold != NULL))
+        return -1;
+    self->engine.fields = (int)count;
+    return take_kinds(self, value, 0) < 0 ? -1 : take_kinds(self, result, (int)count);
 }
 
 /* Whether a buffer is of a whole number of units, and aligned if it is not empty: NumPy leaves empty ones anywhere. */
@@ -186,40 +201,36 @@ static int take_memory(EngineObject *self, long long position, long long looks, 
 }
 
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named) {
-    static char *names[] = {"words", "fields",   "rows",  "memory",     "other", "counters",
-                            "epoch", "position", "looks", "most_looks", "final", "fold",
-                            "calls_before_trial", NULL};
-    PyObject *fields;
+    static char *names[] = {"words",    "value", "result",     "memory", "other", "counters",           "epoch",
+                            "position", "looks", "most_looks", "final",  "fold",  "calls_before_trial", NULL};
+    PyObject *value, *result;
     Py_buffer words;
-    long long value_rows, result_rows, position, looks, most_looks, final, before_trial;
+    long long position, looks, most_looks, final, before_trial;
     unsigned long long fold;
-    char wrong[160];
-    if (find_numpy() < 0)
-        return NULL;
-    EngineObject *self = (EngineObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    EngineObject *self =
+        find_numpy() < 0 ? NULL : (EngineObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
         return NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "y*O!(LL)w*w*w*w*LLLLKL:Engine", names, &words, &PyTuple_Type, &fields,
-                                     &value_rows, &result_rows, &self->memory, &self->other, &self->counters,
-                                     &self->epoch, &position, &looks, &most_looks, &final, &fold, &before_trial)) {
-        Py_DECREF(self);
-        return NULL;
-    }
     Engine *engine = &self->engine;
-    engine->fold = (Fold)(uintptr_t)fold;
-    engine->streaming = 1, engine->until_choice = before_trial + 2 * CALLS_A_TRIAL;
-    engine->quickest[0] = engine->quickest[1] = NO_TIME;
-    self->most_looks = most_looks;
-    int right = 0;
-    if (!is_whole(&words, 8, 8) || most_looks < 1 || before_trial < 0 || take_memory(self, position, looks, final) < 0 ||
-        take_fields(engine, fields, value_rows, result_rows) < 0) {
-        if (!PyErr_Occurred())
+    int right = PyArg_ParseTupleAndKeywords(args, named, "y*O!O!w*w*w*w*LLLLKL:Engine", names, &words, &PyTuple_Type,
+                                            &value, &PyTuple_Type, &result, &self->memory, &self->other,
+                                            &self->counters, &self->epoch, &position, &looks, &most_looks, &final,
+                                            &fold, &before_trial);
+    if (right) {
+        engine->fold = (Fold)(uintptr_t)fold;
+        engine->streaming = 1, engine->until_choice = before_trial + 2 * CALLS_A_TRIAL;
+        engine->quickest[0] = engine->quickest[1] = NO_TIME;
+        self->most_looks = most_looks;
+        right = is_whole(&words, 8, 8) && most_looks >= 1 && before_trial >= 0 &&
+                take_memory(self, position, looks, final) == 0 && take_fields(self, value, result) == 0;
+        if (!right && !PyErr_Occurred())
             fail("an engine takes fields, memory, counters and numbers that fit each other");
-    } else if (read_program(engine, words.buf, words.len / 8, wrong, sizeof wrong) < 0)
-        fail(wrong);
-    else
-        right = 1;
-    PyBuffer_Release(&words);
+        if (right && read_program(engine, words.buf, words.len / 8) < 0) {
+            fail(engine->wrong);
+            right = 0;
+        }
+        PyBuffer_Release(&words);
+    }
     if (!right) {
         Py_DECREF(self);
         return NULL;
@@ -233,6 +244,8 @@ static void engine_dealloc(PyObject *object) {
     EngineObject *self = (EngineObject *)object;
     PyTypeObject *type = Py_TYPE(object);
     let_go(self);
+    for (int index = 0; index < 2 * MOST_FIELDS; index++)
+        Py_XDECREF(self->kinds[index].dtype);
     release_program(&self->engine);
     PyBuffer_Release(&self->memory);
     PyBuffer_Release(&self->other);
@@ -241,6 +254,8 @@ static void engine_dealloc(PyObject *object) {
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
+
+int is_engine(PyObject *object) { return (destructor)PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == engine_dealloc; }
 
 static PyMethodDef engine_methods[] = {
     {"begin", engine_begin, METH_VARARGS,

@@ -26,38 +26,35 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int add_types(PyObject *module) {
-    ModuleState *state = PyModule_GetState(module);
-    state->engine = (PyTypeObject *)PyType_FromModuleAndSpec(module, &engine_spec, NULL);
-    PyObject *call = PyType_FromModuleAndSpec(module, &call_spec, NULL);
-    if (state->engine == NULL || call == NULL)
-        return -1;
-    int wrong = PyModule_AddType(module, state->engine) + PyModule_AddType(module, (PyTypeObject *)call);
-    Py_DECREF(call);
-    wrong += PyModule_AddIntConstant(module, "THROUGH", THROUGH) + PyModule_AddIntConstant(module, "WAITING", WAITING);
-    wrong += PyModule_AddIntConstant(module, "TO_FOLD", TO_FOLD) + PyModule_AddIntConstant(module, "STRIDE", STRIDE);
-    wrong += PyModule_AddIntConstant(module, "FINISHED", FINISHED);
-    wrong += PyModule_AddIntConstant(module, "MOST_FIELDS", MOST_FIELDS);
-    wrong += PyModule_AddIntConstant(module, "CALLS_A_TRIAL", CALLS_A_TRIAL);
-    wrong += PyModule_AddIntConstant(module, "CALLS_A_CHOICE", CALLS_A_CHOICE);
+static int add_type(PyObject *module, PyType_Spec *spec) {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    int wrong = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
     return wrong;
 }
 
-static int traverse(PyObject *module, visitproc visit, void *arg) {
-    Py_VISIT(((ModuleState *)PyModule_GetState(module))->engine);
-    return 0;
+static int fill(PyObject *module) {
+    static const struct {
+        const char *name;
+        long value;
+    } NUMBERS[] = {{"THROUGH", THROUGH},
+                   {"WAITING", WAITING},
+                   {"TO_FOLD", TO_FOLD},
+                   {"STRIDE", STRIDE},
+                   {"FINISHED", FINISHED},
+                   {"MOST_FIELDS", MOST_FIELDS},
+                   {"CALLS_A_TRIAL", CALLS_A_TRIAL},
+                   {"CALLS_A_CHOICE", CALLS_A_CHOICE}};
+    for (size_t index = 0; index < sizeof NUMBERS / sizeof *NUMBERS; index++)
+        if (PyModule_AddIntConstant(module, NUMBERS[index].name, NUMBERS[index].value) < 0)
+            return -1;
+    return add_type(module, &engine_spec) < 0 ? -1 : add_type(module, &call_spec);
 }
 
-static int clear(PyObject *module) {
-    Py_CLEAR(((ModuleState *)PyModule_GetState(module))->engine);
-    return 0;
-}
-
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "topocomm.native._native", "The compiled part, in C.", sizeof(ModuleState), methods, slots,
-    traverse, clear, NULL,
+    PyModuleDef_HEAD_INIT, "topocomm.native._native", "The compiled part, in C.", 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

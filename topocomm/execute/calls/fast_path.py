@@ -111,8 +111,6 @@ def _native_call(
     return _native.Call(
         engines=(first.native, second.native),
         names=tuple([name for name, _, _ in arrays.value]),
-        value=tuple([(dtype, shape) for _, shape, dtype in arrays.value]),
-        result=tuple([(dtype, shape) for _, shape, dtype in arrays.result]),
         bare=bare,
         gives=arrays.gives,
         nothing=NOTHING,

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.execute.calls.structure import Fields
-from topocomm.execute.host.call_engine import CallEngine, Work
+from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import LOOKS, SharedMemory
 from topocomm.execute.transports.transport import Batch, Message
 from topocomm.native import _native
 from topocomm.native._native import FINISHED, MOST_FIELDS, STRIDE, THROUGH, TO_FOLD, WAITING
-from topocomm.operators.layout import Buffer, Fold
+from topocomm.operators.layout import Buffer, Fold, Layout
 from topocomm.planning.program.shared_memory_layout import SharedProgram
 from topocomm.planning.schedule.schedule import Combine, Piece
 
@@ -283,11 +283,10 @@ def _native_engine(
     """An engine in C on one of the memories; of a program without arrays where there is no work."""
     listed = list(sections)
     words = [len(section) for section in listed] + list(chain.from_iterable(chain.from_iterable(listed)))
-    fields = () if work is None else work.layout.fields
     return _native.Engine(
         words=np.array(words, np.int64),
-        fields=tuple([(f.dtype.itemsize, prod(f.row_shape)) for f in fields]),
-        rows=(0, 0) if work is None else (work.value.rows, work.result.rows),
+        value=() if work is None else _kinds(work.layout, work.value),
+        result=() if work is None else _kinds(work.layout, work.result),
         memory=shared.memories[number],
         other=shared.memories[1 - number],
         counters=shared.counters,
@@ -299,6 +298,11 @@ def _native_engine(
         fold=fold,
         calls_before_trial=CALLS_BEFORE_TRIAL,
     )
+
+
+def _kinds(layout: Layout, span: Span) -> tuple[tuple[np.dtype[Any], tuple[int, ...], int], ...]:
+    """Return the dtype, the shape and the items of a row of the arrays that hold a span."""
+    return tuple([(f.dtype, (*span.leading, *f.row_shape), prod(f.row_shape)) for f in layout.fields])
 
 
 def free_memory(readers: Iterable[int]) -> list[tuple[int, int]]:
