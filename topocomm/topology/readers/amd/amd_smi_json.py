@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from topocomm.topology.model import Device, Topology
@@ -46,9 +45,8 @@ Item = dict[str, Any]
 
 def matches(text: str) -> bool:
     """Return whether the text has a JSON list of GPUs with keys of the tool's topology, be it damaged."""
-    if '"gpu"' not in text or '"link_metrics"' in text or not starts_with(text, "["):
-        return False
-    return _MARK.search(text) is not None
+    has_gpus = '"gpu"' in text and '"link_metrics"' not in text
+    return has_gpus and document_start(text, "[") is not None and _MARK.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
@@ -58,13 +56,15 @@ def read(text: str, name: str) -> Topology:
         fail(f"{name}:1", f"a list without GPUs; {_REMEDY}")
     if len(items) > MAX_GPUS:
         fail(f"{name}:1", f"{len(items)} GPUs; a host has at most {MAX_GPUS}")
-    numbers = [gpu_number(item, f"{name}: [{i}]") for i, item in enumerate(items)]
+    places = [f"{name}: [{i}]" for i in range(len(items))]
+    numbers = [gpu_number(item, place) for item, place in zip(items, places, strict=True)]
     if len(set(numbers)) < len(numbers):
-        fail(f"{name}: [{len(numbers) - 1}]", f"two objects have the same 'gpu' number; {_REMEDY}")
+        fail(places[-1], f"two objects have the same 'gpu' number; {_REMEDY}")
     new = any("links" in item for item in items)
-    rows = [(_from_links if new else _from_maps)(item, numbers, f"{name}: [{i}]") for i, item in enumerate(items)]
+    rows = [
+        (_from_links if new else _from_maps)(item, numbers, place) for item, place in zip(items, places, strict=True)
+    ]
     axis = tuple(f"GPU{number}" for number in numbers)
-    places = tuple(f"{name}: [{i}]" for i in range(len(items)))
     tables = []
     for title, key in (_LINK_KEYS if new else _MAP_KEYS).items():
         have = [title in row for row in rows]
@@ -72,16 +72,10 @@ def read(text: str, name: str) -> Topology:
             continue
         if not all(have):
             fail(places[have.index(False)], f"{title!r} is missing, other GPUs have it; {_REMEDY}")
-        tables.append(Table(key, title, axis, tuple(tuple(row[title]) for row in rows), places))
-    gpus = [
-        Device(gpu, "gpu", bus_id=bus_id(item, place)) for gpu, item, place in zip(axis, items, places, strict=True)
-    ]
+        tables.append(Table(key, title, axis, [tuple(row[title]) for row in rows], places))
+    addresses = [bus_id(item, place) for item, place in zip(items, places, strict=True)]
+    gpus = [Device(gpu, "gpu", bus_id=address) for gpu, address in zip(axis, addresses, strict=True)]
     return host_of_tables(name, SOURCE, gpus, tables, ({}, [], _REMEDY))
-
-
-def starts_with(text: str, brackets: str) -> bool:
-    """Return whether a line of the text starts a document with one of the brackets."""
-    return _start(text, brackets) is not None
 
 
 def document_in(text: str, name: str, brackets: str = "[{") -> Any:
@@ -92,7 +86,7 @@ def document_in(text: str, name: str, brackets: str = "[{") -> Any:
     Raises:
         TopologyError: No JSON, or cut short, or a sample with lines left out; names line and column.
     """
-    start = _start(text, brackets) or 0
+    start = document_start(text, brackets) or 0
     stop = max((mark.start(1) + 1 for mark in _STOP.finditer(text, start)), default=len(text))
     body = "\n" * text.count("\n", 0, start) + text[start : max(stop, start)]
     try:
@@ -111,7 +105,8 @@ def document_in(text: str, name: str, brackets: str = "[{") -> Any:
         fail(name, f"not usable JSON: {error}")
 
 
-def _start(text: str, brackets: str) -> int | None:
+def document_start(text: str, brackets: str) -> int | None:
+    """Return where a line of the text starts a document with one of the brackets; None where none does."""
     for mark in _START.finditer(text):
         # A line such as `[user@host ~]$` is a prompt, `[0m` an escape; a document goes on with another value or ends.
         if mark.group(1) in brackets and re.match(
@@ -149,44 +144,36 @@ def bus_id(item: Item, place: str) -> str | None:
     return text
 
 
-def _from_links(item: Item, numbers: list[int], place: str) -> Mapping[str, list[str]]:
+def _from_links(item: Item, numbers: list[int], place: str) -> dict[str, list[str]]:
     """Return rows of cells by key, from the `links` of one GPU."""
     links = objects(item.get("links"), f"{place}.links")
-    places = [f"{place}.links[{i}]" for i in range(len(links))]
-    by_gpu = {gpu_number(link, at): (link, at) for link, at in zip(links, places, strict=True)}
+    by_gpu = {gpu_number(link, at := f"{place}.links[{i}]"): (link, at) for i, link in enumerate(links)}
     if len(by_gpu) < len(links):
         fail(f"{place}.links", f"two of them lead to the same GPU; {_REMEDY}")
     _check_ends(set(by_gpu), numbers, f"{place}.links")
-
-    def row(key: str) -> list[str] | None:
+    rows = {}
+    for key in _LINK_KEYS:
         have = [key in by_gpu[number][0] for number in numbers]
-        if not any(have):
-            return None
-        if not all(have):
-            fail(by_gpu[numbers[have.index(False)]][1], f"{key!r} is missing, other links have it; {_REMEDY}")
-        return [_cell(by_gpu[number][0][key], f"{by_gpu[number][1]}.{key}") for number in numbers]
-
-    return _filled(_LINK_KEYS, row)
+        if any(have):
+            if not all(have):
+                fail(by_gpu[numbers[have.index(False)]][1], f"{key!r} is missing, other links have it; {_REMEDY}")
+            rows[key] = [_cell(by_gpu[number][0][key], f"{by_gpu[number][1]}.{key}") for number in numbers]
+    return rows
 
 
-def _from_maps(item: Item, numbers: list[int], place: str) -> Mapping[str, list[str]]:
+def _from_maps(item: Item, numbers: list[int], place: str) -> dict[str, list[str]]:
     """Return rows of cells by key, from the maps of one GPU."""
-
-    def row(key: str) -> list[str] | None:
+    rows = {}
+    for key in _MAP_KEYS:
         values = item.get(key)
         if values is None:
-            return None
+            continue
         if not isinstance(values, dict):
             fail(f"{place}.{key}", f"expected an object with gpu_0, gpu_1 and so on, got {_shown(values)}")
         ends = {int(end[1]): value for name, value in values.items() if (end := _GPU_KEY.fullmatch(name))}
         _check_ends(set(ends), numbers, f"{place}.{key}")
-        return [_cell(ends[number], f"{place}.{key}.gpu_{number}") for number in numbers]
-
-    return _filled(_MAP_KEYS, row)
-
-
-def _filled(keys: Mapping[str, str], row: Callable[[str], list[str] | None]) -> dict[str, list[str]]:
-    return {key: cells for key in keys if (cells := row(key)) is not None}
+        rows[key] = [_cell(ends[number], f"{place}.{key}.gpu_{number}") for number in numbers]
+    return rows
 
 
 def _check_ends(ends: set[int], numbers: list[int], place: str) -> None:
@@ -199,8 +186,7 @@ def _check_ends(ends: set[int], numbers: list[int], place: str) -> None:
 
 def _cell(value: Any, place: str) -> str:
     """Return the value as the tool's tables print it."""
-    if isinstance(value, str):
-        # The tool puts the error where the value would be; XMGI is a misprint of ROCm 5.
+    if isinstance(value, str):  # maybe an error; XMGI is a misprint of ROCm 5
         return NOT_AVAILABLE if value.startswith("AMDSMI_STATUS_") else value.replace("XMGI", "XGMI")
     if not isinstance(value, int):
         fail(place, f"expected a text or a whole number, got {_shown(value)}")

@@ -15,7 +15,8 @@ from topocomm.topology.inference.host_tree import PairKey, group_words
 from topocomm.topology.inference.xgmi import Joined, xgmi_links
 from topocomm.topology.model import Device, Topology
 from topocomm.topology.readers.amd.amd_tables import NOT_AVAILABLE, host_of_pairs
-from topocomm.topology.readers.amd.xgmi_listing import Listing, is_json, is_text, parse_json, parse_text
+from topocomm.topology.readers.amd.xgmi_listing import Listing, TextParser, is_json, is_text, parse_json
+from topocomm.topology.readers.plain.paste import same_or_all
 
 SOURCE = "amd-smi xgmi"
 
@@ -34,13 +35,11 @@ def matches(text: str) -> bool:
 
 def read(text: str, name: str) -> Topology:
     """Return the host that the tables describe."""
-    listing = parse_json(text, name) if is_json(text) else parse_text(text, name)
+    listing = parse_json(text, name) if is_json(text) else TextParser(text, name).parse()
     base = PurePath(name).name
     warnings = list(listing.warnings)
     gpus = [Device(gpu, "gpu", bus_id=listing.bus_ids[gpu]) for gpu in listing.gpus]
     codes = _codes(listing)
-    if not any(codes.values()):
-        codes = {}
     warnings += [f"{base}: {words}" for words in _doubts(listing, codes)]
     fabric = xgmi_links(_joined(listing, codes))
     warnings += [f"{base}: {words}" for words in fabric.warnings]
@@ -48,7 +47,7 @@ def read(text: str, name: str) -> Topology:
 
 
 def _codes(listing: Listing) -> dict[PairKey, str | None]:
-    """Return the link type by pair; None where the tool speaks of the GPUs but not of the pair."""
+    """Return the link type by pair; None where the tool speaks of the GPUs but not of the pair; empty without any."""
     types = {gpu: row.link_type for gpu, row in listing.metrics.items()}
     cells = {
         (a, b): cell
@@ -69,19 +68,17 @@ def _codes(listing: Listing) -> dict[PairKey, str | None]:
             codes[a, b] = None if counted and unlinked and len(listing.gpus) > 2 else "XGMI"
         elif "PCIE" in ends and set(ends) <= {"XGMI", "PCIE"}:
             codes[a, b] = "PCIE"
-    return codes
+    return codes if any(codes.values()) else {}
 
 
 def _doubts(listing: Listing, codes: dict[PairKey, str | None]) -> list[str]:
     """Return warnings of what the tables do not say, or say that is not used."""
     doubts = []
-    unknown = [f"{a}-{b}" for (a, b), code in codes.items() if code is None]
-    if unknown:
+    if unknown := [f"{a}-{b}" for (a, b), code in codes.items() if code is None]:
         doubts.append(f"no link type for {group_words(unknown)}")
     if listing.metrics and not codes:
         doubts.append("no GPU has a link type: the machine has no xGMI links, or the tool cannot read them")
-    down = [f"{a}-{b}" for (a, b), status in listing.status.items() if {"D", "X"} & set(status.split("/"))]
-    if down:
+    if down := [f"{a}-{b}" for (a, b), status in listing.status.items() if {"D", "X"} & set(status.split("/"))]:
         doubts.append(f"links of {group_words(down)} are down or disabled")
     slow = {row.bit_rate for row in listing.metrics.values() if row.bit_rate and row.bit_rate < _SLOWEST_GB}
     if slow and "XGMI" in codes.values():
@@ -119,11 +116,10 @@ def _facts(listing: Listing) -> dict[str, Any]:
     facts: dict[str, Any] = dict(listing.facts)
     if listing.metrics:
         rows = listing.metrics
-        facts["bit_rate_gbps"] = _one_or_all({gpu: row.bit_rate for gpu, row in rows.items()})
-        facts["max_bandwidth_gbps"] = _one_or_all({gpu: row.max_bandwidth for gpu, row in rows.items()})
-        own = {gpu: row.read[i] for i, gpu in enumerate(listing.gpus) if (row := rows.get(gpu)) and row.read}
-        if own:
-            facts["self"] = _one_or_all(own)
+        facts["bit_rate_gbps"] = same_or_all({gpu: row.bit_rate for gpu, row in rows.items()})
+        facts["max_bandwidth_gbps"] = same_or_all({gpu: row.max_bandwidth for gpu, row in rows.items()})
+        if own := {gpu: row.read[i] for i, gpu in enumerate(listing.gpus) if (row := rows.get(gpu)) and row.read}:
+            facts["self"] = same_or_all(own)
     if listing.status:
         facts["link_status"] = {
             f"{a}-{b}": status
@@ -133,8 +129,3 @@ def _facts(listing: Listing) -> dict[str, Any]:
     if listing.ports:
         facts["port_status"] = listing.ports
     return facts
-
-
-def _one_or_all(values: dict[str, Any]) -> Any:
-    """Return the value that all GPUs have, or the values by GPU."""
-    return next(iter(values.values())) if len(set(values.values())) == 1 else values

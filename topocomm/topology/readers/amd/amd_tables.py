@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import PurePath
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import HostTree, PairKey, group_words, host_tree
@@ -18,6 +19,7 @@ from topocomm.topology.inference.nvlink import GpuFabric
 from topocomm.topology.inference.xgmi import joined_by_tables, xgmi_links
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Pair, Topology
+from topocomm.topology.readers.plain.paste import LineReader
 
 MAX_GPUS = 128
 """Twice what the largest partitioned host shows (8 GPUs in 8 parts each)."""
@@ -54,14 +56,15 @@ _ERROR_CELL = re.compile(r"AMDSMI_STATUS_\w+[^\n]*?(?=AMDSMI_STATUS_|[0-9]+-[0-9
 Cell = str | int | None
 
 
-class Table(NamedTuple):
+@dataclass
+class Table:
     """One table: cells as printed, by row and column; `places` says where each row stands, for messages."""
 
     key: str
     title: str
-    axis: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-    places: tuple[str, ...]
+    axis: tuple[str, ...] = ()
+    cells: list[tuple[str, ...]] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
 
 
 def fail(place: str, message: str) -> NoReturn:
@@ -71,7 +74,7 @@ def fail(place: str, message: str) -> NoReturn:
 
 def find_tables(
     lines: Sequence[str], file: str, title_of: Callable[[str], tuple[str, str] | None], label: re.Pattern[str]
-) -> tuple[tuple[Table, ...], list[str]]:
+) -> tuple[list[Table], list[str]]:
     """Return all tables in the lines of a pasted text (`paste.plain_lines`), and warnings.
 
     Args:
@@ -84,97 +87,76 @@ def find_tables(
     Raises:
         TopologyError: A table is cut short, has lost cells, or has more than MAX_GPUS rows; names the line.
     """
+    reader = LineReader(lines, file)
     tables: list[Table] = []
-    warnings: list[str] = []
     keys: set[str] = set()
-    open_table: _OpenTable | None = None
+    table, start = Table("", ""), 0
     for index, line in enumerate(lines):
         title = title_of(line)
         if title is None:
-            if open_table is not None:
-                open_table.take(index, line)
+            if table.key in CELLS:
+                _take(reader, index, table, label)
             continue
-        if open_table is not None:
-            tables += open_table.close()
-        open_table = None
+        tables += _closed(reader, start, table)
         if title[0] in keys and title[0] in CELLS:
-            warnings.append(f"{PurePath(file).name}:{index + 1}: a second listing starts here; it was not read")
+            reader.warn(index, "a second listing starts here; it was not read")
             break
         keys.add(title[0])
-        open_table = _OpenTable(title[0], title[1], file, index, label, warnings) if title[0] in CELLS else None
-    if open_table is not None:
-        tables += open_table.close()
+        table, start = Table(*title), index
+    else:
+        tables += _closed(reader, start, table)
     for table in tables[1:]:
         if table.axis != tables[0].axis:
             fail(table.places[0], f"{table.title} names other GPUs than {tables[0].title}; give the output of one run")
-    return tuple(tables), warnings
+    return tables, reader.warnings
 
 
-class _OpenTable:
-    """A table whose title was read."""
-
-    def __init__(
-        self, key: str, title: str, file: str, index: int, label: re.Pattern[str], warnings: list[str]
-    ) -> None:
-        self.key, self.title, self.file, self.start, self.label = key, title, file, index, label
-        self.warnings = warnings
-        self.axis: tuple[str, ...] = ()
-        self.rows: list[tuple[str, ...]] = []
-        self.places: list[str] = []
-
-    def take(self, index: int, line: str) -> None:
-        """Take the header or a row; messages of the tool are passed over."""
-        if self.key == "numa_bw" and "AMDSMI_STATUS_" in line:
-            line = _ERROR_CELL.sub(f" {NOT_AVAILABLE} ", line)
-        tokens = line.split()
-        place = f"{self.file}:{index + 1}"
-        if not tokens or (self.axis and len(self.rows) == len(self.axis)):
-            return
-        if not self.axis and self.label.fullmatch(tokens[0]) and not self.label.fullmatch(tokens[-1]):
-            fail(place, f"{self.title}: a row without a header above it; give the whole output of the tool")
-        if not self.axis:
-            if all(self.label.fullmatch(token) for token in tokens):
-                self.axis = tuple(tokens)
-                if len(tokens) > MAX_GPUS:
-                    fail(place, f"{len(tokens)} GPUs; a host has at most {MAX_GPUS}")
-        elif self.label.fullmatch(tokens[0]):
-            self._row(place, tokens)
-        elif _ELISION.fullmatch(line.strip()):
-            fail(place, f"rows were left out ({line.strip()[:20]!r}); give the whole output of the tool")
-
-    def _row(self, place: str, tokens: list[str]) -> None:
-        expected = self.axis[len(self.rows)]
+def _take(reader: LineReader, index: int, table: Table, label: re.Pattern[str]) -> None:
+    """Take the header or a row; messages of the tool are passed over."""
+    line = reader.lines[index].strip()
+    if table.key == "numa_bw" and "AMDSMI_STATUS_" in line:
+        line = _ERROR_CELL.sub(f" {NOT_AVAILABLE} ", line)
+    tokens = line.split()
+    are_labels = [label.fullmatch(token) is not None for token in tokens]
+    count = len(table.axis)
+    if not tokens or (count and len(table.cells) == count):
+        return
+    if not count:
+        if all(are_labels):
+            table.axis = tuple(tokens)
+            if len(tokens) > MAX_GPUS:
+                reader.fail(index, f"{len(tokens)} GPUs; a host has at most {MAX_GPUS}")
+        elif are_labels[0] and not are_labels[-1]:
+            reader.fail(index, f"{table.title}: a row without a header above it; give the whole output of the tool")
+    elif are_labels[0]:
+        expected = table.axis[len(table.cells)]
         if tokens[0] != expected:
-            fail(place, f"{self.title}: row {tokens[0]} where the header has {expected}; give the whole output")
-        if len(tokens) - 1 != len(self.axis):
-            got = f"{len(tokens) - 1} cells, the header {len(self.axis)} columns"
-            fail(place, f"{self.title}: row {tokens[0]} has {got}; give the whole output of the tool")
-        self.rows.append(tuple(tokens[1:]))
-        self.places.append(place)
-
-    def close(self) -> list[Table]:
-        if not self.axis:
-            text = f"no table under {self.title!r}"
-            self.warnings.append(f"{PurePath(self.file).name}:{self.start + 1}: {text}")
-            return []
-        missing = self.axis[len(self.rows) :]
-        if missing:
-            place = self.places[-1] if self.places else f"{self.file}:{self.start + 1}"
-            fail(place, f"{self.title}: no row for {group_words(missing)}; give the whole output of the tool")
-        return [Table(self.key, self.title, self.axis, tuple(self.rows), tuple(self.places))]
+            words = f"row {tokens[0]} where the header has {expected}"
+            reader.fail(index, f"{table.title}: {words}; give the whole output")
+        if len(tokens) - 1 != count:
+            words = f"row {tokens[0]} has {len(tokens) - 1} cells, the header {count} columns"
+            reader.fail(index, f"{table.title}: {words}; give the whole output of the tool")
+        table.cells.append(tuple(tokens[1:]))
+        table.places.append(f"{reader.file}:{index + 1}")
+    elif _ELISION.fullmatch(line):
+        reader.fail(index, f"rows were left out ({line[:20]!r}); give the whole output of the tool")
 
 
-def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str) -> dict[PairKey, Cell]:
+def _closed(reader: LineReader, start: int, table: Table) -> list[Table]:
+    if not table.axis:
+        if table.key in CELLS:
+            reader.warn(start, f"no table under {table.title!r}")
+        return []
+    if missing := table.axis[len(table.cells) :]:
+        place = table.places[-1] if table.places else f"{reader.file}:{start + 1}"
+        fail(place, f"{table.title}: no row for {group_words(missing)}; give the whole output of the tool")
+    return [table]
+
+
+def _pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str) -> dict[PairKey, Cell]:
     """Return the cells by pair of GPUs: numbers where the table has numbers, else as printed; None is unknown.
 
-    Args:
-        table: The table.
-        gpus: Names of the GPUs of its axis.
-        warnings: Takes the pairs whose two cells differ.
-        hint: Remedy for a cell that cannot stand in this table.
-
-    Raises:
-        TopologyError: A cell that cannot stand there, or two cells of a pair that contradict each other.
+    `hint` is the remedy for a cell that cannot stand in this table.
     """
     pattern = CELLS[table.key]
     for i, row in enumerate(table.cells):
@@ -194,17 +176,13 @@ def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str
             if text is None and table.key in _MUST_AGREE:
                 both = f"{gpus[i]}-{gpus[j]} is {forward!r}, {gpus[j]}-{gpus[i]} is {back!r}"
                 fail(table.places[j], f"{table.title}: not symmetric: {both}; give the whole output of the tool")
-        if text == NOT_AVAILABLE and table.key in _NULL_IF_UNAVAILABLE:
+        is_number = pattern is _WHOLE_NUMBER and text not in (None, NOT_AVAILABLE)
+        if (text == NOT_AVAILABLE and table.key in _NULL_IF_UNAVAILABLE) or (is_number and int(text or 0) >= _UNSET):
             text = None
-        by_pair[gpus[i], gpus[j]] = _number(text) if text is not None and pattern is _WHOLE_NUMBER else text
+        by_pair[gpus[i], gpus[j]] = int(text) if text is not None and is_number else text
     if differ:
         warnings.append(f"{table.title}: the two cells of {group_words(differ)} differ")
     return by_pair
-
-
-def _number(text: str) -> int | None:
-    number = int(text)
-    return number if number < _UNSET else None
 
 
 def host_of_tables(
@@ -231,10 +209,10 @@ def host_of_tables(
     """
     facts, warnings, hint = dict(notes[0]), list(notes[1]), notes[2]
     base = PurePath(name).name
-    cells: dict[str, dict[PairKey, Cell]] = {}
     uneven: list[str] = []
-    for table in tables:
-        cells[table.key] = pair_cells(table, [gpu.id for gpu in gpus][: len(table.axis)], uneven, hint)
+    cells = {
+        table.key: _pair_cells(table, [gpu.id for gpu in gpus][: len(table.axis)], uneven, hint) for table in tables
+    }
     for key, values in cells.items():
         if key != "link_type":
             facts[key] = {f"{a}-{b}": cell for (a, b), cell in values.items()}
@@ -259,13 +237,7 @@ def host_of_pairs(
 ) -> Topology:
     """Return the host of GPUs with codes and weights by pair, and their xGMI links.
 
-    Args:
-        base: The file's name without folders.
-        source: The tool.
-        gpus: The GPUs.
-        pairs: Codes and weights; a pair that is in the codes is one that the source speaks of.
-        fabric: The xGMI links.
-        notes: Facts and warnings.
+    A pair that is in the codes is one that the source speaks of. `notes` are facts and warnings.
     """
     codes, weights = pairs
     levels = {

@@ -113,7 +113,7 @@ def _numa_lines(lines: list[str], name: str, warnings: list[str]) -> Numa:
 
 def _topology(
     name: str,
-    tables: tuple[Table, ...],
+    tables: list[Table],
     numa: Numa,
     warnings: list[str],
     facts: Mapping[str, Any],
@@ -135,16 +135,14 @@ def _topology(
     lost = [gpu for gpu in ids if int(gpu[3:]) not in affinity]
     if lost and numbers:
         warnings.append(f"{base}: no Numa Affinity for {group_words(lost)}; the text may be cut")
-    gpus = []
-    for gpu in ids:
-        node = affinity.get(int(gpu[3:]), -1)
-        gpus.append(Device(gpu, "gpu", numa=node if node >= 0 else None))
+    nodes = [affinity.get(int(gpu[3:]), -1) for gpu in ids]
+    gpus = [Device(gpu, "gpu", numa=node if node >= 0 else None) for gpu, node in zip(ids, nodes, strict=True)]
     all_facts = {**facts, "gpu_dev": {gpu: int(gpu[3:]) for gpu in ids}}
     for key, values in numa.items():
         if values:
             all_facts[key] = {gpu: values.get(int(gpu[3:])) for gpu in ids}
     if affinity and not lost:
-        all_facts["numa_nodes"] = len({gpu.numa for gpu in gpus if gpu.numa is not None}) or None
+        all_facts["numa_nodes"] = len({node for node in nodes if node >= 0}) or None
     return host_of_tables(name, SOURCE, gpus, tables, (all_facts, warnings, _REMEDY), xgmi_only=xgmi_only)
 
 
@@ -177,7 +175,7 @@ def _read_json(text: str, name: str) -> Topology:
     if len(numbers) > MAX_GPUS:
         fail(f"{name}:1", f"{len(numbers)} GPUs; a host has at most {MAX_GPUS}")
     order = sorted(numbers)
-    tables = tuple(_json_table(key, values, order, name) for key, values in cells.items())
+    tables = [_json_table(key, values, order, name) for key, values in cells.items()]
     return _topology(name, tables, numa, [], {"sections": [*cells, *(["numa"] if any(numa.values()) else [])]})
 
 
@@ -191,5 +189,5 @@ def _json_table(key: str, cells: dict[tuple[int, int], str], order: list[int], n
             fail(place, f"no {key} between devices {a} and {b}; give the whole output of the tool")
         return text
 
-    rows = tuple(tuple(cell(a, b) for b in order) for a in order)
-    return Table(key, key, tuple(f"GPU{i}" for i in order), rows, (place,) * len(order))
+    rows = [tuple(cell(a, b) for b in order) for a in order]
+    return Table(key, key, tuple(f"GPU{i}" for i in order), rows, [place] * len(order))

@@ -9,11 +9,12 @@ machine was at hand to check them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from topocomm.topology.inference.host_tree import PairKey, group_words
 from topocomm.topology.readers.amd.amd_smi import BUS_ID
-from topocomm.topology.readers.amd.amd_smi_json import bus_id, document_in, gpu_number, objects, starts_with
+from topocomm.topology.readers.amd.amd_smi_json import bus_id, document_in, document_start, gpu_number, objects
 from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, fail
 from topocomm.topology.readers.plain.paste import LineReader, plain_lines
 
@@ -63,6 +64,10 @@ class Listing(NamedTuple):
     facts: dict[str, Any]
     warnings: list[str]
 
+    def add_states(self, gpu: str, ends: Sequence[str], states: list[str]) -> None:
+        """Add the status of a GPU's links."""
+        self.status.update({(gpu, end): state for end, state in zip(ends, states, strict=True) if state != "SELF"})
+
 
 def _figure(number: float) -> float | None:
     """Return a figure in Gb/s, whole numbers as such; None for a sentinel."""
@@ -76,20 +81,13 @@ def is_text(text: str) -> bool:
     return any(title in text for title, section in _TITLES.items() if section != "legend")
 
 
-def parse_text(text: str, file: str) -> Listing:
-    """Return the tables in a text.
+class TextParser(LineReader):
+    """Parses the tables in a text."""
 
-    Raises:
-        TopologyError: A table is cut short, has lost cells, or names other GPUs than the first; names the line.
-    """
-    return _Parser(plain_lines(text), file).parse()
-
-
-class _Parser(LineReader):
-    def __init__(self, lines: list[str], file: str) -> None:
-        super().__init__(lines, file)
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(plain_lines(text), file)
         self.listing = Listing((), {}, {}, {}, {}, {}, self.warnings)
-        self.section: str | None = None
+        self.section = ""
         self.axis: list[str] = []
         self.axes: list[list[str]] = []
         self.rows: dict[str, dict[str, str]] = {}
@@ -97,23 +95,27 @@ class _Parser(LineReader):
         self.writes: list[str] = []
 
     def parse(self) -> Listing:
+        """Return the tables.
+
+        Raises:
+            TopologyError: A table is cut short, has lost cells, or names other GPUs than the first; names the line.
+        """
         for index, line in enumerate(self.lines):
             section = _TITLES.get(line.strip().rstrip(":").strip().upper())
             if section in self.rows:
                 self.warn(index, "a second listing starts here; it was not read")
                 break
-            if section == "legend":
-                self.listing.facts["legend"] = True
-            elif section is not None:
-                self.rows[section] = {}
             if section is not None:
                 self.section, self.axis = section, []
-            elif self.section not in (None, "legend") and line.strip():
-                self._take(index, line)
+                if section == "legend":
+                    self.listing.facts["legend"] = True
+                else:
+                    self.rows[section] = {}
+            elif self.section in self.rows and line.strip():
+                self._take(index, line, self.rows[self.section])
         return self._checked()
 
-    def _take(self, index: int, line: str) -> None:
-        rows = self.rows[self.section or ""]
+    def _take(self, index: int, line: str, rows: dict[str, str]) -> None:
         header, row, traffic = _HEADER.fullmatch(line), _ROW.fullmatch(line), _TRAFFIC.fullmatch(line)
         if header is not None and not self.axis and not rows:
             self.axis = header.group(1).split()
@@ -133,7 +135,7 @@ class _Parser(LineReader):
             else:
                 self._states(index, gpu, rest.split())
         elif traffic is not None and self.section == "metrics":
-            self._traffic(index, traffic.group(1), traffic.group(2))
+            self._traffic(index, *traffic.groups())
         elif line.strip(" .…[]") == "" or "truncated" in line:
             self.warn(index, "lines were left out")
 
@@ -149,16 +151,14 @@ class _Parser(LineReader):
         self.listing.metrics[gpu] = Metrics(known[0], known[1], link_type, ())
 
     def _states(self, index: int, gpu: str, cells: list[str]) -> None:
-        wrong = [c for c in cells if not (_PORT if self.section == "ports" else _STATE).fullmatch(c)]
-        if wrong:
+        if wrong := [c for c in cells if not (_PORT if self.section == "ports" else _STATE).fullmatch(c)]:
             self.fail(index, f"{gpu}: unknown state {wrong[0][:20]!r}; expected U, D, X, N/A; {_REMEDY}")
         if self.section == "ports":
             self.listing.ports[gpu] = cells
         elif len(cells) != len(self.axis):
             self.fail(index, f"row {gpu} has {len(cells)} cells, the header {len(self.axis)} columns; {_REMEDY}")
         else:
-            states = zip(self.axis, cells, strict=True)
-            self.listing.status.update({(gpu, end): state for end, state in states if state != "SELF"})
+            self.listing.add_states(gpu, self.axis, cells)
 
     def _traffic(self, index: int, word: str, rest: str) -> None:
         """Take a Read or Write row of the GPU above it."""
@@ -178,10 +178,10 @@ class _Parser(LineReader):
             self.fail(index, f"{gpu}: {words}; {_REMEDY}")
         if gpu in self.writes or (word == "Read" and metrics[gpu].read):
             self.fail(index, f"{gpu}: another {word} row, or one below its Write row; {_REMEDY}")
-        if word == "Read":
-            metrics[gpu] = metrics[gpu]._replace(read=tuple(cells))
-        else:
+        if word == "Write":
             self.writes.append(gpu)
+        else:
+            metrics[gpu] = metrics[gpu]._replace(read=tuple(cells))
 
     def _checked(self) -> Listing:
         """Return the listing with its GPUs, if every table is whole and names the same ones."""
@@ -190,9 +190,8 @@ class _Parser(LineReader):
         if not tables:
             self.fail(0, f"no row of a GPU; {_REMEDY}")
         bus_ids = tables[0]
-        for rows in tables[1:]:
-            if rows != bus_ids:
-                self.fail(end, f"the tables name different GPUs ({group_words(list(rows))}); {_REMEDY}")
+        if other := next((rows for rows in tables if rows != bus_ids), None):
+            self.fail(end, f"the tables name different GPUs ({group_words(list(other))}); {_REMEDY}")
         whole = [gpu for gpu, row in self.listing.metrics.items() if row.read]
         if whole and (len(whole) < len(bus_ids) or len(self.writes) < len(whole)):
             words = f"{list(bus_ids)[-1]} or another GPU has no Read and Write row"
@@ -206,7 +205,7 @@ class _Parser(LineReader):
 
 def is_json(text: str) -> bool:
     """Return whether the text has a JSON document with the tool's keys, be it damaged."""
-    return _MARK.search(text) is not None and starts_with(text, "[{")
+    return _MARK.search(text) is not None and document_start(text, "[{") is not None
 
 
 def parse_json(text: str, name: str) -> Listing:
@@ -256,7 +255,7 @@ def _take_item(listing: Listing, key: str, gpu: str, gpus: tuple[str, ...], item
     elif len(states) != len(gpus):
         fail(f"{place}.link_status", f"{len(states)} states for {len(gpus)} GPUs; give the whole output")
     else:
-        listing.status.update({(gpu, end): s for end, s in zip(gpus, states, strict=True) if s != "SELF"})
+        listing.add_states(gpu, gpus, states)
 
 
 def _json_metrics(metrics: dict[str, Any], gpus: tuple[str, ...], place: str) -> Metrics:

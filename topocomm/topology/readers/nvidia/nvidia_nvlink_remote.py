@@ -86,41 +86,43 @@ class _Reader(ListingReader):
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text, name)
-        self.known = self.listing.known
         self.ends = {block.id: self._ends(block) for block in self.known}
         self._check_counts()
 
     def topology(self) -> Topology:
-        gpus = self.listing.gpus()
+        gpus = self.gpus()
         facts = self._facts()
         switch: tuple[Device, ...] = ()
         links: list[Link] = []
         pairs: list[Pair] = []
         most = max((links_of_model(block.name) for block in self.known), default=MAX_LINKS_PER_GPU)
-        addresses = gpu_addresses(self.ends) if self.listing.complete else {}
+        addresses = gpu_addresses(self.ends) if self.complete else {}
         if addresses:
             gpus = [gpu._replace(bus_id=addresses.get(gpu.id)) for gpu in gpus]
             links, pairs = self._direct(addresses)
             facts["nvswitches"] = 0
-        elif through_switches(self.ends, most, complete=self.listing.complete):
+        elif through_switches(self.ends, most, complete=self.complete):
             switch, links = self._to_switch(facts)
         elif any(self.ends.values()):
-            self.warn("whether the far ends are GPUs or NVSwitches does not follow from this listing: no links")
+            self.note("whether the far ends are GPUs or NVSwitches does not follow from this listing: no links")
         return Topology(
             name=PurePath(self.file).stem,
             source=SOURCE,
             devices=(*gpus, *switch),
             links=tuple(links),
             pairs=tuple(pairs),
-            warnings=tuple(self.listing.warnings),
+            warnings=tuple(self.warnings),
             facts=facts,
         )
+
+    def note(self, message: str) -> None:
+        self.warnings.append(f"{PurePath(self.file).name}: {message}")
 
     def _ends(self, block: Block) -> list[LinkEnd]:
         ends = []
         for entry in block.entries:
             remote = REMOTE.fullmatch(entry.text)
-            if remote and not (self.cut and entry.line == self.last and not remote[2] and "Remote" in entry.text):
+            if remote and not (self.cut and entry.line == self.last_link and not remote[2] and "Remote" in entry.text):
                 ends.append(LinkEnd(entry.link, remote[1].lower(), None if remote[2] is None else int(remote[2])))
             elif not INACTIVE.fullmatch(entry.text):
                 what = "a rate, as of `nvidia-smi nvlink -s`" if RATE.fullmatch(entry.text) else "no far end of a link"
@@ -135,18 +137,19 @@ class _Reader(ListingReader):
             counts = Counter(port for port in ports if not _HIDDEN.fullmatch(port[0]))
             twice = next((port for port, count in counts.items() if count > 1), None)
             if twice is not None:
-                self.fail(block.line, f"{block.id} has two links to Link {twice[1]} of {twice[0]}")
+                self.fail(block.line, f"{block.id} has two links to Link {twice[1]} of {twice[0]}; {self.whole}")
             if len(ports) > MAX_LINKS_PER_GPU:
-                self.fail(block.line, f"{block.id} has {len(ports)} links; no GPU has more than {MAX_LINKS_PER_GPU}")
-        last = next((block for block in self.known if block.entries and block.entries[-1].line == self.last), None)
+                words = f"no GPU has more than {MAX_LINKS_PER_GPU}"
+                self.fail(block.line, f"{block.id} has {len(ports)} links; {words}; {self.whole}")
+        last = next((block for block in self.known if block.entries and block.entries[-1].line == self.last_link), None)
         if last is None:
             return
         most = max(len(block.entries) for block in self.known if block.name == last.name)
         if len(last.entries) < most:
             words = f"{last.id} has {len(last.entries)} links, others of its model {most}"
             if self.cut:
-                self.fail(self.last, f"the text ends inside the listing: {words}")
-            self.warn(f"{words}; the text may be cut", self.last)
+                self.fail(self.last_link, f"the text ends inside the listing: {words}; {self.whole}")
+            self.warn(self.last_link, f"{words}; the text may be cut")
 
     def _facts(self) -> dict[str, Any]:
         with_ports = {gpu: [list(end) for end in ends if end.port is not None] for gpu, ends in self.ends.items()}
@@ -154,18 +157,19 @@ class _Reader(ListingReader):
             "remote": {gpu: dict(Counter(end.address for end in ends)) for gpu, ends in self.ends.items()},
             **({"remote_ports": with_ports} if any(with_ports.values()) else {}),
             "nvlink_total_per_gpu": {gpu: len(ends) for gpu, ends in self.ends.items()},
-            **self.listing.facts(),
+            **self.gpu_facts(),
         }
 
     def _to_switch(self, facts: dict[str, Any]) -> tuple[tuple[Device, ...], list[Link]]:
         total = Counter(end.address for ends in self.ends.values() for end in ends)
         if any(_HIDDEN.fullmatch(address) for address in total):
-            self.warn("the driver hides the addresses of the NVSwitches (FFFFFFFF:FF:FF.0): how many is not known")
-        elif self._shows_all():
+            self.note("the driver hides the addresses of the NVSwitches (FFFFFFFF:FF:FF.0): how many is not known")
+        elif self.complete or any(len(self.ends[block.id]) >= links_of_model(block.name) for block in self.known):
+            # A GPU with all links of its model reaches every switch.
             facts["nvswitches"] = len(total)
             facts["nvswitch_busids"] = dict(total)
         else:
-            self.warn("no GPU here is shown with all links of its model: how many NVSwitches there are is not known")
+            self.note("no GPU here is shown with all links of its model: how many NVSwitches there are is not known")
         full = all(len(ends) == MAX_LINKS_PER_GPU for ends in self.ends.values())
         switch = Device("nvswitch0", "switch", name="NVSwitch", in_network="nvls" if full else None)
         links: list[Link] = []
@@ -174,11 +178,6 @@ class _Reader(ListingReader):
                 kind = nvlink_kind(block.name)
                 links += both_ways(block.id, switch.id, kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
         return (switch,), links
-
-    def _shows_all(self) -> bool:
-        """Return whether the listing is whole, or one GPU has all links of its model, which reach every switch."""
-        full = any(len(self.ends[block.id]) >= links_of_model(block.name) for block in self.known)
-        return full or self.listing.complete
 
     def _direct(self, addresses: dict[str, str]) -> tuple[list[Link], list[Pair]]:
         links: list[Link] = []

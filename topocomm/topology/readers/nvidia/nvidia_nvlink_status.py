@@ -39,9 +39,9 @@ def read(text: str, name: str) -> Topology:
     return Topology(
         name=PurePath(name).stem,
         source=SOURCE,
-        devices=tuple(reader.listing.gpus()),
+        devices=tuple(reader.gpus()),
         links=(),
-        warnings=tuple(reader.listing.warnings),
+        warnings=tuple(reader.warnings),
         facts=facts,
     )
 
@@ -50,12 +50,12 @@ class _Reader(ListingReader):
     source = SOURCE
 
     def facts(self) -> dict[str, Any]:
-        rates = {block.id: [self._rate(block, entry) for entry in block.entries] for block in self.listing.known}
+        rates = {block.id: [self._rate(block, entry) for entry in block.entries] for block in self.known}
         self._check_counts()
         active = {gpu: sum(rate is not None for rate in of_gpu) for gpu, of_gpu in rates.items()}
         down = {
             block.id: numbers
-            for block in self.listing.known
+            for block in self.known
             if (numbers := [e.link for e, rate in zip(block.entries, rates[block.id], strict=True) if rate is None])
         }
         return {
@@ -65,7 +65,7 @@ class _Reader(ListingReader):
             "inactive_gpus": [gpu for gpu, count in active.items() if not count],
             **self._rates({gpu: sorted({r for r in of_gpu if r is not None}) for gpu, of_gpu in rates.items()}),
             **({"inactive_links": down} if down else {}),
-            **self.listing.facts(),
+            **self.gpu_facts(),
         }
 
     def _rate(self, block: Block, entry: Entry) -> float | None:
@@ -80,7 +80,7 @@ class _Reader(ListingReader):
 
     def _check_counts(self) -> None:
         """Refuse a GPU with fewer links than others of its model: the tool lists every link, up or down."""
-        listed = [block for block in self.listing.known if block.entries]
+        listed = [block for block in self.known if block.entries]
         fullest: dict[str | None, Block] = {}
         for block in listed:
             best = fullest.setdefault(block.name, block)
@@ -90,17 +90,17 @@ class _Reader(ListingReader):
             best = fullest[block.name]
             if len(block.entries) < len(best.entries):
                 line = block.entries[-1].line
-                ends = "the text ends inside the listing: " if line == self.last else ""
+                ends = "the text ends inside the listing: " if line == self.last_link else ""
                 counts = f"{block.id} has {len(block.entries)} links, {best.id} of its model {len(best.entries)}"
-                self.fail(line, ends + counts)
+                self.fail(line, f"{ends}{counts}; {self.whole}")
 
     def _rates(self, rates: dict[str, list[float]]) -> dict[str, Any]:
         """Return the rate of all links, or by GPU where GPUs differ; None where the links of one GPU differ."""
         every = {rate for of_gpu in rates.values() for rate in of_gpu}
         if len(every) <= 1:
             return {"link_gb_per_s": every.pop()} if every else {}
-        for block in self.listing.known:
+        for block in self.known:
             if len(rates[block.id]) > 1:
                 words = " and ".join(f"{rate:g}" for rate in rates[block.id][:4])
-                self.warn(f"links of {block.id} have different rates: {words} GB/s; none of them is used", block.line)
+                self.warn(block.line, f"links of {block.id} have different rates: {words} GB/s; none of them is used")
         return {"link_gb_per_s_per_gpu": {gpu: r[0] if len(r) == 1 else None for gpu, r in rates.items()}}

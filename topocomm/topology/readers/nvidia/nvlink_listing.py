@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.model import Device
 from topocomm.topology.readers.plain.paste import ELISIONS, LISTED_GPU, LineReader, plain_lines, strip_prefix
@@ -68,70 +66,6 @@ class Block:
         return f"GPU{self.number}"
 
 
-class Listing(NamedTuple):
-    """The GPUs in order of their numbers; `left_out` are numbers between them that the text does not show."""
-
-    blocks: tuple[Block, ...]
-    left_out: tuple[int, ...]
-    warnings: list[str]
-
-    @property
-    def known(self) -> list[Block]:
-        """Blocks whose figures are certain."""
-        return [block for block in self.blocks if block.known]
-
-    @property
-    def complete(self) -> bool:
-        """Whether GPU 0 to the last are shown with all their links."""
-        return not self.left_out and self.blocks[0].number == 0 and all(block.known for block in self.blocks)
-
-    def gpus(self) -> list[Device]:
-        """Return all GPUs, shown or left out, in order of their numbers."""
-        names = dict.fromkeys(self.left_out) | {block.number: block.name for block in self.blocks}
-        return [Device(f"GPU{number}", "gpu", name=names[number]) for number in sorted(names)]
-
-    def facts(self) -> dict[str, Any]:
-        """Return `gpus_listed`, where GPUs were left out, and `uuids` by GPU."""
-        uuids = {block.id: block.uuid for block in self.blocks if block.uuid}
-        return {
-            **({"gpus_listed": len(self.blocks)} if self.left_out else {}),
-            **({"uuids": uuids} if uuids else {}),
-        }
-
-
-class ListingReader:
-    """Base of readers of a listing. Lines count from 0.
-
-    Attributes:
-        listing: The blocks.
-        cut: Whether the text lacks its last line end, so that the last line may be cut.
-        last: The last line of a link, -1 without any.
-    """
-
-    source: str
-
-    def __init__(self, text: str, file: str) -> None:
-        lines = listing_lines(text)
-        self.listing = _Parser(lines, file, self.source).parse()
-        self.file, self.cut = file, bool(lines[-1].strip())
-        self.last = max((entry.line for block in self.listing.blocks for entry in block.entries), default=-1)
-
-    def fail(self, line: int, message: str) -> NoReturn:
-        """Raise the error of a line."""
-        raise TopologyError(f"{self.file}:{line + 1}: {message}; give the whole output of `{self.source}`")
-
-    def warn(self, message: str, line: int | None = None) -> None:
-        """Add a warning of a line, or of the whole text."""
-        place = "" if line is None else f":{line + 1}"
-        self.listing.warnings.append(f"{PurePath(self.file).name}{place}: {message}")
-
-    def refuse(self, block: Block, entry: Entry, message: str) -> NoReturn:
-        """Raise the error of a link whose text is of no known form; the last line may be cut."""
-        if entry.line == self.last and self.cut:
-            self.fail(entry.line, f"the text ends inside Link {entry.link} of {block.id}")
-        self.fail(entry.line, f"Link {entry.link} of {block.id}: {message}")
-
-
 def listing_lines(text: str) -> list[str]:
     """Return the lines of a pasted text, without prefixes."""
     return strip_prefix(plain_lines(text), LISTED_GPU)
@@ -158,18 +92,66 @@ def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
     return "status" if silent else None
 
 
-class _Parser(LineReader):
-    """Puts the lines of a text into blocks."""
+class ListingReader(LineReader):
+    """Base of readers of a listing. Lines count from 0.
 
-    def __init__(self, lines: Sequence[str], file: str, command: str) -> None:
-        super().__init__(lines, file)
-        self.whole = f"give the whole output of `{command}`"
-        self.blocks: dict[int, Block] = {}
+    Attributes:
+        blocks: The GPUs in order of their numbers.
+        left_out: Numbers between them that the text does not show.
+        cut: Whether the text lacks its last line end, so that the last line may be cut.
+        last_link: The last line of a link, -1 without any.
+    """
+
+    source: str
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(listing_lines(text), file)
+        self.whole = f"give the whole output of `{self.source}`"
+        self.by_number: dict[int, Block] = {}
         self.uuids: dict[str, Block] = {}
         self.elided: int | None = None
         """Line of dots that nothing has followed yet."""
+        self.blocks = self._parse()
+        self._check_blocks()
+        last = self.blocks[-1]
+        self.left_out = sorted(set(range(self.blocks[0].number, last.number)) - set(self.by_number))
+        if self.left_out:
+            words = group_words([f"GPU{i}" for i in self.left_out])
+            self.warn(last.line, f"no lines for {words}; they exist, because the GPUs around them are shown")
+        self.cut = bool(self.lines[-1].strip())
+        self.last_link = max((entry.line for block in self.blocks for entry in block.entries), default=-1)
 
-    def parse(self) -> Listing:
+    @property
+    def known(self) -> list[Block]:
+        """Blocks whose figures are certain."""
+        return [block for block in self.blocks if block.known]
+
+    @property
+    def complete(self) -> bool:
+        """Whether GPU 0 to the last are shown with all their links."""
+        return not self.left_out and self.blocks[0].number == 0 and self.known == self.blocks
+
+    def gpu_facts(self) -> dict[str, Any]:
+        """Return `gpus_listed`, where GPUs were left out, and `uuids` by GPU."""
+        uuids = {block.id: block.uuid for block in self.blocks if block.uuid}
+        return {
+            **({"gpus_listed": len(self.blocks)} if self.left_out else {}),
+            **({"uuids": uuids} if uuids else {}),
+        }
+
+    def gpus(self) -> list[Device]:
+        """Return all GPUs, shown or left out, in order of their numbers."""
+        names = dict.fromkeys(self.left_out) | {block.number: block.name for block in self.blocks}
+        return [Device(f"GPU{number}", "gpu", name=names[number]) for number in sorted(names)]
+
+    def refuse(self, block: Block, entry: Entry, message: str) -> NoReturn:
+        """Raise the error of a link whose text is of no known form; the last line may be cut."""
+        words = f"Link {entry.link} of {block.id}: {message}"
+        if entry.line == self.last_link and self.cut:
+            words = f"the text ends inside Link {entry.link} of {block.id}"
+        self.fail(entry.line, f"{words}; {self.whole}")
+
+    def _parse(self) -> list[Block]:
         current: Block | None = None
         for index, line in enumerate(map(str.strip, self.lines)):
             if line in ELISIONS:
@@ -182,19 +164,13 @@ class _Parser(LineReader):
                 self._link(index, line, current)
             elif current is not None:
                 self._sentence(index, line, current)
-        if _CUT.fullmatch(self.lines[-1].strip() if self.lines else ""):
+        if _CUT.fullmatch(self.lines[-1].strip()):
             self.fail(self.last, f"the text ends inside a line; {self.whole}")
-        blocks = tuple(self.blocks[number] for number in sorted(self.blocks))
-        if not blocks:
+        if not self.by_number:
             self.fail(0, f"no line `GPU 0: NAME (UUID: ...)`; {self.whole}")
         if self.elided is not None:
             self.fail(self.elided, f"the text ends with lines left out: how many GPUs follow is lost; {self.whole}")
-        self._check_blocks(blocks)
-        left_out = sorted(set(range(blocks[0].number, blocks[-1].number)) - set(self.blocks))
-        if left_out:
-            words = group_words([f"GPU{i}" for i in left_out])
-            self.warn(blocks[-1].line, f"no lines for {words}; they exist, because the GPUs around them are shown")
-        return Listing(blocks, tuple(left_out), self.warnings)
+        return [self.by_number[number] for number in sorted(self.by_number)]
 
     def _header(self, index: int, header: re.Match[str], above: Block | None) -> Block | None:
         """Return the GPU that begins here; None where a second listing does."""
@@ -209,7 +185,7 @@ class _Parser(LineReader):
         if len(header[1]) > 5 or int(header[1]) >= MAX_GPUS:
             self.fail(index, f"GPU number {header[1][:12]}: a host has at most {MAX_GPUS} GPUs; the line is damaged")
         block = Block(int(header[1]), rest.strip() or None, uuid, index)
-        known = self.blocks.get(block.number)
+        known = self.by_number.get(block.number)
         if known is not None:
             if uuid != known.uuid:
                 self.fail(
@@ -227,7 +203,7 @@ class _Parser(LineReader):
             if block.number == above.number + 1:  # else the lines of other GPUs were left out
                 self._lose_lines(self.elided, above)
             self.elided = None
-        self.blocks[block.number] = block
+        self.by_number[block.number] = block
         self._sentence(index, sentence, block)
         return block
 
@@ -260,9 +236,9 @@ class _Parser(LineReader):
             block.known = False
             self.warn(index, f"{block.id}: {text[:100]!r}: whether it has links is not known")
 
-    def _check_blocks(self, blocks: Sequence[Block]) -> None:
+    def _check_blocks(self) -> None:
         fullest: dict[str | None, Block] = {}
-        for block in blocks:
+        for block in self.blocks:
             if block.no_links and block.entries:
                 self.fail(block.entries[0].line, f"{block.id} has links and a line that says that it has none")
             if block.known and not block.entries and not block.no_links:
@@ -273,7 +249,7 @@ class _Parser(LineReader):
             best = fullest.setdefault(block.name, block)
             if block.known and (not best.known or len(block.entries) > len(best.entries)):
                 fullest[block.name] = block
-        for block in blocks:
+        for block in self.blocks:
             self._check_gap(block, fullest[block.name])
 
     def _check_gap(self, block: Block, fullest: Block) -> None:

@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from topocomm.errors import TopologyError
 
@@ -71,6 +71,12 @@ class LineReader:
     def warn(self, index: int, message: str) -> None:
         """Add a warning of a line. Warnings travel with the topology, so they name no folders of this machine."""
         self.warnings.append(f"{PurePath(self.file).name}:{index + 1}: {message}")
+
+
+def same_or_all(values: dict[str, Any]) -> Any:
+    """Return the value that all have, else the values by name."""
+    first = next(iter(values.values()), None)
+    return first if values and all(value == first for value in values.values()) else values
 
 
 def filled_lines(lines: Sequence[str], start: int = 0) -> Iterator[tuple[int, list[str]]]:

@@ -59,7 +59,9 @@ class _Reader:
         self.file = PurePath(name).name
         self.messages: dict[str, None] = {}
         self.parts = parts(text)
-        self._warn_of_writers()
+        torn = next((a.line for a, b in pairwise(self.parts) if a.line == b.line and a.thread and b.thread), None)
+        if torn is not None:
+            self.warn(f"line {torn}: several writers cut each other's lines here and below; what is cut is not used")
         self.comm = communicator(self.parts)
         if (self.comm.ranks or 0) > MAX_DEVICES:
             raise TopologyError(f"{name}: {self.comm.ranks} ranks; more than {MAX_DEVICES} are not read")
@@ -76,7 +78,11 @@ class _Reader:
         hosts = machines(self.comm, known, passed_over)
         for message in (*channels.warnings, *passed_over):
             self.warn(message)
-        self._warn_of_comms()
+        if self.comm.others:
+            count, ranks = self.comm.others + 1, self.comm.ranks
+            self.warn(f"{count} communicators in this log; the one with {ranks} ranks was read")
+        if self.comm.mixed:
+            self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
         self._place_rest(hosts, known, channels)
         self._bound(hosts)
         fabrics = self._fabrics(hosts)
@@ -84,35 +90,20 @@ class _Reader:
         if not devices:
             raise TopologyError(f"{self.name}: nothing here names a rank or a GPU; {_REMEDY}")
         guessed = any(machine.guessed for machine in hosts)
-        ranks = [RankPlace(int(d.id[3:]), d.host, d.id) for d in devices if d.kind == "gpu" and not guessed]
+        places = [RankPlace(int(d.id[3:]), d.host, d.id) for d in devices if d.kind == "gpu" and not guessed]
+        warnings = list(self.messages)
+        if len(warnings) > _MAX_WARNINGS:
+            warnings[_MAX_WARNINGS:] = [f"{self.file}: {len(warnings) - _MAX_WARNINGS} more such warnings"]
         return Topology(
             name=PurePath(self.name).stem,
             source=SOURCE,
             devices=tuple(devices),
             links=tuple(links),
             pairs=tuple(pair for part in fabrics for pair in part.pairs),
-            ranks=tuple(sorted(ranks)),
-            warnings=tuple(self._warnings()),
+            ranks=tuple(sorted(places)),
+            warnings=tuple(warnings),
             facts=self._facts(channels, hosts, known, fabrics),
         )
-
-    def _warnings(self) -> list[str]:
-        warnings = list(self.messages)
-        if len(warnings) > _MAX_WARNINGS:
-            warnings[_MAX_WARNINGS:] = [f"{self.file}: {len(warnings) - _MAX_WARNINGS} more such warnings"]
-        return warnings
-
-    def _warn_of_writers(self) -> None:
-        torn = next((a.line for a, b in pairwise(self.parts) if a.line == b.line and a.thread and b.thread), None)
-        if torn is not None:
-            self.warn(f"line {torn}: several writers cut each other's lines here and below; what is cut is not used")
-
-    def _warn_of_comms(self) -> None:
-        if self.comm.others:
-            count, ranks = self.comm.others + 1, self.comm.ranks
-            self.warn(f"{count} communicators in this log; the one with {ranks} ranks was read")
-        if self.comm.mixed:
-            self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
 
     def _place_rest(self, hosts: list[Machine], known: dict[int, str], channels: Channels) -> None:
         """Place ranks that wrote nothing: on the one machine, or on machines without lines in this log."""
@@ -190,7 +181,12 @@ class _Reader:
         self, channels: Channels, hosts: list[Machine], known: dict[int, str], fabrics: list[Fabric]
     ) -> dict[str, Any]:
         nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
-        bus_ids = {rank: node_id for machine in hosts for rank, node_id in _printed(machine).items()} | known
+        bus_ids = {
+            rank: machine.system.printed.get(node, node.id) if machine.system else node.id
+            for machine in hosts
+            for node, rank in machine.ranks.items()
+            if not machine.guessed
+        } | known
         _, masks = facts_of.affinities(self.comm)
         stated = {
             "library": facts_of.library(self.parts),
@@ -216,9 +212,3 @@ class _Reader:
         rings = {graph["speedintra"] for graph in graphs if graph["pattern"] == 4}
         facts: dict[str, Any] = {"graphs": graphs} if graphs else {}
         return {**facts, "pattern_bw": rings.pop()} if len(rings) == 1 else facts
-
-
-def _printed(machine: Machine) -> dict[int, str]:
-    """Return bus ids by rank as the tree prints them."""
-    printed = machine.system.printed if machine.system else {}
-    return {rank: printed.get(node, node.id) for node, rank in machine.ranks.items() if not machine.guessed}

@@ -57,21 +57,18 @@ class Channels(NamedTuple):
             facts["rings"] = {str(channel): self.rings[channel] for channel in sorted(self.rings)}
         for key, trees in (("trees", self.trees), ("trees_broadcast", self.broadcast)):
             if trees:
-                facts[key] = _tree_facts(trees)
+                facts[key] = {
+                    str(channel): {
+                        str(rank): {"parent": node.parent, "children": list(node.children)}
+                        for rank, node in sorted(nodes.items())
+                    }
+                    for channel, nodes in sorted(trees.items())
+                }
         known = {rank for nodes in self.trees.values() for rank in nodes}
         if len(known) == 1 and self.ranks != 1:
             rank = known.pop()
             facts[f"trees_rank{rank}"] = {c: nodes[str(rank)] for c, nodes in facts["trees"].items()}
         return facts
-
-
-def _tree_facts(trees: dict[int, dict[int, Node]]) -> dict[str, Any]:
-    return {
-        str(channel): {
-            str(rank): {"parent": nodes[rank].parent, "children": list(nodes[rank].children)} for rank in sorted(nodes)
-        }
-        for channel, nodes in sorted(trees.items())
-    }
 
 
 class ChannelReader:
@@ -80,32 +77,25 @@ class ChannelReader:
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.ranks = comm.ranks
-        self.warnings: dict[str, None] = {}
+        self.warnings: list[str] = []
+        self.warn = self.warnings.append
         self.counts: dict[int, set[int]] = defaultdict(set)
-        """Numbers of channels that the log states, by how certain the statement is (0 is best)."""
+        """Numbers of channels: of `Channel 00/02` (0, most certain), the summary line (1), whole `Trees` lines (2)."""
         self.bad_places: set[tuple[int, int]] = set()
-
-    def warn(self, message: str) -> None:
-        """Add a warning, once."""
-        self.warnings[message] = None
 
     def read(self) -> Channels:
         """Return the rings and trees that the log is certain of."""
         orders = self._orders()
         steps = self._steps()
-        rings = {}
-        for channel in sorted({*orders, *steps}):
-            ring = self._ring(channel, orders.get(channel, []), steps.get(channel, {}))
-            if ring is not None:
-                rings[channel] = ring
+        found = {c: self._ring(c, orders.get(c, []), steps.get(c, {})) for c in sorted({*orders, *steps})}
+        rings = {channel: ring for channel, ring in found.items() if ring is not None}
         sizes = {len(ring) for ring in rings.values()}
         if self.ranks is None and len(sizes) > 1:
             self.warn(f"rings of {min(sizes)} and of {max(sizes)} ranks; none is used")
             rings = {}
         elif self.ranks is None and sizes:
             self.ranks = sizes.pop()
-        first, second = self._all_trees()
-        trees, broadcast = self._checked(first), self._checked(second)
+        trees, broadcast = map(self._checked, self._all_trees())
         if broadcast == trees:
             broadcast = {}
         count = self._count()
@@ -114,7 +104,7 @@ class ChannelReader:
                 for channel in [c for c in kept if c >= count]:
                     self.warn(f"{what} of channel {channel}, but there are {count} channels; not used")
                     del kept[channel]
-        return Channels(self.ranks, count, rings, trees, broadcast, list(self.warnings))
+        return Channels(self.ranks, count, rings, trees, broadcast, self.warnings)
 
     def _parts(self) -> Iterator[tuple[Session, Part, str]]:
         for session in self.comm.sessions:
@@ -198,8 +188,8 @@ class ChannelReader:
         for me, (before, after) in steps.items():
             i = place.get(me)
             if i is None or (order[i - 1], order[(i + 1) % len(order)]) != (before, after):
-                place_of_me = f"the place of rank {me} ({before}, {after})"
-                self.warn(f"ring {channel}: its order and {place_of_me} disagree; not used")
+                words = f"its order and the place of rank {me} ({before}, {after}) disagree"
+                self.warn(f"ring {channel}: {words}; not used")
                 return None
         return turned
 
@@ -207,9 +197,8 @@ class ChannelReader:
         """Return the order that places of single ranks imply, if they leave no choice."""
         after: dict[int, int] = {}
         for me, (before, follows) in steps.items():
-            for a, b in ((before, me), (me, follows)):
-                if after.setdefault(a, b) != b:
-                    return None
+            if after.setdefault(before, me) != me or after.setdefault(me, follows) != follows:
+                return None
         if self.ranks is None or len(after) < self.ranks - 1 or len(set(after.values())) < len(after):
             return None
         starts = set(after) - set(after.values())
@@ -219,22 +208,17 @@ class ChannelReader:
         return order if sorted(order) == list(range(self.ranks)) else None
 
     def _all_trees(self) -> tuple[dict[int, dict[int, list[Node]]], dict[int, dict[int, list[Node]]]]:
-        """Return the places of each rank in each tree, for reduce and for broadcast."""
         first: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
         second: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
         for session, part, text in self._parts():
-            if text.startswith("Trees ["):
-                matches = list(_TREES.finditer(text))
-            elif match := _TREE.match(text):
-                matches = [match]
-            else:
-                continue
+            is_list = text.startswith("Trees [")
+            matches = _TREES.finditer(text) if is_list else filter(None, [_TREE.match(text)])
             kept = list(self._nodes(session, part, text, matches))
             for channel, me, node, other in kept:
                 first[channel][me].append(node)
                 second[channel][me].append(other)
             numbers = [channel for channel, *_ in kept]
-            if text.startswith("Trees [") and not part.cut and numbers == list(range(text.count("["))) and numbers:
+            if is_list and not part.cut and numbers == list(range(text.count("["))) and numbers:
                 self.counts[2].add(len(numbers))
         return first, second
 
@@ -281,7 +265,6 @@ class ChannelReader:
         return trees
 
     def _count(self) -> int | None:
-        """Return the number of channels: of `Channel 00/02`, else of the summary line, else of whole `Trees` lines."""
         for sure in sorted(self.counts):
             if len(self.counts[sure]) == 1:
                 return next(iter(self.counts[sure]))

@@ -54,7 +54,7 @@ class Session:
     comm_id: str | None = None
     done: bool = False
     heads: set[str] = field(default_factory=set)
-    """Starts of its setup lines, each of which is printed once."""
+    """Words that begin its setup lines, each printed once: `Ring 00`, `Channel 01/02`, `Trees [0]`."""
     orders: set[int] = field(default_factory=set)
     """Numbers of ranks in its `Channel` lines."""
 
@@ -156,22 +156,19 @@ def _starts(session: Session, part: Part) -> bool:
         return _SYSTEM in session.heads
     if not _SETUP.match(text.lstrip()):
         return False
-    return session.done or _head(text) in session.heads
-
-
-def _head(text: str) -> str:
-    """Return the words that name a setup line: `Ring 00`, `Channel 01/02`, `Trees [0]`."""
-    return " ".join(text.split(maxsplit=2)[:2])
+    return session.done or " ".join(text.split()[:2]) in session.heads
 
 
 def _note(session: Session, part: Part) -> None:
     """Take the fields of a line into its session."""
-    text = _whole(part)
+    text = part.text
+    if part.cut:  # maybe inside the last word
+        text = text[: max(text.rfind(" "), text.rfind("\t")) + 1]
     stripped = text.lstrip()
     if _SYSTEM in text:
         session.heads.add(_SYSTEM)
     elif _SETUP.match(part.text.lstrip()):
-        session.heads.add(_head(part.text))
+        session.heads.add(" ".join(part.text.split()[:2]))
     if "comm 0x" in text and not _END.search(text):
         _note_comm(session, text)
     if session.rank is None and (match := _ME.match(stripped) or _TREES.match(stripped)):
@@ -202,14 +199,6 @@ def _note_comm(session: Session, text: str) -> None:
     session.nvml_dev = whole.get("nvmlDev", session.nvml_dev)
 
 
-def _whole(part: Part) -> str:
-    """Return the text without a last word that may be cut."""
-    if not part.cut:
-        return part.text
-    cut = max(part.text.rfind(" "), part.text.rfind("\t"))
-    return part.text[: cut + 1]
-
-
 def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session], int, bool]:
     """Drop later sessions of a thread or rank, as of a second run; return also whether ranks are mixed."""
     threads: set[Thread | None] = set()
@@ -217,14 +206,11 @@ def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session],
     mixed = False
     kept = []
     for session in sessions:
-        if session.rank is None:
-            if session.thread in threads:
-                continue
-        elif session.rank in by_rank:
-            mixed = mixed or not _same_process(by_rank[session.rank], session)
+        if session.rank is None and session.thread in threads:
             continue
-        else:
-            by_rank[session.rank] = session
+        if session.rank is not None and (first := by_rank.setdefault(session.rank, session)) is not session:
+            mixed = mixed or not _same_process(first, session)
+            continue
         threads.add(session.thread)
         kept.append(session)
     return kept, others, mixed

@@ -75,7 +75,10 @@ class FabricBuilder:
         self.machine, self.host, self.prefix = machine, host, prefix
         self.nic_names, self.nvls = nic_names, nvls
         self.tree = Tree(machine.system)
-        self.nets = self._nets()
+        nets = {node for pair in machine.paths for node in pair if node.type == "NET"}
+        if machine.system:
+            nets |= {branch.node for branch in machine.system.branches if branch.node.type == "NET"}
+        self.nets = sorted(nets, key=lambda node: (node.system, int(node.id, 16)))
         self.ids = {node: f"GPU{rank}" for node, rank in machine.ranks.items()}
         several = len({net.system for net in self.nets}) > 1
         for net in self.nets:
@@ -94,7 +97,7 @@ class FabricBuilder:
         nics = [self._nic(net) for net in self.nets]
         if self.tree.branches:
             self._connect()
-        elif not self.prefix and self._is_pcie_only(pairs, gpus):
+        elif not self.prefix and 1 < len(gpus) <= _MAX_DERIVED and self._is_pcie_only(pairs, len(gpus)):
             codes = {(pair.a, pair.b): pair.code for pair in pairs if pair.code}
             tree = host_tree([*gpus, *nics], codes)
             self.others = [d for d in tree.devices if d.kind not in ("gpu", "nic")]
@@ -102,21 +105,13 @@ class FabricBuilder:
         speeds = {self.ids[b.node]: b.gb_per_s for b in self.tree.branches if b.type == "NET" and b.node in self.ids}
         return Fabric(gpus, nics, self.others, list(self.links.values()), pairs, speeds)
 
-    def _nets(self) -> list[Key]:
-        nets = {node for pair in self.machine.paths for node in pair if node.type == "NET"}
-        if self.machine.system:
-            nets |= {branch.node for branch in self.machine.system.branches if branch.node.type == "NET"}
-        return sorted(nets, key=lambda node: (node.system, int(node.id, 16)))
-
     def _nic(self, net: Key) -> Device:
         """Return a NET. Several lines may hold one without a slot; it has a place only where they agree."""
+        nic = Device(self.ids[net], "nic", self.host, self.nic_names.get(int(net.id, 16)))
         holders = set(self.tree.holders.get(net, ()))
-        holder = holders.pop() if len(holders) == 1 else None
-        real = holder is not None and self._in_slot(holder)
-        name = self.nic_names.get(int(net.id, 16))
-        numa = numa_of(self.machine, holder) if holder and real else None
-        bus_id = address(holder.id) if holder and real else None
-        return Device(self.ids[net], "nic", self.host, name, numa, bus_id=bus_id)
+        if len(holders) != 1 or not self._in_slot(holder := holders.pop()):
+            return nic
+        return nic._replace(numa=numa_of(self.machine, holder), bus_id=address(holder.id))
 
     def _in_slot(self, nic: Key) -> bool:
         """Return whether a NIC is a PCI device; NCCL puts the others on a processor, with a link that is no limit."""
@@ -144,27 +139,24 @@ class FabricBuilder:
             pairs.append(pair if latency_us is None else pair._replace(latency_us_source="assumed"))
         return pairs
 
-    def _is_pcie_only(self, pairs: list[Pair], gpus: list[Device]) -> bool:
+    def _is_pcie_only(self, pairs: list[Pair], gpus: int) -> bool:
         """Return whether the codes of all GPU pairs are known and name PCIe, so that they give a tree."""
-        codes = [pair.code for pair in pairs if pair.b in {gpu.id for gpu in gpus}]
-        return (
-            1 < len(gpus) <= _MAX_DERIVED
-            and 2 * len(codes) == len(gpus) * (len(gpus) - 1)
-            and all(c in LEVELS for c in codes)
-        )
+        codes = [pair.code for pair in pairs if pair.b.startswith("GPU")]
+        return 2 * len(codes) == gpus * (gpus - 1) and all(c in LEVELS for c in codes)
 
     def _connect(self) -> None:
         """Add the links of the tree that lead to a GPU or NIC."""
         self._place()
         for branch in self.tree.branches:
-            if branch.type in ("PCI", "LOC"):
-                self._hang(branch)
-            elif branch.type in _KINDS:
-                self._join(branch)
-            elif branch.type == "NET":
-                node, parent = self.ids.get(branch.node), self.ids.get(branch.parent)
-                if node and parent and node != parent:  # a damaged name is no device
-                    self._add(both_ways(node, parent, "pcie", gb_per_s=branch.gb_per_s))
+            node, parent = self.ids.get(branch.node), self.ids.get(branch.parent)
+            if node is None or parent is None or node == parent:  # maybe a damaged name
+                continue
+            if branch.type in _KINDS:
+                self._join(branch, parent, node)
+            elif branch.type in ("PCI", "LOC", "NET"):
+                limited = branch.type == "NET" or branch.gb_per_s < NO_LIMIT
+                for link in both_ways(node, parent, "pcie", gb_per_s=branch.gb_per_s if limited else None):
+                    self.links.setdefault((link.src, link.dst), link)
 
     def _place(self) -> None:
         """Name all nodes that become devices; boards and cards with one device are that device."""
@@ -204,17 +196,8 @@ class FabricBuilder:
         self.ids[node] = device.id
         self.others.append(device)
 
-    def _hang(self, branch: Branch) -> None:
-        a, b = self.ids.get(branch.node), self.ids.get(branch.parent)
-        if a is not None and b is not None and a != b:
-            limited = branch.gb_per_s if branch.gb_per_s < NO_LIMIT else None
-            self._add(both_ways(a, b, "pcie", gb_per_s=limited))
-
-    def _join(self, branch: Branch) -> None:
+    def _join(self, branch: Branch, a: str, b: str) -> None:
         """Add a link that both ends print, each its own direction; NVSwitches print none."""
-        a, b = self.ids.get(branch.parent), self.ids.get(branch.node)
-        if a is None or b is None or a == b:
-            return
         kind = _KINDS[branch.type]
         if kind == "xgmi" and "CPU" in (branch.parent.type, branch.node.type):
             kind = "xgmi-cpu"
@@ -222,7 +205,3 @@ class FabricBuilder:
         forward, back = both_ways(a, b, kind, gb_per_s=branch.gb_per_s, latency_us=hop_us)
         self.links[a, b] = forward
         self.links.setdefault((b, a), back)
-
-    def _add(self, links: tuple[Link, Link]) -> None:
-        for link in links:
-            self.links.setdefault((link.src, link.dst), link)

@@ -25,6 +25,7 @@ from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import Fabric, fabric, g
 from topocomm.topology.readers.nccl.xml.nccl_xml_graph import Graph
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS, cpu_words, mask_words
 from topocomm.topology.readers.plain import safe_xml
+from topocomm.topology.readers.plain.paste import same_or_all
 
 SOURCE = "NCCL topology XML"
 
@@ -144,9 +145,9 @@ def _gpu_facts(gpus: Sequence[Gpu]) -> Facts:
         {
             "gpu_dev": numbers("dev"),
             "gpu_rank": numbers("rank"),
-            "sm": _same_or_all({gpu: sm for gpu, sm in sms.items() if gpu not in gcns}),
-            "compute_units": _same_or_all({gpu: sm for gpu, sm in sms.items() if gpu in gcns}),
-            "gcn": _same_or_all(gcns),
+            "sm": same_or_all({gpu: sm for gpu, sm in sms.items() if gpu not in gcns}),
+            "compute_units": same_or_all({gpu: sm for gpu, sm in sms.items() if gpu in gcns}),
+            "gcn": same_or_all(gcns),
             "gdr_gpus": sum(1 for value in gdr.values() if value) if gdr else None,
         }
     )
@@ -165,7 +166,7 @@ def _nic_facts(system: System) -> Facts:
     return {
         **_stated({"nic_busids": list(dict.fromkeys(p.bus_id for p in system.pcis if p.kind == "nic"))}),
         **(of_ports if ports else {}),
-        **_stated({"nic_numa": {nic.id: nic.cpus[0].numa for nic in alone}, "net_speed_mbps": _same_or_all(speeds)}),
+        **_stated({"nic_numa": {nic.id: nic.cpus[0].numa for nic in alone}, "net_speed_mbps": same_or_all(speeds)}),
     }
 
 
@@ -233,7 +234,7 @@ def _fabric_facts(gpus: Sequence[Gpu], fabric: Fabric, pairs: Sequence[Pair]) ->
         facts["self_nvlinks"] = dict(fabric.loops)
     if fabric.switches:
         facts["nvswitch"] = True
-        facts["nvswitch_busids"] = {switch: _same_or_all(counts) for switch, counts in sorted(fabric.switches.items())}
+        facts["nvswitch_busids"] = {switch: same_or_all(counts) for switch, counts in sorted(fabric.switches.items())}
     order = {gpu.id: i for i, gpu in enumerate(gpus)}
     direct = [(link.src, link.dst) for link in fabric.links if link.kind in ("nvlink", "xgmi")]
     direct = [pair for pair in direct if set(pair) <= set(order)]
@@ -245,12 +246,6 @@ def _fabric_facts(gpus: Sequence[Gpu], fabric: Fabric, pairs: Sequence[Pair]) ->
         in_order = sorted(missing, key=lambda pair: (order[pair[0]], order[pair[1]]))
         facts["missing_pairs"] = [f"{a}-{b}" for a, b in in_order]
     return facts
-
-
-def _same_or_all(values: dict[str, Any]) -> Any:
-    """Return the value that all have, else the values by name."""
-    first = next(iter(values.values()), None)
-    return first if values and all(value == first for value in values.values()) else values
 
 
 def _number(text: str) -> int | str:
