@@ -19,6 +19,7 @@ from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
 from topocomm.topology.readers.nccl.log.nccl_log_system import FAST, NO_LIMIT, Key, Search, Tree, key, searches
 from topocomm.topology.readers.nccl.xml.nccl_graph_xml import PATTERN_NAMES
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS
+from topocomm.topology.readers.plain.paste import same_or_all
 
 _VERSION = re.compile(r"\b([RN]CCL) version *:? *(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)(?![\d.])(\+hip)?")
 _CONNECTION = re.compile(
@@ -51,15 +52,13 @@ Figure = float | dict[str, float]
 
 def library(parts: list[Part]) -> str | None:
     """Return name and version, if one is printed; `+hip` and RCCL's own word tell RCCL."""
-    names = {}
+    names = set()
     for part in parts:
-        if " version" in part.text and (match := _VERSION.search(part.text)):
-            if part.cut and match.end() == len(part.text):
-                continue
-            name = "RCCL" if match.group(3) else match.group(1)
-            names[f"{name} {match.group(2)}"] = name
-    words = [words for words, name in names.items() if name == "RCCL"] or list(names)
-    return words[0] if len(words) == 1 else None
+        match = _VERSION.search(part.text) if " version" in part.text else None
+        if match and not (part.cut and match.end() == len(part.text)):
+            names.add(f"{'RCCL' if match.group(3) else match.group(1)} {match.group(2)}")
+    names = {name for name in names if name.startswith("RCCL")} or names
+    return names.pop() if len(names) == 1 else None
 
 
 def bus_ids(comm: Communicator, warn: Warn) -> dict[int, str]:
@@ -68,26 +67,18 @@ def bus_ids(comm: Communicator, warn: Warn) -> dict[int, str]:
     The number in brackets behind a rank is its bus id up to NCCL 2.16 and its device number since; three digits or
     more can only be a bus id.
     """
-    by_rank: dict[int, str] = {}
-    bad: set[int] = set()
     if comm.mixed:
-        return by_rank
-
-    def take(rank: int, bus_id: str) -> None:
-        if by_rank.setdefault(rank, bus_id).lower() != bus_id.lower():
-            bad.add(rank)
-
-    for session in comm.sessions:
-        if session.rank is not None and session.bus_id is not None:
-            take(session.rank, session.bus_id)
-    for _, match in _matches(comm, _CONNECTION):
-        for rank, bus_id in ((match.group(1), match.group(2)), (match.group(3), match.group(4))):
-            if bus_id is not None and len(bus_id) > 2:
-                take(int(rank), bus_id)
-    for rank in sorted(bad):
+        return {}
+    stated = [(s.rank, s.bus_id) for s in comm.sessions if s.rank is not None and s.bus_id is not None]
+    ends = [match.group(*ends) for _, match in _matches(comm, _CONNECTION) for ends in ((1, 2), (3, 4))]
+    stated += [(int(rank), bus_id) for rank, bus_id in ends if bus_id is not None and len(bus_id) > 2]
+    by_rank: dict[int, dict[str, str]] = {}
+    for rank, bus_id in stated:
+        by_rank.setdefault(rank, {}).setdefault(bus_id.lower(), bus_id)
+    for rank in sorted(rank for rank, spellings in by_rank.items() if len(spellings) > 1):
         warn(f"rank {rank} has several bus ids; none is used")
         del by_rank[rank]
-    return {rank: bus_id for rank, bus_id in by_rank.items() if comm.ranks is None or rank < comm.ranks}
+    return {r: next(iter(bus_id.values())) for r, bus_id in by_rank.items() if comm.ranks is None or r < comm.ranks}
 
 
 def transports(comm: Communicator) -> dict[str, Any]:
@@ -96,10 +87,7 @@ def transports(comm: Communicator) -> dict[str, Any]:
     if not words:
         return {}
     families = {"SHM" if word == "direct shared memory" else word.split("/")[0] for word in words}
-    facts: dict[str, Any] = {"transports": list(words)[:50]}
-    if len(families) == 1:
-        facts["transport"] = families.pop()
-    return facts
+    return {"transports": list(words)[:50], **({"transport": families.pop()} if len(families) == 1 else {})}
 
 
 def refused(comm: Communicator, machines: list[Machine], known: dict[int, str]) -> dict[str, bool]:
@@ -128,11 +116,9 @@ def affinities(comm: Communicator) -> tuple[dict[int, str], dict[int, str]]:
     masks: dict[int, str] = {}
     for session, match in (*_matches(comm, _GPU_LIST), *_matches(comm, _SET)):
         text = match.group(1)
-        if session.rank is None:
-            continue
-        if _CPUS.fullmatch(text):
+        if session.rank is not None and _CPUS.fullmatch(text):
             lists.setdefault(session.rank, text)
-        elif _MASK.fullmatch(text) and match.re is _SET:
+        elif session.rank is not None and _MASK.fullmatch(text) and match.re is _SET:
             masks.setdefault(session.rank, text)
     return lists, masks
 
@@ -226,8 +212,7 @@ def figures(hosts: list[Machine]) -> dict[str, Figure]:
     facts: dict[str, Figure] = {}
     titles = {(m.system.max_bw, m.system.total_bw) for m in hosts if m.system}
     if len(titles) == 1:
-        max_bw, total_bw = titles.pop()
-        facts["max_bw"] = max_bw
+        facts["max_bw"], total_bw = titles.pop()
         if total_bw is not None:
             facts["total_bw"] = total_bw
     by_device: dict[str, dict[str, float]] = {"pci_bw": {}, "sys_bw": {}, "nvlink_bw": {}, "xgmi_bw": {}}
@@ -237,11 +222,14 @@ def figures(hosts: list[Machine]) -> dict[str, Figure]:
         by_device["pci_bw"].update(_pci_bw(machine, tree))
         for fact, device, gb_per_s in _link_bw(machine, tree, f"host{i}/" if len(hosts) > 1 else ""):
             by_device[fact][device] = gb_per_s
-        paths.update(_path_bw(machine))
+        for (a, rank), (b, other) in combinations(machine.ranks.items(), 2):
+            rates = {cell.gb_per_s for cell in (machine.paths.get((a, b)), machine.paths.get((b, a))) if cell}
+            if len(rates) == 1:  # in both directions
+                paths[f"GPU{rank}-GPU{other}"] = rates.pop()
     whole = all(machine.system is not None and machine.system.whole for machine in hosts)
     for fact, values in by_device.items():
         if values:
-            facts[fact] = next(iter(values.values())) if whole and len(set(values.values())) == 1 else values
+            facts[fact] = same_or_all(values) if whole else values
     if paths:
         facts["path_bw"] = paths
     return facts
@@ -274,16 +262,6 @@ def _link_bw(machine: Machine, tree: Tree, prefix: str) -> list[tuple[str, str, 
             fact_rank = ("nvlink_bw" if branch.type == "NVL" else "xgmi_bw", machine.ranks[gpu])
             sums[fact_rank] = round(sums.get(fact_rank, 0.0) + branch.gb_per_s, 6)
     return rates + [(fact, f"GPU{rank}", total) for (fact, rank), total in sums.items()]
-
-
-def _path_bw(machine: Machine) -> dict[str, float]:
-    """Return GB/s between GPUs, where both directions have the same."""
-    rates = {}
-    for (a, i), (b, j) in combinations(machine.ranks.items(), 2):
-        values = {cell.gb_per_s for cell in (machine.paths.get((a, b)), machine.paths.get((b, a))) if cell}
-        if len(values) == 1:
-            rates[f"GPU{i}-GPU{j}"] = values.pop()
-    return rates
 
 
 def hardware(comm: Communicator, machines: list[Machine], parts: list[Part]) -> dict[str, Any]:

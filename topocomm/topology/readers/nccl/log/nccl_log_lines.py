@@ -66,7 +66,7 @@ def parts(text: str) -> list[Part]:
     for index, (line, marks) in enumerate(zip(lines, marks_of, strict=True)):
         last = index == len(lines) - 1 and not whole
         loose = 0 if marks else loose + 1
-        if not marks and "->" in line and result and _goes_on(result[-1], line):
+        if not marks and "->" in line and result and _is_wrapped_tree(result[-1], line):
             result[-1] = result[-1]._replace(text=f"{result[-1].text.rstrip()} {line.strip()}")
             continue
         if not marks:
@@ -83,8 +83,7 @@ def parts(text: str) -> list[Part]:
     return result
 
 
-def _goes_on(before: Part, line: str) -> bool:
-    """Return whether a line is the rest of a `Trees` line that a terminal or a mail wrapped."""
+def _is_wrapped_tree(before: Part, line: str) -> bool:
     is_tree = len(before.text) < _LONGEST_TREES and before.text.lstrip().startswith("Trees [")
     return is_tree and _TREES_GO_ON.fullmatch(line) is not None
 
@@ -113,9 +112,8 @@ class _Hosts:
         if key not in self.settled:
             printed, pid = _process(mark)
             ends = [printed[i:] for i in range(len(printed))]
-            if first and (longer := self.longer.get((printed, pid))):
-                ends.append(longer)
             if first:
+                ends += [self.longer[printed, pid]] if (printed, pid) in self.longer else []
                 counts = {end: self.known[end, pid] for end in ends}
                 best = max(ends, key=lambda end: (counts[end], counts[end] and self.names[end]), default=printed)
             else:

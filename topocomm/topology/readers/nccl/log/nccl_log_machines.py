@@ -33,10 +33,7 @@ class Machine:
 def machines(comm: Communicator, bus_ids: dict[int, str], warnings: list[str]) -> list[Machine]:
     """Return the machines that lines of the communicator describe or run on, in order of appearance.
 
-    Args:
-        comm: The sessions.
-        bus_ids: Bus ids by rank as NCCL writes them, where lines beside the tree say them.
-        warnings: Takes what had to be passed over.
+    `bus_ids` are by rank, as NCCL writes them; `warnings` takes what had to be passed over.
     """
     by_host: dict[str, list[Session]] = {}
     for session in comm.sessions:
@@ -52,20 +49,20 @@ def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warnin
         return [_named(Machine(host, None, _agreed(sessions, warnings), {}, members), bus_ids, warnings)]
     is_one = any(session.nodes == 1 for session in sessions)
     groups: list[list[tuple[System, Session]]] = []
-    for tree, session in sorted(trees, key=lambda pair: _quality(pair[0]), reverse=True):
+    trees.sort(key=lambda pair: (pair[0].placed, pair[0].whole, len(pair[0].branches), -pair[0].line), reverse=True)
+    for tree, session in trees:
         ranks = set(tree.ranks.values())
         fits_any = is_one or not tree.whole or not ranks
-        group = next((g for g in groups if fits_any or ranks & set(g[0][0].ranks.values())), None)
-        if group is None:
-            groups.append([(tree, session)])
-        else:
-            group.append((tree, session))
+        group = next((g for g in groups if fits_any or ranks & set(g[0][0].ranks.values())), [])
+        groups += [group] if not group else []
+        group.append((tree, session))
     groups.sort(key=lambda group: min(tree.line for tree, _ in group))
     machines_of_host = []
     for group in groups:
         best = group[0][0]
+        content = best.roots, best.branches, best.ranks
         for tree, _ in group[1:]:
-            if tree.whole and best.whole and _content(tree) != _content(best):
+            if tree.whole and best.whole and (tree.roots, tree.branches, tree.ranks) != content:
                 warnings.append(f"the system trees of lines {best.line} and {tree.line} differ; the first was read")
         own = [session for _, session in group] if len(groups) > 1 else sessions
         local = frozenset(best.ranks.values()) | (members if len(groups) == 1 else frozenset())
@@ -82,37 +79,23 @@ def _system(session: Session) -> System | None:
     return replace(tree, whole=False, placed=False) if lost else tree
 
 
-def _quality(tree: System) -> tuple[bool, bool, int, int]:
-    return tree.placed, tree.whole, len(tree.branches), -tree.line
-
-
-def _content(tree: System) -> object:
-    return tree.roots, tree.branches, tree.ranks
-
-
 def _agreed(sessions: list[Session], warnings: list[str]) -> dict[PathKey, Path]:
     """Return the path matrix without cells that ranks print differently."""
     cells: dict[PathKey, Path] = {}
-    bad: dict[PathKey, None] = {}
-    for session in sessions:
-        for pair, path in paths(session).items():
-            if cells.setdefault(pair, path) != path:
-                bad[pair] = None
-    for pair in bad:
-        del cells[pair]
+    printed = [cell for session in sessions for cell in paths(session).items()]
+    bad = dict.fromkeys(pair for pair, path in printed if cells.setdefault(pair, path) != path)
     if bad:
         a, b = next(iter(bad))
         words = f"{a.type}/{a.id} - {b.type}/{b.id}"
         warnings.append(f"{len(bad)} cells of the path matrix differ between ranks ({words}, ...); not used")
-    return cells
+    return {pair: path for pair, path in cells.items() if pair not in bad}
 
 
 def _named(machine: Machine, bus_ids: dict[int, str], warnings: list[str]) -> Machine:
     """Return the machine with the rank of each GPU: from the tree, else by bus id, else in the order of the tree."""
     tree = machine.system
-    gpus = dict.fromkeys(branch.node for branch in (tree.branches if tree else ()) if branch.node.type == "GPU")
-    gpus.update(dict.fromkeys(b for _, b in machine.paths if b.type == "GPU"))
-    gpus.update(dict.fromkeys(a for a, _ in machine.paths if a.type == "GPU"))
+    nodes = [*(branch.node for branch in (tree.branches if tree else ())), *(b for _, b in machine.paths)]
+    gpus = dict.fromkeys(node for node in (*nodes, *(a for a, _ in machine.paths)) if node.type == "GPU")
     by_bus = {key("GPU", bus_ids[rank]).id: rank for rank in machine.members if rank in bus_ids}
     if not machine.members:
         by_bus = {key("GPU", bus_id).id: rank for rank, bus_id in bus_ids.items()}

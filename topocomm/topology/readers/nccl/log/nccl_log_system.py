@@ -20,6 +20,7 @@ between CPUs are `QPI`, and matrix and searches have numbers for types, which do
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -125,9 +126,7 @@ def system(session: Session) -> System | None:
         if title := _TITLE.search(part.text):
             total_bw = None if title.group(2) is None else float(title.group(2))
             parser = _TreeParser(System(part.line, float(title.group(1)), total_bw))
-            for below in parts:
-                if not parser.take(below):
-                    break
+            all(map(parser.take, parts))  # up to the end of the tree
             return parser.close()
     return None
 
@@ -176,8 +175,6 @@ def key(kind: str, printed: str) -> Key:
 
 
 class _TreeParser:
-    """Takes a tree line by line."""
-
     def __init__(self, system: System) -> None:
         self.system = system
         self.hurt = False
@@ -199,9 +196,10 @@ class _TreeParser:
         if link := _LINK.match(text):
             self._link(link, part)
         elif (root := _ROOT.match(text.strip())) and root.group(1) == "CPU":
-            self.hurt = self.hurt or part.cut
-            if not part.cut:
-                cpu = key(root.group(1), root.group(2))
+            if part.cut:
+                self.hurt = True
+            else:
+                cpu = key("CPU", root.group(2))
                 self.system.roots.append(cpu)
                 self.system.printed[cpu] = root.group(2).rpartition("-")[2]
                 self.system.root_of[cpu] = cpu
@@ -239,9 +237,9 @@ class _TreeParser:
     def close(self) -> System:
         """Return the system, and say how far it can be trusted."""
         system, branches, roots = self.system, self.system.branches, set(self.system.roots)
-        ends = {b.node for b in branches if b.type == "SYS"}
-        own = any(b.type == "SYS" and b.node == b.parent for b in branches)
-        if own or not ends <= roots or len(roots) < len(system.roots):
+        joins = [b for b in branches if b.type == "SYS"]
+        odd = any(b.node == b.parent or b.node not in roots for b in joins)
+        if odd or len(roots) < len(system.roots):
             self.hurt, system.root_of = True, {}  # the line of a CPU is lost, so its nodes count to another
         deep = any(b.node.type == "PCI" or b.type in ("NET", "NVL", "XGMI", "C2C", "LOC") for b in branches)
         flat = deep and len(self.indents) == 1
@@ -269,11 +267,9 @@ class Tree:
     @cached_property
     def board_gpu(self) -> dict[Key, Key]:
         """The GPU of each board (DEV) that holds one; a board with several stays a device of its own."""
-        on: dict[Key, list[Key]] = {}
-        for node, (parent, _) in self.up.items():
-            if node.type == "GPU" and parent.type == "DEV":
-                on.setdefault(parent, []).append(node)
-        return {board: gpus[0] for board, gpus in on.items() if len(gpus) == 1}
+        placed = [(board, gpu) for gpu, (board, _) in self.up.items() if gpu.type == "GPU" and board.type == "DEV"]
+        counts = Counter(board for board, _ in placed)
+        return {board: gpu for board, gpu in placed if counts[board] == 1}
 
     def path_up(self, node: Key) -> list[tuple[Key, float]]:
         """Return the nodes above a node with GB/s of the link to each, up to the CPU."""
@@ -289,25 +285,20 @@ class Tree:
         if not all(path and path[-1].type == "CPU" for path in paths):
             return None
         reach_a, reach_b = self._reach(a), self._reach(b)
-        shared = next((node for node in reach_a if node in reach_b and node.type == "NVS"), None)
-        if b in reach_a:
-            return reach_a[b]
-        if shared is not None:
-            return reach_a[shared]
+        shared = (node for node in reach_a if node in reach_b and node.type == "NVS")
+        if (fast := b if b in reach_a else next(shared, None)) is not None:
+            return reach_a[fast]
         meet = next((node for node in paths[0] if node in paths[1]), None)
-        if meet is None:
-            return "SYS"
-        if meet.type == "CPU":
-            return "PHB"
+        if meet is None or meet.type == "CPU":
+            return "SYS" if meet is None else "PHB"
         return "PIX" if paths[0].index(meet) == 1 and paths[1].index(meet) == 1 else "PXB"
 
     def _nodes_up(self, node: Key) -> list[Key]:
         """Return the nodes from a device on: a NET stands on its NIC, a GPU on its board."""
         if node.type == "NET":
-            holders = self.holders.get(node, [])
-            if len(set(holders)) != 1:
+            if len(holders := set(self.holders.get(node, ()))) != 1:
                 return []
-            node = holders[0]
+            node = holders.pop()
         nodes = [node, *(above for above, _ in self.path_up(node))]
         return nodes[1:] if len(nodes) > 1 and nodes[1] in self.board_gpu else nodes
 
