@@ -6,6 +6,7 @@ listed. A transfer reads the writes before its round, a combine those before its
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,9 @@ def dataflow(schedule: Schedule) -> Dataflow:
             Of several faults the first in the order of events.
     """
     trace = _Trace(schedule)
-    trace.check()
+    fault = min(trace.faults(), default=None)
+    if fault is not None:
+        raise PlanError(f"schedule: {fault[-1]}")
     source = np.arange(trace.events)
     source[trace.transfer_at] = trace.read_by_transfers
     while not np.array_equal(source, further := source[source]):  # a copy of a copy: chains are halved each time
@@ -89,16 +92,26 @@ class _Trace:
         edges = [len(moves), len(moves) + len(schedule.operands)]
         self.read_by_transfers, self.read_by_operands, self.read_by_outputs = np.split(found_at, edges)
 
-    def check(self) -> None:
-        """Raise the first fault, if there is one."""
-        faults = [
-            *self._early_reads_of_transfers(),
-            *self._early_reads_of_operands(),
-            *self._short_combines(),
-            *self._second_writes(),
-        ]
-        if faults:
-            raise PlanError(f"schedule: {min(faults)[-1]}")
+    def faults(self) -> Iterator[tuple[int, int, int, str]]:
+        """Yield (position, order among the faults of one event, row, words) of the first fault of each kind."""
+        moves, folds, operands = self.schedule.transfers, self.schedule.combines, self.schedule.operands
+        for row in np.flatnonzero(self.read_by_transfers >= self.round_at)[:1].tolist():
+            round_, rank, slot, _, _, chunk, _ = moves[row].tolist()
+            yield int(self.round_at[row]), 0, row, _unwritten(round_, rank, slot, chunk)
+        for row in np.flatnonzero(np.diff(self.schedule.operand_starts) < 2)[:1].tolist():
+            round_, rank, _, _ = folds[row].tolist()
+            what = f"round {round_}: a combine of rank {rank} has fewer than two operands"
+            yield int(self.combine_at[row]), 1, row, what
+        folded_at = self.combine_at[self.operand_of]
+        for row in np.flatnonzero(self.read_by_operands >= folded_at)[:1].tolist():
+            round_, rank, _, chunk = folds[self.operand_of[row]].tolist()
+            yield int(folded_at[row]), 2, row, _unwritten(round_, rank, int(operands[row]), chunk)
+        for at in self._again[:1].tolist():
+            rounds = np.empty(self.events, dtype=np.int32)
+            rounds[self.transfer_at], rounds[self.combine_at] = moves[:, 0], folds[:, 0]
+            when = f"round {rounds[at]}" if at >= len(self.inputs) else "inputs"
+            rank, slot, chunk = self._places_written()[at].tolist()
+            yield at, 3, at, f"{when}: rank {rank} slot {slot} chunk {chunk} is written twice"
 
     def _places_written(self) -> IntTable:
         """(rank, slot, chunk) of every write, by position."""
@@ -107,42 +120,6 @@ class _Trace:
         places[self.transfer_at] = self.schedule.transfers[:, 3:6]
         places[self.combine_at] = self.schedule.combines[:, 1:]
         return places
-
-    def _early_reads_of_transfers(self) -> list[tuple[int, int, int, str]]:
-        for row in np.flatnonzero(self.read_by_transfers >= self.round_at)[:1].tolist():
-            round_, rank, slot, _, _, chunk, _ = self.schedule.transfers[row].tolist()
-            return [(int(self.round_at[row]), 0, row, _unwritten(round_, rank, slot, chunk))]
-        return []
-
-    def _early_reads_of_operands(self) -> list[tuple[int, int, int, str]]:
-        at = self.combine_at[self.operand_of]
-        for row in np.flatnonzero(self.read_by_operands >= at)[:1].tolist():
-            round_, rank, _, chunk = self.schedule.combines[self.operand_of[row]].tolist()
-            return [(int(at[row]), 2, row, _unwritten(round_, rank, int(self.schedule.operands[row]), chunk))]
-        return []
-
-    def _short_combines(self) -> list[tuple[int, int, int, str]]:
-        for row in np.flatnonzero(np.diff(self.schedule.operand_starts) < 2)[:1].tolist():
-            round_, rank, _, _ = self.schedule.combines[row].tolist()
-            what = f"round {round_}: a combine of rank {rank} has fewer than two operands"
-            return [(int(self.combine_at[row]), 1, row, what)]
-        return []
-
-    def _second_writes(self) -> list[tuple[int, int, int, str]]:
-        if not len(self._again):
-            return []
-        at = int(self._again[0])
-        rank, slot, chunk = self._places_written()[at].tolist()
-        return [(at, 3, at, f"{self._when(at)}: rank {rank} slot {slot} chunk {chunk} is written twice")]
-
-    def _when(self, at: int) -> str:
-        """The round of an event in words."""
-        if at < len(self.inputs):
-            return "inputs"
-        rounds = np.empty(self.events, dtype=np.int32)
-        rounds[self.transfer_at] = self.schedule.transfers[:, 0]
-        rounds[self.combine_at] = self.schedule.combines[:, 0]
-        return f"round {rounds[at]}"
 
 
 def _unwritten(round_: int, rank: int, slot: int, chunk: int) -> str:

@@ -129,20 +129,14 @@ def _check_columns(schedule: Schedule, collective: Collective) -> None:
         or (np.diff(starts) < 0).any()
     ):
         raise PlanError("schedule: the starts of its operands do not cut them in one part per combine")
-    _check_messages(schedule)
-    _check_chunks(schedule, collective)
-    if schedule.repeat is not None:
-        _check_repeat(schedule)
-
-
-def _check_messages(schedule: Schedule) -> None:
-    """Check that every transfer goes to another rank, over a listed path."""
-    transfers = schedule.transfers
     for row in np.flatnonzero(transfers[:, 1] == transfers[:, 3])[:1]:
         raise PlanError(f"schedule: round {transfers[row, 0]}: rank {transfers[row, 1]} sends to itself")
     path = transfers[:, 6]
     for wrong in path[(path >= len(schedule.paths)) | (path < NO_PATH)][:1]:
         raise PlanError(f"schedule: a transfer names path {wrong}, but there are {len(schedule.paths)} paths")
+    _check_chunks(schedule, collective)
+    if schedule.repeat is not None:
+        _check_repeat(schedule, schedule.repeat.count, schedule.repeat.stagger_rounds)
 
 
 def _check_chunks(schedule: Schedule, collective: Collective) -> None:
@@ -155,9 +149,7 @@ def _check_chunks(schedule: Schedule, collective: Collective) -> None:
         raise PlanError(f"schedule: the chunks have {row} rows, the parts {sum(collective.parts)}")
 
 
-def _check_repeat(schedule: Schedule) -> None:
-    assert schedule.repeat is not None
-    count, stagger = schedule.repeat.count, schedule.repeat.stagger_rounds
+def _check_repeat(schedule: Schedule, count: int, stagger: int) -> None:
     if count < 1 or stagger < 0:
         raise PlanError(
             f"schedule: repeat: count {count}, stagger_rounds {stagger}; expected a count of at least 1 and a stagger "
@@ -194,7 +186,7 @@ def _leaves(schedule: Schedule, collective: Collective) -> tuple[list[int], list
     for wrong in np.flatnonzero((rank != who) | (who < among.start) | (who >= among.stop) | ~first)[:1]:
         raise PlanError(
             f"schedule: input of rank {rank[wrong]} claims the contribution of rank {who[wrong]}; expected each of "
-            f"{_ranks(among)} once, at home"
+            f"{f'ranks {among[0]}..{among[-1]}' if len(among) > 1 else f'rank {among[0]}'} once, at home"
         )
     if schedule.nodes:
         raise PlanError("schedule: it has nodes of virtual shards, but the collective has no shards")
@@ -253,20 +245,22 @@ def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, own
         if not (valid[row] and first[row]):
             raise PlanError(f"schedule: rank {rank[row]} chunk {chunk[row]} is output twice or belongs to no result")
         _refuse_output(
-            schedule.outputs[row].tolist(), collective, trees, int(held[row]), (int(low[row]), int(high[row]))
+            schedule.outputs[row].tolist(),
+            collective,
+            trees,
+            int(held[row]),
+            (1 << int(high[row])) - (1 << int(low[row])),
         )
     _check_all_there(schedule, collective, owners, places)
     return row_keys(chunk, high)
 
 
-def _refuse_output(
-    output: list[int], collective: Collective, trees: Trees, tree: int, expected: tuple[int, int]
-) -> NoReturn:
-    """Raise the fault of an output that holds this tree."""
+def _refuse_output(output: list[int], collective: Collective, trees: Trees, tree: int, wanted: int) -> NoReturn:
+    """Raise the fault of an output that holds this tree, not the contributions wanted, one bit each."""
     rank, slot, chunk = output
     if tree == NOTHING:
         raise PlanError(f"schedule: output of rank {rank} chunk {chunk} is slot {slot}, which nothing wrote")
-    wanted, members = (1 << expected[1]) - (1 << expected[0]), trees.members(tree)
+    members = trees.members(tree)
     if wanted & ~members:
         who = _who(collective, wanted & ~members)
         raise PlanError(f"schedule: output of rank {rank} chunk {chunk} misses the contribution of {who}")
@@ -302,7 +296,3 @@ def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str
     plain = np.flatnonzero(path == NO_PATH)
     for index in plain[np.isinf(paths.message_latencies_us(endpoints, src[plain], dst[plain]))].tolist():
         paths.cheapest(endpoints[src[index]], endpoints[dst[index]])  # raises with the reason
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"ranks {ranks[0]}..{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
