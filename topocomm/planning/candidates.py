@@ -259,7 +259,7 @@ def _scan_builds(request: Request, groups: _RankGroups) -> Builds:
         if not own:
             yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
     if count <= MOST_FLAT_RANKS:
-        yield "flat", partial(flat.flat_scan if own else flat.flat_exscan, count, rows)
+        yield "flat", partial(flat.flat_scan, count, rows, own=own)
     if not hierarchy.flat and (count <= MOST_RING_RANKS or not alike):
         for pattern in groups.patterns():
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)

@@ -13,7 +13,6 @@ from topocomm.planning.algorithms.canonical_allreduce import flat_canonical
 from topocomm.planning.algorithms.flat import (
     flat_allgather,
     flat_allreduce,
-    flat_exscan,
     flat_reduce_scatter,
     flat_scan,
 )
@@ -180,8 +179,12 @@ def test_a_rank_reads_no_part_of_another_in_an_allgather():
         ),
         (flat_allgather((2, 2)), Collective("allgather", 2, parts=(2, 3)), r"the chunks have 4 rows, the parts 5"),
         (flat_allgather((0, 0)), Collective("allgather", 3, parts=(0, 0, 0)), r"2 ranks, the collective has 3"),
-        (flat_scan(3, 1), Collective("exscan", 3), r"rank 0 chunk 0 is output twice or belongs to no result"),
-        (flat_exscan(3, 1), Collective("scan", 3), r"output of rank 1 chunk 0 misses the contribution of rank 1"),
+        (flat_scan(3, 1, own=True), Collective("exscan", 3), r"rank 0 chunk 0 is output twice or belongs to no result"),
+        (
+            flat_scan(3, 1, own=False),
+            Collective("scan", 3),
+            r"output of rank 1 chunk 0 misses the contribution of rank 1",
+        ),
         (flat_allreduce(3, 1), Collective("scan", 3), r"output of rank 0 chunk 0 must not contain rank 1"),
         (
             flat_reduce_scatter((1, 1)),

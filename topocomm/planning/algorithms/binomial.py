@@ -14,11 +14,14 @@ from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 def binomial_allreduce(ranks: int, rows: int) -> Schedule:
     """Reduce to rank 0, then broadcast: 2 ceil(log2 P) rounds, the fewest messages (2(P-1))."""
     build = ScheduleBuilder(ranks, ((0, rows),))
-    slot, rounds = reduce_ranges(build, list(range(ranks)), [0] * ranks, root=0, first_round=0)
-    slots, _ = spread(build, list(range(ranks)), slot, root=0, first_round=rounds)
-    for rank in range(ranks):
-        build.output(rank, slots[rank])
+    reduce_and_spread(build)
     return build.build()
+
+
+def reduce_and_spread(build: ScheduleBuilder) -> None:
+    """Reduce the ranks' slots 0 to rank 0, send the result to all, and declare it."""
+    slot, rounds = reduce_ranges(build, list(range(build.ranks)), [0] * build.ranks, root=0, first_round=0)
+    spread(build, list(range(build.ranks)), slot, root=0, first_round=rounds)
 
 
 def binomial_reduce(ranks: int, rows: int, root: int) -> Schedule:
@@ -32,9 +35,7 @@ def binomial_reduce(ranks: int, rows: int, root: int) -> Schedule:
 def binomial_broadcast(ranks: int, rows: int, root: int) -> Schedule:
     """Broadcast from `root` in ceil(log2 P) rounds."""
     build = ScheduleBuilder(ranks, ((0, rows),), contributors=[root])
-    slots, _ = spread(build, list(range(ranks)), 0, root=root, first_round=0)
-    for rank in range(ranks):
-        build.output(rank, slots[rank])
+    spread(build, list(range(ranks)), 0, root=root, first_round=0)
     return build.build()
 
 
@@ -49,25 +50,22 @@ def reduce_ranges(
     round_ = first_round
     while len(holders) > 1:
         merged = []
-        for left, right in zip(holders[::2], holders[1::2], strict=False):
-            merged.append(_merge(build, members, left, right, root, round_))
-        if len(holders) % 2:
-            merged.append(holders[-1])
-        holders = merged
+        for (left, left_slot), (right, right_slot) in zip(holders[::2], holders[1::2], strict=False):
+            if right == root:  # it keeps its range's value, else the left holder does
+                operands = [build.send(round_, members[left], left_slot, members[root]), right_slot]
+            else:
+                operands = [left_slot, build.send(round_, members[right], right_slot, members[left])]
+            holder = root if right == root else left
+            merged.append((holder, build.fold(round_, members[holder], operands)))
+        holders = merged + holders[len(holders) & ~1 :]
         round_ += 1
     return holders[0][1], round_
 
 
-def spread(
-    build: ScheduleBuilder, members: list[int], slot: int, *, root: int, first_round: int
-) -> tuple[dict[int, int], int]:
-    """Send the value in `slot` of the member at index `root` to all members.
-
-    Returns the slot by member index and the first round after.
-    """
-    count = len(members)
+def spread(build: ScheduleBuilder, members: list[int], slot: int, *, root: int, first_round: int) -> None:
+    """Send the value in `slot` of the member at index `root` to all members, and declare it their result."""
+    count, round_ = len(members), first_round
     held = {root: slot}
-    round_ = first_round
     distance = 1 << max(count - 1, 0).bit_length()
     while distance > 1:
         distance //= 2
@@ -75,21 +73,5 @@ def spread(
             src, dst = (root + offset) % count, (root + offset + distance) % count
             held[dst] = build.send(round_, members[src], held[src], members[dst])
         round_ += 1
-    return held, round_
-
-
-def _merge(
-    build: ScheduleBuilder,
-    members: list[int],
-    left: tuple[int, int],
-    right: tuple[int, int],
-    root: int,
-    round_: int,
-) -> tuple[int, int]:
-    """Merge two neighbouring ranges; the root keeps its range's value, else the left holder does."""
-    (left_index, left_slot), (right_index, right_slot) = left, right
-    if right_index == root:
-        arrived = build.send(round_, members[left_index], left_slot, members[root])
-        return root, build.fold(round_, members[root], [arrived, right_slot])
-    arrived = build.send(round_, members[right_index], right_slot, members[left_index])
-    return left_index, build.fold(round_, members[left_index], [left_slot, arrived])
+    for index, member in enumerate(members):
+        build.output(member, held[index])

@@ -7,8 +7,10 @@ so nodes of neighbouring ranks fold into the largest nodes of both ranges: a mes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from topocomm.planning.algorithms.binomial import spread
+from topocomm.planning.algorithms.binomial import reduce_and_spread
+from topocomm.planning.algorithms.flat import exchange
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.schedule.canonical_tree import Node, canonical_nodes, canonical_split
 from topocomm.planning.schedule.schedule import Schedule, split_rows
@@ -20,29 +22,19 @@ Held = dict[Node, int]
 
 def flat_canonical(shards: Sequence[int], rows: int) -> Schedule:
     """Every rank sends its nodes to all and folds the rest of the tree: P-1 one-port rounds."""
-    ranks = len(shards) - 1
-    build, held = _begin(shards, ((0, rows),))
-    gathered = [dict(own) for own in held]
-    for step in range(1, ranks):
-        for rank in range(ranks):
-            target = (rank + step) % ranks
-            gathered[target] |= _send(build, step - 1, rank, held[rank], target)
-    for rank in range(ranks):
-        build.output(rank, _fold_all(build, max(ranks - 2, 0), rank, gathered[rank], shards[-1]))
+    build = _NodesBuilder(shards, ((0, rows),))
+    exchange(build)
     return build.build()
 
 
 def direct_canonical(shards: Sequence[int], rows: int) -> Schedule:
     """Every chunk's nodes to its owner, which folds the rest of the tree and sends it to all: 2(P-1) rounds."""
     ranks = len(shards) - 1
-    build, held = _begin(shards, split_rows(rows, min(ranks, rows) if rows else ranks))
+    build = _NodesBuilder(shards, split_rows(rows, min(ranks, rows) if rows else ranks))
     last = max(ranks - 2, 0)
     for owner in range(len(build.chunks)):  # of the chunk of this index
-        gathered = dict(held[owner])
-        for step in range(1, ranks):
-            source = (owner - step) % ranks
-            gathered |= _send(build, step - 1, source, held[source], owner, chunk=owner)
-        slot = _fold_all(build, last, owner, gathered, shards[-1], chunk=owner)
+        arrived = [build.send(step - 1, (owner - step) % ranks, 0, owner, chunk=owner) for step in range(1, ranks)]
+        slot = build.fold(last, owner, [0, *arrived], chunk=owner)
         build.output(owner, slot, chunk=owner)
         for step in range(1, ranks):
             target = (owner + step) % ranks
@@ -52,46 +44,32 @@ def direct_canonical(shards: Sequence[int], rows: int) -> Schedule:
 
 def binomial_canonical(shards: Sequence[int], rows: int) -> Schedule:
     """Reduce to rank 0, then broadcast: 2 ceil(log2 P) rounds, 2(P-1) messages."""
-    ranks = len(shards) - 1
-    build, held = _begin(shards, ((0, rows),))
-    distance, round_ = 1, 0
-    while distance < ranks:
-        for rank in range(0, ranks - distance, 2 * distance):
-            far = rank + distance
-            held[rank] |= _send(build, round_, far, held[far], rank)
-            end = min(far + distance, ranks)
-            held[rank] = _fold(build, round_, rank, held[rank], (shards[rank], shards[end], shards[-1]))
-        distance, round_ = 2 * distance, round_ + 1
-    slots, _ = spread(build, list(range(ranks)), held[0][0, shards[-1]], root=0, first_round=round_)
-    for rank in range(ranks):
-        build.output(rank, slots[rank])
+    build = _NodesBuilder(shards, ((0, rows),))
+    reduce_and_spread(build)
     return build.build()
 
 
 def doubling_canonical(shards: Sequence[int], rows: int) -> Schedule:
     """Partners exchange their nodes: floor(log2 P) rounds, two more where P is not a power of two."""
     ranks = len(shards) - 1
-    build, held = _begin(shards, ((0, rows),))
+    build = _NodesBuilder(shards, ((0, rows),))
     size = 1 << (ranks.bit_length() - 1)
     surplus = ranks - size
     core = [*range(0, 2 * surplus, 2), *range(2 * surplus, ranks)]
-    starts = [*core, ranks]  # position p stands for the ranks starts[p] to starts[p + 1]
+    slots = dict.fromkeys(core, 0)
     for rank in core[:surplus]:
-        held[rank] |= _send(build, 0, rank + 1, held[rank + 1], rank)
-        held[rank] = _fold(build, 0, rank, held[rank], (shards[rank], shards[rank + 2], shards[-1]))
+        slots[rank] = build.fold(0, rank, [0, build.send(0, rank + 1, 0, rank)])
     round_, distance = int(bool(surplus)), 1
     while distance < size:
-        arrived = [_send(build, round_, core[p ^ distance], held[core[p ^ distance]], core[p]) for p in range(size)]
-        for position, rank in enumerate(core):
-            first = position & ~(2 * distance - 1)
-            low, high = shards[starts[first]], shards[starts[first + 2 * distance]]
-            held[rank] = _fold(build, round_, rank, held[rank] | arrived[position], (low, high, shards[-1]))
+        partners = [core[position ^ distance] for position in range(size)]
+        arrived = [build.send(round_, src, slots[src], dst) for src, dst in zip(partners, core, strict=True)]
+        for rank, slot in zip(core, arrived, strict=True):
+            slots[rank] = build.fold(round_, rank, [slots[rank], slot])
         round_, distance = round_ + 1, 2 * distance
     for position, rank in enumerate(core):
-        slot = held[rank][0, shards[-1]]
-        build.output(rank, slot)
+        build.output(rank, slots[rank])
         if position < surplus:
-            build.output(rank + 1, build.send(round_, rank, slot, rank + 1))
+            build.output(rank + 1, build.send(round_, rank, slots[rank], rank + 1))
     return build.build()
 
 
@@ -105,46 +83,62 @@ def relayed_canonical(shards: Sequence[int], rows: int, hub: int, gathering: Gos
         gathering: Gossip from all ranks to the hub.
         spreading: Gossip from the hub to all ranks.
     """
-    build, held = _begin(shards, ((0, rows),))
+    build = _NodesBuilder(shards, ((0, rows),))
+    held = [0] * build.ranks
     for round_, messages in enumerate(gathering):
         for src, dst in messages:
-            held[dst] |= _send(build, round_, src, held[src], dst)
-    slots = {hub: _fold_all(build, max(len(gathering) - 1, 0), hub, held[hub], shards[-1])}
+            held[dst] = build.beside(dst, held[dst], build.send(round_, src, held[src], dst))
+    slots = {hub: build.fold(max(len(gathering) - 1, 0), hub, [held[hub]])}
     for round_, messages in enumerate(spreading, start=len(gathering)):
         for src, dst in messages:
             slots[dst] = build.send(round_, src, slots[src], dst)
-    for rank in range(len(shards) - 1):
+    for rank in range(build.ranks):
         build.output(rank, slots[rank])
     return build.build()
 
 
-def _begin(shards: Sequence[int], chunks: tuple[tuple[int, int], ...]) -> tuple[ScheduleBuilder, list[Held]]:
-    """Return a builder whose ranks contribute the nodes of their shards, and the slots of these."""
-    ranks = len(shards) - 1
-    nodes = [canonical_nodes(shards[rank], shards[rank + 1], shards[-1]) for rank in range(ranks)]
-    held = [{node: slot for slot, node in enumerate(own)} for own in nodes]
-    return ScheduleBuilder(ranks, chunks, nodes=nodes), held
+class _NodesBuilder(ScheduleBuilder):
+    """A builder whose numbers stand for all nodes that a rank holds: sent in one message, folded as far as they can.
 
+    Number 0 of every rank has the nodes of its shards.
+    """
 
-def _send(build: ScheduleBuilder, round_: int, src: int, held: Held, dst: int, *, chunk: int = 0) -> Held:
-    """Send all that `src` holds in one message; return the slots where it arrives."""
-    return {node: build.send(round_, src, slot, dst, chunk=chunk) for node, slot in sorted(held.items())}
+    def __init__(self, shards: Sequence[int], chunks: tuple[tuple[int, int], ...]) -> None:
+        nodes = [canonical_nodes(low, high, shards[-1]) for low, high in pairwise(shards)]
+        super().__init__(len(nodes), chunks, nodes=nodes)
+        self._total = shards[-1]
+        self._held: list[list[Held]] = [[{node: slot for slot, node in enumerate(own)}] for own in nodes]
 
+    def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0) -> int:
+        """Send all that a number stands for in one message; returns the number at dst."""
+        held = self._held[src][slot]
+        return self._number(
+            dst, {n: super(_NodesBuilder, self).send(round_, src, held[n], dst, chunk=chunk) for n in sorted(held)}
+        )
 
-def _fold(build: ScheduleBuilder, round_: int, rank: int, held: Held, shards: tuple[int, int, int]) -> Held:
-    """Fold what a rank holds of the shards (low, high, total) into their largest nodes; return their slots."""
-    return {node: _value(build, round_, rank, held, node, 0) for node in canonical_nodes(*shards)}
+    def beside(self, rank: int, *slots: int) -> int:
+        """Return a number of a rank for all that these stand for, not folded."""
+        return self._number(rank, {node: slot for number in slots for node, slot in self._held[rank][number].items()})
 
+    def fold(self, round_: int, rank: int, operands: Sequence[int], *, chunk: int = 0) -> int:
+        """Fold the nodes of neighbouring ranges into the largest of both; returns their number."""
+        held = self._held[rank][self.beside(rank, *operands)]
+        low, high = min((low for low, _ in held), default=0), max((high for _, high in held), default=0)
+        nodes = canonical_nodes(low, high, self._total)
+        return self._number(rank, {node: self._value(round_, rank, held, node, chunk) for node in nodes})
 
-def _fold_all(build: ScheduleBuilder, round_: int, rank: int, held: Held, total: int, *, chunk: int = 0) -> int:
-    """Return the slot of the whole tree."""
-    return _value(build, round_, rank, held, (0, total), chunk)
+    def output(self, rank: int, slot: int, *, chunk: int = 0) -> None:
+        """Declare the whole tree the result of a rank."""
+        super().output(rank, self._held[rank][slot][0, self._total], chunk=chunk)
 
+    def _number(self, rank: int, held: Held) -> int:
+        self._held[rank].append(held)
+        return len(self._held[rank]) - 1
 
-def _value(build: ScheduleBuilder, round_: int, rank: int, held: Held, node: Node, chunk: int) -> int:
-    if node in held:
-        return held[node]
-    low, high = node
-    middle = low + canonical_split(high - low)
-    sides = [_value(build, round_, rank, held, side, chunk) for side in ((low, middle), (middle, high))]
-    return build.fold(round_, rank, sides, chunk=chunk)
+    def _value(self, round_: int, rank: int, held: Held, node: Node, chunk: int) -> int:
+        if node in held:
+            return held[node]
+        low, high = node
+        middle = low + canonical_split(high - low)
+        sides = [self._value(round_, rank, held, side, chunk) for side in ((low, middle), (middle, high))]
+        return super().fold(round_, rank, sides, chunk=chunk)

@@ -16,24 +16,27 @@ from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 def flat_allreduce(ranks: int, rows: int) -> Schedule:
     """All-to-all exchange and a local fold: P-1 one-port rounds, one combine a rank."""
     build = ScheduleBuilder(ranks, ((0, rows),))
+    exchange(build)
+    return build.build()
+
+
+def exchange(build: ScheduleBuilder) -> None:
+    """Send every value to all ranks, fold them there, and declare the results."""
+    ranks = build.ranks
     held = [{rank: 0} for rank in range(ranks)]
     for step in range(1, ranks):
         for rank in range(ranks):
             target = (rank + step) % ranks
             held[target][rank] = build.send(step - 1, rank, 0, target)
-    for rank in range(ranks):
-        slots = [held[rank][source] for source in range(ranks)]
-        build.output(rank, build.fold(max(ranks - 2, 0), rank, slots))
-    return build.build()
+    for rank, slots in enumerate(held):
+        build.output(rank, build.fold(max(ranks - 2, 0), rank, [slots[source] for source in range(ranks)]))
 
 
 def direct_allreduce(ranks: int, rows: int) -> Schedule:
     """Flat reduce-scatter, then flat allgather: 2(P-1) one-port rounds, one combine a chunk, rank order kept."""
     build = ScheduleBuilder(ranks, split_rows(rows, min(ranks, rows) if rows else ranks))
     owners = range(len(build.chunks))
-    slots = collect(build, owners)
-    held = spread(build, owners, slots, first_round=ranks - 1)
-    build.output_everywhere(held)
+    spread(build, owners, collect(build, owners), first_round=ranks - 1)
     return build.build()
 
 
@@ -47,8 +50,7 @@ def flat_reduce(ranks: int, rows: int, root: int) -> Schedule:
 def flat_broadcast(ranks: int, rows: int, root: int) -> Schedule:
     """The root sends to every rank."""
     build = ScheduleBuilder(ranks, ((0, rows),), contributors=[root])
-    held = spread(build, [root], [0], first_round=0)
-    build.output_everywhere(held)
+    spread(build, [root], [0], first_round=0)
     return build.build()
 
 
@@ -56,8 +58,7 @@ def flat_allgather(parts: Sequence[int]) -> Schedule:
     """Every rank sends its part to all: P-1 one-port rounds."""
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks, owners=owners)
-    held = spread(build, owners, [0] * len(chunks), first_round=0)
-    build.output_everywhere(held)
+    spread(build, owners, [0] * len(chunks), first_round=0)
     return build.build()
 
 
@@ -70,17 +71,8 @@ def flat_reduce_scatter(parts: Sequence[int]) -> Schedule:
     return build.build()
 
 
-def flat_scan(ranks: int, rows: int) -> Schedule:
-    """Every rank sends to all later ones, each of which folds once: P-1 one-port rounds."""
-    return _flat_prefix(ranks, rows, own=True)
-
-
-def flat_exscan(ranks: int, rows: int) -> Schedule:
-    """The same without the rank's own value: P-1 one-port rounds."""
-    return _flat_prefix(ranks, rows, own=False)
-
-
-def _flat_prefix(ranks: int, rows: int, *, own: bool) -> Schedule:
+def flat_scan(ranks: int, rows: int, *, own: bool) -> Schedule:
+    """Every rank sends to all later ones, each of which folds once, its `own` value too or not: P-1 rounds."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     held: list[dict[int, int]] = [{rank: 0} if own else {} for rank in range(ranks)]
     for step in range(1, ranks):
@@ -107,10 +99,8 @@ def collect(build: ScheduleBuilder, owners: Sequence[int]) -> list[int]:
     ]
 
 
-def spread(
-    build: ScheduleBuilder, owners: Sequence[int], slots: Sequence[int], *, first_round: int
-) -> list[dict[int, int]]:
-    """Send each chunk from its owner to all ranks; return the slots by rank and chunk."""
+def spread(build: ScheduleBuilder, owners: Sequence[int], slots: Sequence[int], *, first_round: int) -> None:
+    """Send each chunk from its owner to all ranks, and declare every copy a result."""
     held: list[dict[int, int]] = [{} for _ in range(build.ranks)]
     for chunk, owner in enumerate(owners):
         held[owner][chunk] = slots[chunk]
@@ -118,4 +108,4 @@ def spread(
         for chunk, owner in enumerate(owners):
             target = (owner + step) % build.ranks
             held[target][chunk] = build.send(first_round + step - 1, owner, slots[chunk], target, chunk=chunk)
-    return held
+    build.output_everywhere(held)

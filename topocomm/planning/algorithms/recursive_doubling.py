@@ -22,36 +22,27 @@ def recursive_doubling_allreduce(ranks: int, rows: int) -> Schedule:
 
 def double(build: ScheduleBuilder, members: list[int], slots: list[int], *, first_round: int) -> tuple[list[int], int]:
     """Allreduce the members' slots, in the order of `members`; returns their result slots and the round after."""
-    count = len(members)
-    slots = list(slots)
+    count, slots, round_ = len(members), list(slots), first_round
     core_size = 1 << (count.bit_length() - 1)
     surplus = count - core_size
-    round_ = first_round
     for pair in range(surplus):
         odd, even = 2 * pair + 1, 2 * pair
-        arrived = build.send(round_, members[odd], slots[odd], members[even])
-        slots[even] = build.fold(round_, members[even], [slots[even], arrived])
+        received = build.send(round_, members[odd], slots[odd], members[even])
+        slots[even] = build.fold(round_, members[even], [slots[even], received])
     round_ += bool(surplus)
     core = [2 * i for i in range(surplus)] + list(range(2 * surplus, count))
     distance = 1
     while distance < core_size:
-        _exchange(build, members, slots, core, distance, round_)
+        arrived = {}
+        for position, index in enumerate(core):
+            partner = core[position ^ distance]
+            arrived[partner] = build.send(round_, members[index], slots[index], members[partner])
+        for position, index in enumerate(core):
+            own, other = slots[index], arrived[index]
+            slots[index] = build.fold(round_, members[index], [other, own] if position & distance else [own, other])
         round_ += 1
         distance *= 2
     for pair in range(surplus):
         odd, even = 2 * pair + 1, 2 * pair
         slots[odd] = build.send(round_, members[even], slots[even], members[odd])
     return slots, round_ + bool(surplus)
-
-
-def _exchange(
-    build: ScheduleBuilder, members: list[int], slots: list[int], core: list[int], distance: int, round_: int
-) -> None:
-    arrived = {}
-    for position, index in enumerate(core):
-        partner = core[position ^ distance]
-        arrived[partner] = build.send(round_, members[index], slots[index], members[partner])
-    for position, index in enumerate(core):
-        low = position & distance == 0
-        operands = [slots[index], arrived[index]] if low else [arrived[index], slots[index]]
-        slots[index] = build.fold(round_, members[index], operands)

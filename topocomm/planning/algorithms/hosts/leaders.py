@@ -20,7 +20,5 @@ def leaders_allreduce(groups: list[list[int]], rows: int) -> Schedule:
     leaders = [group[0] for group in groups]
     slots, round_ = double(build, leaders, [slot for slot, _ in up], first_round=round_)
     for group, slot in zip(groups, slots, strict=True):
-        held, _ = spread(build, group, slot, root=0, first_round=round_)
-        for index, rank in enumerate(group):
-            build.output(rank, held[index])
+        spread(build, group, slot, root=0, first_round=round_)
     return build.build()
