@@ -60,7 +60,6 @@ class Session:
         refusal: Why no call can begin now, or None.
         gone: Ranks known to be gone.
         device_path: How values on devices travel; None before the first call with such values.
-        failed: Whether an error has closed the session.
 
     Raises:
         MismatchError: Ranks have different settings or versions.
@@ -71,6 +70,7 @@ class Session:
         self, transport: Transport, topology: Topology, places: tuple[str, ...], find_places: FindPlaces | None = None
     ) -> None:
         self.transport, self.topology, self.places = transport, topology, places
+        self.rank, self.size = transport.rank, transport.size
         self.find_places = find_places
         self.settings = Settings.from_environment()
         self.recorder = Recorder()
@@ -91,16 +91,6 @@ class Session:
         watch_shutdown(self)
         show(self.settings.log)
         say(self.rank, f"{self.size} ranks by {transport.name} on {topology.name}: {', '.join(places)}")
-
-    @property
-    def rank(self) -> int:
-        """Number of this rank."""
-        return self.transport.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self.transport.size
 
     @property
     def open(self) -> bool:

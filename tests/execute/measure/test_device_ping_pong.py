@@ -77,7 +77,7 @@ def test_latency_rate_and_launch_are_told_apart():
     assert plan.figures.predicted_us == pytest.approx(LAUNCH_US + LATENCY_US, abs=0.01)
 
 
-@pytest.mark.usefixtures("fast_path")
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("staged", [False, True])
 def test_devices_measure_in_earnest_and_plans_take_the_figures_over(staged, monkeypatch):
     machine = switch(4) if staged else hosts(2, 2)
@@ -110,7 +110,7 @@ def test_devices_measure_in_earnest_and_plans_take_the_figures_over(staged, monk
     assert plans[0].launch_us == found.launch_us
 
 
-@pytest.mark.usefixtures("fast_path")
+@pytest.mark.usefixtures("quick")
 def test_a_rank_without_its_gpu_is_named(monkeypatch):
     with fake_nccl(3) as world, monkeypatch.context() as patch:
         here = device.device_here
@@ -119,7 +119,7 @@ def test_a_rank_without_its_gpu_is_named(monkeypatch):
             run_in(world, measure, topology=switch(3))
 
 
-@pytest.mark.usefixtures("fast_path")
+@pytest.mark.usefixtures("quick")
 @pytest.mark.alone
 def test_a_partner_that_stays_away_is_named_at_the_limit(monkeypatch):
     monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "1")

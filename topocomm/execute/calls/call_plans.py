@@ -93,25 +93,23 @@ def plan_for(session: Session, request: Request, bound: Bound, launch_us: float 
 
 
 def _make(session: Session, request: Request, bound: Bound, launch_us: float | None) -> Plan:
-    asked = _asked(session, request, bound)
-    if launch_us is None:
-        return make_plan(session.topology, replace(asked, cores=_cores(session)))
-    every = sorted({1, _group_ports(session)})  # with several ports fewer rounds, with one often fewer bytes
-    launched = replace(asked, launch_us=launch_us, native=True)
-    made = [make_plan(session.topology, replace(launched, ports=ports)) for ports in every]
-    best = min(made, key=lambda plan: (plan.figures.predicted_us, plan.rounds))
-    return settled(session, best, bound)
-
-
-def _asked(session: Session, request: Request, bound: Bound) -> planning_request.Request:
-    """Return the planner's request, on one port, without launch costs."""
-    ranks, layout = len(session.places), bound.layout
-    shards = shards_of(request.order, ranks, request.shards)
+    layout, topology, places, transport = bound.layout, session.topology, session.places, session.transport
+    shards = shards_of(request.order, len(places), request.shards)
     collective = collective_of(
-        request.collective, ranks, layout.rows, root=request.root, parts=bound.parts, shards=shards
+        request.collective, len(places), layout.rows, root=request.root, parts=bound.parts, shards=shards
     )
-    ends = tuple(session.places)
-    return planning_request.Request(collective, bound.operator, layout, ends, "auto", 1, port_model_of("auto"))
+    planned = planning_request.Request(
+        collective, bound.operator, layout, tuple(places), "auto", 1, port_model_of("auto")
+    )
+    if launch_us is None:
+        one_memory = transport.size > 1 and len(set(transport.hosts)) == 1
+        return make_plan(topology, replace(planned, cores=transport.cores if one_memory else 0))
+    most_on_a_host = max(Counter(topology.by_id[place].host for place in places).values())
+    group_ports = max(1, min(session.size - 1, max(most_on_a_host - 1, GROUP_PEERS)))
+    launched = replace(planned, launch_us=launch_us, native=True)
+    every = sorted({1, group_ports})  # with several ports fewer rounds, with one often fewer bytes
+    plans = [make_plan(topology, replace(launched, ports=ports)) for ports in every]
+    return settled(session, min(plans, key=lambda plan: (plan.figures.predicted_us, plan.rounds)), bound)
 
 
 def settled(session: Session, plan: Plan, bound: Bound) -> Plan:
@@ -152,15 +150,3 @@ def launch_us_of(session: Session, bound: Bound, *, folded: bool = True) -> floa
         return None
     known = session.topology.launch_us
     return GROUP_LAUNCH_US if known is None else known
-
-
-def _group_ports(session: Session) -> int:
-    by_id = session.topology.by_id
-    most = max(Counter(by_id[place].host for place in session.places).values())
-    return max(1, min(session.size - 1, max(most - 1, GROUP_PEERS)))
-
-
-def _cores(session: Session) -> int:
-    """Return the cores of the ranks together, if they share one memory."""
-    transport = session.transport
-    return transport.cores if transport.size > 1 and len(set(transport.hosts)) == 1 else 0

@@ -52,15 +52,15 @@ def bind_arrays(
             session.refusal = BUSY
             if make is not None and out is None:
                 out = make()
-            made = call(x, out)
-            if type(made) is tuple:
-                state, made = made
+            result = call(x, out)
+            if type(result) is tuple:
+                state, result = result
                 _go_on(session, engines, tag, state)
             session.refusal = None
         except BaseException as error:  # an interrupt comes after the compiled code
             session.fail_with(error)
             raise
-        return made
+        return result
 
     return fast_path
 
@@ -78,15 +78,15 @@ def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare
 
     def tensors(x: Any, out: Any) -> Any:
         try:
-            value, given = arrays(x), None if out is None else arrays(out)
+            value, target = arrays(x), None if out is None else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None
-        made = fast_path(value, given)
-        if made is None or made is NOTHING:
-            return made
+        result = fast_path(value, target)
+        if result is None or result is NOTHING:
+            return result
         if out is not None:
             return out
-        return to_tensor(made) if bare else {name: to_tensor(part) for name, part in made.items()}
+        return to_tensor(result) if bare else {name: to_tensor(part) for name, part in result.items()}
 
     return tensors
 

@@ -48,9 +48,8 @@ class PreparedCall:
         self._local = local
         given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._values, self._results = _shapes(work.layout, given), _shapes(work.layout, work.result)
-        first_of_exscan = work.plan.collective.name == "exscan" and work.rank == 0  # nothing comes before it
-        self._identity = work.operator.identities(work.layout) if first_of_exscan else None
-        self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
+        self._identity = work.operator.identities(work.layout) if work.first_of_exscan else None
+        self._gives = work.gives_result
         self._handle: Handle | None = None
         self._freed = False
         self.fast_path = self._bind_fast_path()

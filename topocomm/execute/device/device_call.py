@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.agreement import gather_notes
@@ -27,9 +27,7 @@ from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.operators.layout import Layout
 from topocomm.operators.tensors import torch_dtype
 
-if TYPE_CHECKING:
-    from topocomm.execute.session import Session
-
+Loaded = TypeVar("Loaded")
 TensorShapes = Mapping[str, tuple[tuple[int, ...], Any]]
 
 
@@ -86,21 +84,17 @@ class DeviceCall(PreparedCall):
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
         self._values_on_device = DeviceValues(structure, work.layout, value, work.result)
         with path.device.current():
-            load_together(session, lambda: self._make_engine(work, path, peer, shards))
+            self._engine = load_together(session, lambda: _engine(work, path, peer, shards))
         self._engines = [self._engine]
         views = self._engine.views
         self._input = None if views is None else structure.give(views)
         self._input_fields = () if views is None else structure.parts(self._input)
         self._shared, self._identity = None, None
-        self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
+        self._gives = work.gives_result
         self._side: Any = None
         self._handle: Handle | None = None
         self._freed = False
         self.fast_path = None
-
-    def _make_engine(self, work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> None:
-        self._engine = _engine(work, path, peer, shards)
-        self._engine.load()
 
     @property
     def moved_by(self) -> str:
@@ -153,7 +147,6 @@ class DeviceCall(PreparedCall):
         return result
 
     def repeat(self, x: Any, out: Any) -> Any:
-        """As `PreparedCall.repeat`."""
         return self(x, out=out)
 
     def let_go(self) -> None:
@@ -219,7 +212,6 @@ class DeviceCall(PreparedCall):
         return self._values_on_device.read("x", x, self._values_on_device.value)
 
     def fit_result(self, out: Any) -> Tensors:
-        """As `PreparedCall.fit_result`."""
         target = self._values_on_device.writable(out)
         arena = self._engine.memory.untyped_storage().data_ptr()
         for name, tensor in target.items():
@@ -235,13 +227,19 @@ class DeviceCall(PreparedCall):
 
 
 def _engine(work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> StreamEngine:
+    """Return an engine with its kernels loaded."""
+    engine: StreamEngine
     if peer is not None:
         assert path.peer is not None, "who plans for it has it"
-        return PeerEngine(peer, path.device, path.peer, shards)
-    assert path.transport is not None, "values are staged where there is none"
-    if work.plan.native_call:
-        return NativeEngine(work, path.device, path.transport)
-    return DeviceEngine(work, path.device, path.transport, shards)
+        engine = PeerEngine(peer, path.device, path.peer, shards)
+    else:
+        assert path.transport is not None, "values are staged where there is none"
+        if work.plan.native_call:
+            engine = NativeEngine(work, path.device, path.transport)
+        else:
+            engine = DeviceEngine(work, path.device, path.transport, shards)
+    engine.load()
+    return engine
 
 
 def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -249,7 +247,7 @@ def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...]
     return {f.name: ((*span.leading, *f.row_shape), torch_dtype(f.dtype)) for f in layout.fields}
 
 
-def load_together(session: Session, load: Callable[[], object]) -> None:
+def load_together(session: Session, load: Callable[[], Loaded]) -> Loaded:
     """Have this rank's device load what a call runs there, while no rank's call waits on a device; collective.
 
     Args:
@@ -257,12 +255,13 @@ def load_together(session: Session, load: Callable[[], object]) -> None:
             their streams then, and comes to its end.
         load: Loads it.
     """
+
+    def meet() -> None:
+        gather_notes(session.waiting, b"1", tag=GATHER_TAG, what="the set-up of kernels")
+
     if session.transport.in_process and session.settings.check == "never":
-        _meet(session)
-    load()
+        meet()
+    loaded = load()
     if session.transport.in_process:
-        _meet(session)
-
-
-def _meet(session: Session) -> None:
-    gather_notes(session.waiting, b"1", tag=GATHER_TAG, what="the set-up of kernels")
+        meet()
+    return loaded

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from topocomm.execute.device.canonical_nodes import DeviceNodes
 from topocomm.execute.device.device_folds import DeviceFold, bind_folds, identity_tensors, load_folds
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device, load_copies, reached
-from topocomm.execute.host.call_engine import CallEngine, Span, Work
+from topocomm.execute.host.call_engine import CallEngine, Work, messages_of, parts_of_pieces
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.transport import DeviceTransport, Message
 from topocomm.operators.tensors import device_views, torch_dtype
@@ -24,6 +24,8 @@ from topocomm.planning.schedule.schedule import Piece
 
 class StreamEngine(CallEngine):
     """An engine whose steps a stream runs one after the other.
+
+    `begin` puts a call of tensors on the current stream, and returns False: a device says later that it is through.
 
     Attributes:
         last: The stream that ran it last, or made it.
@@ -40,7 +42,10 @@ class StreamEngine(CallEngine):
         ]
         self.ranks: Sequence[int] = tuple(sorted({*sends, *receives}))
         self._event = device.event()
-        self._identity = self._first_of_exscan()
+        self._identity: dict[str, Any] | None = None
+        if work.first_of_exscan:
+            identity = identity_tensors(work.operator, work.layout)
+            self._identity = {name: value.to(device.place) for name, value in identity.items()}
         self.last: Any = device.stream()  # whose memory this is: it may still be in use there
 
     @abstractmethod
@@ -63,9 +68,6 @@ class StreamEngine(CallEngine):
         """All that this rank exchanges in the call: a device does not say how far it is."""
         return AwaitedMessages(None, *self._peers)
 
-    def free(self) -> None:
-        """Nothing: a stream that still needs the memory keeps it."""
-
     def follow(self, before: Any, stream: Any, memories: Sequence[Any]) -> bool:
         """Have the stream wait for the one that used the same memories before; return whether it is another."""
         if before == stream or self._device.capturing():  # no graph waits for what is outside of it
@@ -77,23 +79,8 @@ class StreamEngine(CallEngine):
             self._device.keep(memory, stream)
         return True
 
-    def _first_of_exscan(self) -> dict[str, Any] | None:
-        """What the first rank gets, which nothing comes before."""
-        if self._work.plan.collective.name != "exscan" or self._work.rank:
-            return None
-        told = identity_tensors(self._work.operator, self._work.layout)
-        return {name: value.to(self._device.place) for name, value in told.items()}
-
 
 Step = Callable[[Any], None]
-
-
-class Part(NamedTuple):
-    """Where some rows of one field lie: which of the array's flattened rows, and the tensor [rows, *dims]."""
-
-    name: str
-    rows: slice
-    view: Any
 
 
 class DeviceEngine(StreamEngine):
@@ -107,15 +94,14 @@ class DeviceEngine(StreamEngine):
         self.memory: Any = device.memory(max(program.arena_bytes, 1))
         self._offsets = program.offsets
         self._nodes = None if shards is None else DeviceNodes(work, shards, device)
-        self._inputs = self._parts(program.input_pieces, work.value, work.input_slots(program.input_pieces))
-        self._outputs = self._parts(program.output_pieces, work.result)
+        self._inputs = parts_of_pieces(work, self._piece, program.input_pieces, work.value, value=True)
+        self._outputs = parts_of_pieces(work, self._piece, program.output_pieces, work.result, value=False)
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         self.views: Any = None if self._nodes is not None else self._views(program.input_pieces)
         self._folds: list[tuple[list[DeviceFold], Callable[[], None]]] = []
         self._steps = [step for stage in program.stages for step in self._bind(stage)]
 
     def load(self) -> None:
-        """As `StreamEngine.load`."""
         super().load()
         if self._nodes is not None:
             self._nodes.load()
@@ -123,16 +109,10 @@ class DeviceEngine(StreamEngine):
             load_folds(self._work, self.memory, folds, run)
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
-        """Put the call on the current stream; False, as a device says later that it is through.
-
-        Args:
-            fields: As `CallEngine.begin`, tensors.
-            target: Tensors of any strides.
-            apart: Not asked for: the value is read before the result is written.
-        """
-        del apart
+        del apart  # the value is read before the result is written, to tensors of any strides
         stream = self._device.stream()
-        self._follow(stream)
+        if self.follow(self.last, stream, (self.memory, *(() if self._nodes is None else self._nodes.memories))):
+            self.last = stream
         if fields is not None:
             self._pack(fields)
         for step in self._steps:
@@ -142,14 +122,7 @@ class DeviceEngine(StreamEngine):
         return False
 
     def check(self) -> None:
-        """As `DeviceTransport.check`."""
         self._transport.check(self.ranks)
-
-    def _follow(self, stream: Any) -> None:
-        """Have the stream wait for the one that ran the last call: both use the arena."""
-        memories = (self.memory, *(() if self._nodes is None else self._nodes.memories))
-        if self.follow(self.last, stream, memories):
-            self.last = stream
 
     def _pack(self, fields: Mapping[str, Any]) -> None:
         if self._nodes is not None:
@@ -173,7 +146,7 @@ class DeviceEngine(StreamEngine):
 
     def _bind(self, stage: Stage) -> list[Step]:
         steps: list[Step] = []
-        sends, receives = self._messages(stage.sends), self._messages(stage.receives)
+        sends, receives = (messages_of(self._work, moves, self._offsets) for moves in (stage.sends, stage.receives))
         if sends or receives:
             steps.append(self._transport.group(self.memory, sends, receives))
         folds = [
@@ -191,21 +164,8 @@ class DeviceEngine(StreamEngine):
             steps.append(lambda stream: run())
         return steps
 
-    def _messages(self, moves: Mapping[tuple[int, int, int], Sequence[Piece]]) -> list[Message]:
-        return [
-            Message(peer, tuple((self._offsets[piece], self._work.chunk_bytes(piece[1])) for piece in pieces))
-            for (_, peer, _), pieces in moves.items()
-        ]
-
-    def _parts(self, pieces: Sequence[Piece], span: Span, slots: Sequence[int] = ()) -> tuple[Part, ...]:
-        """Where the pieces of an array lie. One that holds several slots has them one after the other."""
-        found = []
-        for slot, chunk in pieces:
-            first, rows = self._work.parts[chunk]
-            first += (slots.index(slot) if slots else 0) * self._work.layout.rows - span.first
-            views = device_views(self._work.layout, self.memory, self._offsets[slot, chunk], rows)
-            found += [Part(name, slice(first, first + rows), view) for name, view in views.items() if rows]
-        return tuple(found)
+    def _piece(self, piece: Piece, rows: int) -> Mapping[str, Any]:
+        return device_views(self._work.layout, self.memory, self._offsets[piece], rows) if rows else {}
 
     def _views(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
         """The send buffer in the user's shapes, if one piece holds the whole value."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 from topocomm.errors import DeadlineError
+from topocomm.execute.liveness.pollable import AwaitedMessages
+from topocomm.execute.transports.transport import Message
 from topocomm.topology.discovery.pci_sysfs import short_bus_id
 
 ALIGNMENT_BYTES = 256
@@ -168,6 +170,26 @@ def reached(event: Any, timeout_s: float, check: Callable[[], None]) -> bool:
             return False
         time.sleep(POLL_S)
     return True
+
+
+class StreamEnd:
+    """What is on a device's current stream now, as something to wait for.
+
+    Args:
+        device: The device.
+        check: Raises where it does not come to its end.
+        peers: Messages of the ranks that it waits for, as far as that is known.
+    """
+
+    def __init__(self, device: Device, check: Callable[[], None], peers: Sequence[Message] = ()) -> None:
+        self._check, self._peers, self._event = check, peers, device.event()
+        self._event.record(device.stream())
+
+    def advance(self, timeout_s: float) -> bool:
+        return reached(self._event, timeout_s, self._check)
+
+    def awaited(self) -> AwaitedMessages:
+        return AwaitedMessages(None, self._peers, self._peers)
 
 
 def await_event(event: Any, timeout_s: float, device: Device, rank: int, what: str) -> None:

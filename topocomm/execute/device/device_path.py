@@ -8,17 +8,16 @@ limit counts from when an event was put on the stream: a device that is busy for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from topocomm.errors import OperatorError
 from topocomm.execute.device.device_engine import StreamEngine
-from topocomm.execute.device.device_library import Device, reached
+from topocomm.execute.device.device_library import Device, StreamEnd
 from topocomm.execute.device.peer.peer_engine import PeerPlan
 from topocomm.execute.device.peer.peer_memory import PeerMemory
 from topocomm.execute.host.call_engine import Work
 from topocomm.execute.liveness.log import say
-from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay, Waiting, WaitMonitor
 from topocomm.execute.transports.transport import GATHER_TAG, DeviceTransport
 
@@ -29,22 +28,6 @@ class InFlightCall(NamedTuple):
     engine: StreamEngine
     call: UnderWay
     look: WaitMonitor
-
-
-class _Stream:
-    """What is on a device's current stream now, as something to wait for."""
-
-    def __init__(self, device: Device, check: Callable[[], None]) -> None:
-        self._check, self._event = check, device.event()
-        self._event.record(device.stream())
-
-    def advance(self, timeout_s: float) -> bool:
-        """Whether the device is through with it, or is so within about `timeout_s`."""
-        return reached(self._event, timeout_s, self._check)
-
-    def awaited(self) -> AwaitedMessages:
-        """Nobody knows whom a graph awaits."""
-        return AwaitedMessages(None, (), ())
 
 
 class InFlightCalls:
@@ -105,7 +88,7 @@ class InFlightCalls:
         self._out.clear()
         self._marked.clear()
         with self._device.current():
-            stream = _Stream(self._device, self._check)
+            stream = StreamEnd(self._device, self._check)
         number = self._waiting.recorder.calls
         self._waiting.for_call(UnderWay(stream, GATHER_TAG, number, f"what is on the stream of {self._device.place}"))
         self._check()

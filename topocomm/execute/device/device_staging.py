@@ -65,7 +65,6 @@ class StagedCall(PreparedCall):
         return None if made is None else self._hand_over(given, out)
 
     def repeat(self, x: Any, out: Any) -> Any:
-        """As `PreparedCall.repeat`."""
         return self(x, out=out)
 
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
@@ -134,14 +133,12 @@ class StagedHandle(Handle):
         self.done = False
 
     def test(self) -> bool:
-        """As `Handle.test`."""
         if not self.done and self._handle.test():
             self._made = [self._hand_over(self._handle.wait())]
             self.done = True
         return self.done
 
     def wait(self, timeout_s: float | None = None) -> Any:
-        """As `Handle.wait`."""
         made = self._handle.wait(timeout_s)
         if not self.done:
             self._made = [self._hand_over(made)]

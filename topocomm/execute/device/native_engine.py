@@ -36,14 +36,7 @@ class NativeEngine(StreamEngine):
         self.takes_value = self.gives_result = True
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
-        """Put the call on the current stream; False, as a device says later that it is through.
-
-        Args:
-            fields: As `CallEngine.begin`, tensors.
-            target: A contiguous tensor.
-            apart: Not asked for: the memories are looked at.
-        """
-        del apart
+        del apart  # the memories are looked at; the target is contiguous
         assert target is not None, "every rank gets a result"
         stream = self._device.stream()
         if self.follow(self.last, stream, (self.memory,)):
@@ -54,7 +47,6 @@ class NativeEngine(StreamEngine):
         return False
 
     def check(self) -> None:
-        """As `DeviceTransport.check`."""
         self._transport.check(self.ranks)
 
     def _readable(self, value: Any, made: Any) -> Any:

@@ -118,7 +118,6 @@ class DeviceShift:
         self._receives = ()
 
     def mark(self) -> None:
-        """As `DeviceEngine.mark`."""
         self._mark.record(self._stream)
 
     def awaited(self) -> AwaitedMessages:

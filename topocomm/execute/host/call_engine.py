@@ -7,14 +7,16 @@ memory that all ranks map have two, used in turn; on one host they run in C, apa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
+from typing import Any, NamedTuple
 
 from topocomm.execute.calls.structure import Fields
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedArena, SharedMemory
+from topocomm.execute.transports.transport import Message
 from topocomm.operators.layout import Buffer, Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import IN_PARTS
@@ -39,7 +41,6 @@ class Span:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return prod(self.leading)
 
 
@@ -48,14 +49,9 @@ class Work:
     """Work of a call's engines on one rank.
 
     Attributes:
-        plan: The plan.
-        schedule: Its schedule, unrolled: whoever executes it knows nothing of `repeat`.
-        operator: The operator.
+        schedule: The plan's, unrolled: whoever executes it knows nothing of `repeat`.
         layout: Of the whole payload.
-        tag: The call's.
-        rank: This rank.
-        value: What this rank's value holds.
-        result: What this rank's result holds.
+        value: What this rank's value holds; `result` what its result holds.
         tensors: Whether the operator's combine is given tensors.
         chunks: (first row, rows) of every chunk; None takes the schedule's.
         arena: Where its shared memory is taken from.
@@ -84,12 +80,21 @@ class Work:
         return list(dict.fromkeys(slot for slot, _ in pieces))
 
     def chunk_bytes(self, chunk: int) -> int:
-        """Packed bytes of a chunk."""
+        """Return the packed bytes of a chunk."""
         return self.layout.packed_bytes(self.chunk_rows(chunk))
 
     def chunk_rows(self, chunk: int) -> int:
-        """Rows of a chunk."""
         return self.parts[chunk][1]
+
+    @property
+    def gives_result(self) -> bool:
+        """Whether this rank gets a result."""
+        return self.plan.collective.name != "reduce" or self.rank == self.plan.collective.root
+
+    @property
+    def first_of_exscan(self) -> bool:
+        """Whether this rank gets the identity, since nothing comes before it."""
+        return self.plan.collective.name == "exscan" and not self.rank
 
     @property
     def synchronises(self) -> bool:
@@ -101,6 +106,44 @@ class Work:
         everyone = collective.name in ("allreduce", *IN_PARTS)
         owners = (*collective.parts, *(high - low for low, high in pairwise(collective.shards)))
         return everyone and all(count > 0 for count in owners)
+
+
+class Part(NamedTuple):
+    """Memory of some rows of one field.
+
+    Attributes:
+        rows: Range of the array's flattened rows.
+        view: [rows, *dims], an array or a tensor.
+    """
+
+    name: str
+    rows: slice
+    view: Any
+
+
+def parts_of_pieces(
+    work: Work, views: Callable[[Piece, int], Mapping[str, Any]], pieces: Sequence[Piece], span: Span, *, value: bool
+) -> tuple[Part, ...]:
+    """Return where the pieces of a value, or of a result, lie; `views` has the fields of a piece of so many rows.
+
+    A value that holds several slots has them one after the other.
+    """
+    parts, slots = [], work.input_slots(pieces)
+    for slot, chunk in pieces:
+        first, rows = work.parts[chunk]
+        first += (slots.index(slot) if value else 0) * work.layout.rows - span.first
+        parts += [Part(name, slice(first, first + rows), view) for name, view in views((slot, chunk), rows).items()]
+    return tuple(parts)
+
+
+def messages_of(
+    work: Work, moves: Mapping[tuple[int, int, int], Sequence[Piece]], offsets: Mapping[Piece, int]
+) -> list[Message]:
+    """Return the messages of a stage in one direction."""
+    return [
+        Message(peer, tuple((offsets[piece], work.chunk_bytes(piece[1])) for piece in pieces))
+        for (_, peer, _), pieces in moves.items()
+    ]
 
 
 class CallEngine(ABC):
@@ -115,9 +158,7 @@ class CallEngine(ABC):
     in_python = True
     """Whether any of its work is done in Python."""
     takes_value: bool
-    """Whether this rank has a value."""
     gives_result: bool
-    """Whether this rank gets a result."""
 
     @abstractmethod
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
@@ -137,6 +178,5 @@ class CallEngine(ABC):
     def awaited(self) -> AwaitedMessages:
         """Return what the call waits for."""
 
-    @abstractmethod
-    def free(self) -> None:
+    def free(self) -> None:  # noqa: B027 - memory goes with its last user
         """Release the transport's resources of the engine."""

@@ -60,22 +60,16 @@ class CompiledEngine(CallEngine):
         self.views = self._send_buffer(work, program)
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
-        """As `CallEngine.begin`."""
         value = self.views if fields is None else fields
         arrays = tuple([_plain(value[name]) for name in self._names]) if self.takes_value and value else None
         results = None if target is None else tuple([target[name] for name in self._names])
         return self._run.follow(self.native.begin(arrays, results, apart))
 
     def advance(self, timeout_s: float) -> bool:
-        """As `CallEngine.advance`."""
         return self._run.wait(timeout_s)
 
     def awaited(self) -> AwaitedMessages:
-        """As `CallEngine.awaited`."""
         return AwaitedMessages(self.native.stage, *self._run.pending())
-
-    def free(self) -> None:
-        """Do nothing: the mapping goes with its last array."""
 
     def _send_buffer(self, work: Work, program: SharedProgram) -> Fields | None:
         """Return the send buffer in the user's shapes; None if there is none or it is split."""
@@ -116,7 +110,6 @@ class CompiledRun(Batch):
         return state == THROUGH
 
     def wait(self, timeout_s: float) -> bool:
-        """As `Batch.wait`."""
         native = self._native
         until_s = time.monotonic() + timeout_s if timeout_s > 0 else 0.0
         while not self.follow(native.go_on() if native.state == WAITING else native.state):
@@ -125,12 +118,8 @@ class CompiledRun(Batch):
         return True
 
     def pending(self) -> tuple[list[Message], list[Message]]:
-        """As `Batch.pending`."""
         stage = self._native.stage
         return [], [self._message(stage, position) for position in sorted(set(self._native.behind()))]
-
-    def free(self) -> None:
-        """Do nothing: the mapping goes with its last array."""
 
     def _message(self, stage: int, position: int) -> Message:
         size_bytes = self._sizes.get((stage, position), 0)

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from topocomm.execute.host.call_engine import CallEngine, Work
+from topocomm.execute.host.call_engine import CallEngine, Work, messages_of
 from topocomm.execute.host.credits import Credits
 from topocomm.execute.host.sliced_engine import SlicedEngine, slices_of
 from topocomm.execute.host.staged_engine import Coordination, StagedEngine, aligned_buffer
 from topocomm.execute.liveness.pollable import CompositeWait
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
-from topocomm.execute.transports.transport import Batch, Message, Transport
+from topocomm.execute.transports.transport import Batch, Transport
 from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
 from topocomm.planning.program.shared_memory_layout import SharedProgram, shared_program
 from topocomm.planning.program.slot_memory import Stage, rank_program
 from topocomm.planning.schedule.schedule import Piece
-
-Moves = Mapping[tuple[int, int, int], Sequence[Piece]]
 
 
 def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
@@ -126,15 +124,10 @@ def _messages(
     work: Work, stage: Stage, offsets: Mapping[Piece, int], memory: Buffer, transport: Transport, peers: Iterable[int]
 ) -> list[Batch]:
     """Return the messages of a stage to and from these peers as one batch."""
-
-    def listed(moves: Moves) -> list[Message]:
-        return [
-            Message(peer, tuple((offsets[piece], work.chunk_bytes(piece[1])) for piece in pieces))
-            for (_, peer, _), pieces in moves.items()
-            if peer in peers
-        ]
-
-    sends, receives = listed(stage.sends), listed(stage.receives)
+    sends, receives = (
+        [message for message in messages_of(work, moves, offsets) if message.peer in peers]
+        for moves in (stage.sends, stage.receives)
+    )
     return [transport.batch(memory, sends, receives, work.tag)] if sends or receives else []
 
 

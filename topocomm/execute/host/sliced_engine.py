@@ -54,14 +54,12 @@ class SlicedEngine(CallEngine):
         self._arrays: tuple[Fields | None, Fields | None, bool] = NOTHING
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
-        """As `CallEngine.begin`."""
         if fields is not None:  # once, not slice by slice
             fields = {name: np.ascontiguousarray(array) for name, array in fields.items()}
         self._at, self._arrays = -1, (fields, target, apart)
         return self._go_on()
 
     def advance(self, timeout_s: float) -> bool:
-        """As `CallEngine.advance`."""
         while self._at < len(self.engines):
             if not self.engines[self._at].advance(timeout_s):
                 return False
@@ -70,11 +68,9 @@ class SlicedEngine(CallEngine):
         return True
 
     def awaited(self) -> AwaitedMessages:
-        """As `CallEngine.awaited`."""
         return self.engines[min(self._at, len(self.engines) - 1)].awaited()
 
     def free(self) -> None:
-        """As `CallEngine.free`."""
         for engine in self.engines:
             engine.free()
 

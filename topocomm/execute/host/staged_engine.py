@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topocomm.execute.calls.structure import Fields
-from topocomm.execute.host.call_engine import CallEngine, Span, Work
+from topocomm.execute.host.call_engine import CallEngine, Work, parts_of_pieces
 from topocomm.execute.host.credits import Credits
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedMemory
@@ -26,16 +25,6 @@ class BoundStage(NamedTuple):
 
     batch: Batch | None
     folds: tuple[Callable[[], None], ...]
-
-
-class Part(NamedTuple):
-    """Memory of some rows of one field."""
-
-    name: str
-    rows: slice
-    """Range of the array's flattened rows."""
-    view: NDArray[Any]
-    """[rows, *dims]."""
 
 
 class Coordination(NamedTuple):
@@ -67,8 +56,8 @@ class StagedEngine(CallEngine):
         self, work: Work, memory: Buffer, program: RankProgram | SharedProgram, coordination: Coordination
     ) -> None:
         self._work, self.memory, self._offsets = work, memory, program.offsets
-        self._inputs = self._parts(program.input_pieces, work.value, work.input_slots(program.input_pieces))
-        self._outputs = self._parts(program.output_pieces, work.result)
+        self._inputs = parts_of_pieces(work, self._piece, program.input_pieces, work.value, value=True)
+        self._outputs = parts_of_pieces(work, self._piece, program.output_pieces, work.result, value=False)
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         self.views = self._views(program.input_pieces)
         folds, self._last = self._bind(program.stages, program.output_pieces)
@@ -81,7 +70,6 @@ class StagedEngine(CallEngine):
         self._target: Fields | None = None
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
-        """As `CallEngine.begin`."""
         self._fields, self._target = fields, target
         self._at, self._posted = (CREDITS if self._credits is not None else VALUE), False
         if self.shared is not None:
@@ -89,7 +77,6 @@ class StagedEngine(CallEngine):
         return self.advance(0.0)
 
     def advance(self, timeout_s: float) -> bool:
-        """As `CallEngine.advance`."""
         stages = self._stages
         if self._at > len(stages):
             return True
@@ -111,7 +98,6 @@ class StagedEngine(CallEngine):
         return True
 
     def awaited(self) -> AwaitedMessages:
-        """As `CallEngine.awaited`."""
         if self._at == CREDITS and self._credits is not None:
             return AwaitedMessages(VALUE, *self._credits.pending())
         batch = self._stages[self._at].batch if 0 <= self._at < len(self._stages) else self._before
@@ -120,7 +106,6 @@ class StagedEngine(CallEngine):
         return AwaitedMessages(max(self._at, VALUE), *batch.pending())
 
     def free(self) -> None:
-        """As `CallEngine.free`."""
         for batch, _ in self._stages:
             if batch is not None:
                 batch.free()
@@ -180,18 +165,11 @@ class StagedEngine(CallEngine):
     def _fold(self, combine: Combine) -> tuple[Fold, Mapping[str, Any]]:
         layout, rows = self._work.layout, self._work.chunk_rows(combine.chunk)
         at = [self._offsets[slot, combine.chunk] for slot in combine.operands]
-        target = layout.views(self.memory, self._offsets[combine.out_slot, combine.chunk], rows)
+        target = self._piece((combine.out_slot, combine.chunk), rows)
         return self._work.operator.bind_fold(layout, self.memory, rows, at, tensors=self._work.tensors), target
 
-    def _parts(self, pieces: Sequence[Piece], span: Span, slots: Sequence[int] = ()) -> tuple[Part, ...]:
-        """Return the places of an array's pieces; several slots follow each other."""
-        parts = []
-        for slot, chunk in pieces:
-            first, rows = self._work.parts[chunk]
-            first += (slots.index(slot) if slots else 0) * self._work.layout.rows - span.first
-            views = self._work.layout.views(self.memory, self._offsets[slot, chunk], rows)
-            parts += [Part(name, slice(first, first + rows), view) for name, view in views.items()]
-        return tuple(parts)
+    def _piece(self, piece: Piece, rows: int) -> Mapping[str, Any]:
+        return self._work.layout.views(self.memory, self._offsets[piece], rows)
 
     def _views(self, pieces: Sequence[Piece]) -> Fields | None:
         """Return the send buffer in the user's shapes, if one piece holds the whole value."""

@@ -15,7 +15,6 @@ class _Errors(logging.StreamHandler[TextIO]):
     """Handler that writes to the current `sys.stderr`, a line in one write, since ranks share a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As `logging.StreamHandler`."""
         self.stream = sys.stderr
         super().emit(record)
 

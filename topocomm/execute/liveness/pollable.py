@@ -88,13 +88,11 @@ class CompositeWait(Batch):
         self.receives = [message for batch in batches for message in batch.receives]
 
     def start(self) -> None:
-        """As `Batch.start`."""
         for batch in self._batches:
             batch.start()
             batch.wait(0.0)
 
     def wait(self, timeout_s: float) -> bool:
-        """As `Batch.wait`."""
         until_s = time.monotonic() + timeout_s
         while True:
             left = [batch for batch in self._batches if not batch.wait(0.0)]
@@ -105,11 +103,9 @@ class CompositeWait(Batch):
             left[0].wait(min(timeout_s, TURN_S))
 
     def pending(self) -> tuple[list[Message], list[Message]]:
-        """As `Batch.pending`."""
         found = [batch.pending() for batch in self._batches]
         return [m for sends, _ in found for m in sends], [m for _, receives in found for m in receives]
 
     def free(self) -> None:
-        """As `Batch.free`."""
         for batch in self._batches:
             batch.free()

@@ -11,62 +11,38 @@ import faulthandler
 import os
 import sys
 from contextlib import suppress
-from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from topocomm.errors import RankFailedError, TopocommError
-
-if TYPE_CHECKING:
-    from topocomm.execute.transports.transport import Transport
-
-
-class Leaving(Protocol):
-    """One rank's part of a group, as the end of a process sees it: a `Session`."""
-
-    @property
-    def rank(self) -> int:
-        """Number of this rank."""
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-
-    @property
-    def open(self) -> bool:
-        """Whether it is neither closed nor failed."""
-
-    @property
-    def transport(self) -> Transport:
-        """Between the ranks."""
-
-    def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one has failed."""
-
+from topocomm.execute.transports.transport import Transport
 
 PATIENCE_S = 1.0
 """Seconds that an open communicator waits for others to leave before it tells them."""
 FAILED_PATIENCE_S = 5.0
 """Seconds that a failed communicator waits before its process ends without the others."""
 
-_alive: WeakSet[Leaving] = WeakSet()
+_alive: WeakSet[Any] = WeakSet()
+"""Sessions that may be told of the end of this process."""
 _unclosed: dict[int, Transport] = {}
 """Transports of communicators that were not closed, by the order in which they were made: the same on all ranks,
 whatever has become of the communicators."""
 _failed: list[Transport] = []
-"""Return the first transport whose communicator has failed."""
+"""The first transport whose communicator has failed."""
 _lost_ranks: list[Transport] = []
 """The first transport that has lost ranks: its communicator may have been dropped for a smaller one long before."""
 _numbers = count()
 
 
-def watch_shutdown(session: Leaving) -> None:
-    """Register `session`, so that others are told if this process ends before it is closed."""
+def watch_shutdown(session: Any) -> None:
+    """Register a `Session`, so that others are told if this process ends before it is closed."""
     if session.size > 1 and not session.transport.in_process:
         _alive.add(session)
-        _unclosed[next(_numbers)] = session.transport
-        _at_exit()
+        number = next(_numbers)
+        _unclosed[number] = session.transport
+        if not number:
+            atexit.register(_depart)
 
 
 def note_close(transport: Transport) -> None:
@@ -84,11 +60,6 @@ def note_failure(transport: Transport, *, gone: bool) -> None:
         _failed.append(transport)
     if gone and not _lost_ranks:
         _lost_ranks.append(transport)
-
-
-@cache
-def _at_exit() -> None:
-    atexit.register(_depart)
 
 
 def _depart() -> None:

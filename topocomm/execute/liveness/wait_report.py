@@ -20,21 +20,15 @@ turn for each rank that did so."""
 
 
 class WaitEntry(NamedTuple):
-    """State of a waiting rank as known here.
-
-    Attributes:
-        number: Of the call that it waits in.
-        name: That call in words.
-        awaits: Ranks that it waits for.
-        age_s: How long ago it said so.
-        hops: How many ranks passed it on.
-    """
+    """State of a waiting rank as known here: fields as of `WaitReport`."""
 
     number: int
     name: str
     awaits: list[int]
     age_s: float
+    """How long ago it said so."""
     hops: int
+    """How many ranks passed it on."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ import numpy as np
 from topocomm.errors import TopologyError
 from topocomm.execute.calls.binding import settle
 from topocomm.execute.device import device_library as devices
-from topocomm.execute.device.device_library import Device, reached
+from topocomm.execute.device.device_library import Device, StreamEnd
 from topocomm.execute.device.device_path import DevicePath
-from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.transports.transport import GATHER_TAG, DeviceTransport, Message
 
@@ -116,7 +115,8 @@ class DevicePair:
         return transport.group(self._memory, message if sends else [], [] if sends else message)
 
     def _timed(self, groups: list[Callable[[Any], None]], count: int) -> float:
-        two = self._two.session
+        two, transport = self._two.session, self._transport
+        assert transport is not None, "groups are its own"
         two.enter()
         try:
             with self._device.current():
@@ -125,7 +125,8 @@ class DevicePair:
                 for _ in range(count):
                     for group in groups:
                         group(stream)
-                end = _End(self._two, self._device, stream)
+                other = 1 - two.rank
+                end = StreamEnd(self._device, lambda: transport.check([other]), [Message(other, ())])
             number = two.recorder.begin(GATHER_TAG)
             two.waiting.for_call(UnderWay(end, GATHER_TAG, number, WHAT))
         except BaseException as error:
@@ -134,22 +135,3 @@ class DevicePair:
         finally:
             two.leave()
         return (time.perf_counter_ns() - began_ns) / count / 1e3
-
-
-class _End:
-    """End of the work on a stream, to wait for."""
-
-    def __init__(self, two: Communicator, device: Device, stream: Any) -> None:
-        assert two.session.device_path is not None
-        assert two.session.device_path.transport is not None
-        self._transport, self._peers = two.session.device_path.transport, [Message(1 - two.rank, ())]
-        self._event = device.event()
-        self._event.record(stream)
-
-    def advance(self, timeout_s: float) -> bool:
-        """Wait briefly; return whether it is over."""
-        return reached(self._event, timeout_s, lambda: self._transport.check([peer.peer for peer in self._peers]))
-
-    def awaited(self) -> AwaitedMessages:
-        """Return the other rank."""
-        return AwaitedMessages(None, self._peers, self._peers)

@@ -94,7 +94,11 @@ def measure(comm: Communicator) -> Topology:
         TopologyError: There is one rank only, or ranks sit on GPUs that torch does not see.
         DeadlineError, RankFailedError: As for any call.
     """
-    _check(comm)
+    if comm.size < 2:
+        raise TopologyError(
+            "measuring needs two ranks or more: start it under a launcher, such as "
+            "`mpirun -n 4 topocomm inspect --measure`"
+        )
     device = own_device(comm)
     path = None if device is None else device_path_name(comm, device)
     measurements = _play_all(comm, None if device is None or path is None else (device, path))
@@ -141,14 +145,6 @@ def rounds(ranks: int) -> list[list[tuple[int, int]]]:
     return schedule
 
 
-def _check(comm: Communicator) -> None:
-    if comm.size < 2:
-        raise TopologyError(
-            "measuring needs two ranks or more: start it under a launcher, such as "
-            "`mpirun -n 4 topocomm inspect --measure`"
-        )
-
-
 def _play_all(comm: Communicator, on: tuple[Device, str] | None) -> list[Played]:
     """Return what every pair measured, by rank; the same on every rank. Collective."""
     order = rounds(comm.size)
@@ -172,25 +168,14 @@ def _play_all(comm: Communicator, on: tuple[Device, str] | None) -> list[Played]
     )
 
 
-class HostPair:
-    """Two ranks in host memory; its twin is `DevicePair`."""
-
-    def __init__(self, two: Communicator) -> None:
-        self._two = two
-
-    def trips(self, size_bytes: int) -> Callable[[int], float]:
-        """As `DevicePair.trips`."""
-        return broadcasts(self._two, np.zeros(size_bytes, np.uint8))
-
-    def launches(self, size_bytes: int) -> None:
-        """Return None: nothing is launched."""
-
-
 def _play(two: Communicator, on: tuple[Device, str] | None) -> list[float]:
     """Return the quartiles of a short message, of a long one and, on devices, of a launch; the figures of rank 0."""
-    pair = HostPair(two) if on is None else DevicePair(two, *on, RATE_BYTES)
-    figures = [*_quartiles(two, pair.trips(LATENCY_BYTES), 4), *_quartiles(two, pair.trips(RATE_BYTES), 1)]
-    launches = pair.launches(LATENCY_BYTES)
+    pair = None if on is None else DevicePair(two, *on, RATE_BYTES)
+    figures: list[float] = []
+    for size_bytes, first in ((LATENCY_BYTES, 4), (RATE_BYTES, 1)):
+        trips = broadcasts(two, np.zeros(size_bytes, np.uint8)) if pair is None else pair.trips(size_bytes)
+        figures += _quartiles(two, trips, first)
+    launches = None if pair is None else pair.launches(LATENCY_BYTES)
     return figures if launches is None else [*figures, *_quartiles(two, launches, 4)]
 
 
@@ -234,18 +219,18 @@ def _facts(
         "rank_pairs": [
             {
                 "ranks": list(pair_measured.ranks),
-                "latency_us": [round(figure, 3) for figure in pair_measured.short_us],
-                "long_us": [round(figure, 3) for figure in pair_measured.long_us],
-                **(
-                    {}
-                    if isnan(pair_measured.launch_us.p50)
-                    else {"launch_us": [round(figure, 3) for figure in pair_measured.launch_us]}
-                ),
+                "latency_us": _rounded(pair_measured.short_us),
+                "long_us": _rounded(pair_measured.long_us),
+                **({} if isnan(pair_measured.launch_us.p50) else {"launch_us": _rounded(pair_measured.launch_us)}),
                 "gb_per_s": round(pair_measured.gb_per_s, 3),
             }
             for pair_measured in played
         ],
     }
+
+
+def _rounded(quartiles: Quartiles) -> list[float]:
+    return [round(figure_us, 3) for figure_us in quartiles]
 
 
 def _nominal(finder: PathFinder, links_of: Mapping[Edge, Sequence[Link]], pair: PairFigures) -> dict[str, Any]:

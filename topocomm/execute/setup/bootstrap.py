@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError, TopologyError
@@ -27,8 +27,6 @@ from topocomm.topology.model import Topology
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Result = TypeVar("Result")
-LOCAL_RANKS_LIMIT = 1024
 LAST_WORDS_S = 1.0
 
 _over_torch: WeakSet[Session] = WeakSet()

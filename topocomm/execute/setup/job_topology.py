@@ -46,18 +46,19 @@ def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
         hosts: `hosts_of_ranks`.
     """
     rank = waiting.transport.rank
-    claims = _gather_claims(waiting)
+    texts = gather_texts(waiting, json.dumps(own_claim()).encode(), what=WHAT)
+    claims = [Claim(cpus, tuple(visible), *rest) for cpus, visible, *rest in map(json.loads, texts)]
     leaders = [hosts.index(host) for host in dict.fromkeys(hosts)]
     local = {leader: [other for other, name in enumerate(hosts) if name == hosts[leader]] for leader in leaders}
     document = _own_document([claims[other] for other in local[rank]]) if rank in leaders else b""
     texts = gather_texts(waiting, document, what=WHAT)
-    told = [json.loads(texts[leader]) for leader in leaders]
-    found = [from_document(one["topology"]) for one in told]
-    merged = merge_hosts(found)
+    documents = [json.loads(texts[leader]) for leader in leaders]
+    topologies = [from_document(document["topology"]) for document in documents]
+    merged = merge_hosts(topologies)
     places: list[RankPlace] = []
     warnings = list(merged.warnings)
     first = 0
-    for leader, host in zip(leaders, found, strict=True):
+    for leader, host in zip(leaders, topologies, strict=True):
         ends = merged.endpoints[first : first + len(host.endpoints)]  # merge_hosts keeps the order of hosts and devices
         first += len(host.endpoints)
         new_id = dict(zip(host.endpoints, ends, strict=True))
@@ -70,22 +71,14 @@ def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
     places.sort(key=lambda place: place.rank)
     merged = dataclasses.replace(merged, ranks=tuple(places), warnings=tuple(dict.fromkeys(warnings)))
     names = [merged.by_id[places[leader].device].host for leader in leaders]
-    fabric = addressed_fabric({name: one["address"] for name, one in zip(names, told, strict=True)})
+    fabric = addressed_fabric({name: document["address"] for name, document in zip(names, documents, strict=True)})
     return with_fabric(merged, fabric) if fabric is not None and len(leaders) > 1 else merged
-
-
-def _gather_claims(waiting: Waiting) -> list[Claim]:
-    texts = gather_texts(waiting, json.dumps(own_claim()).encode(), what=WHAT)
-    return [
-        Claim(cpus, tuple(visible), chosen, local) for cpus, visible, chosen, local in (json.loads(t) for t in texts)
-    ]
 
 
 def _own_document(claims: Sequence[Claim]) -> bytes:
     """Return this host in the form that others read."""
     usable = set().union(*(cpus_of(claim.cpus) for claim in claims))
-    found = discover(usable=usable or None)
-    return json.dumps({"topology": to_document(found), "address": own_addresses()}).encode()
+    return json.dumps({"topology": to_document(discover(usable=usable or None)), "address": own_addresses()}).encode()
 
 
 def own_addresses() -> list[str]:

@@ -75,7 +75,8 @@ def place_ranks_of_host(host: Topology, claims: Sequence[Claim]) -> Placed:
     """
     warnings: list[str] = []
     choices = [_choice(host, claim, warnings) for claim in claims]
-    chosen = [_by_address(host, claim.chosen) for claim in claims]
+    by_address = {host.by_id[end].bus_id or None: end for end in reversed(host.endpoints)}
+    chosen = [by_address.get(claim.chosen) if claim.chosen else None for claim in claims]
     if None not in chosen and len(set(chosen)) == len(chosen):
         choices = [(device,) for device in chosen if device]
     numbers = [claim.local_rank for claim in claims if claim.local_rank is not None]
@@ -159,19 +160,12 @@ def _visible(text: str, ends: Sequence[str], uuids: Mapping[str, str]) -> tuple[
             named = [ends[int(word)]] if len(word) < 5 and int(word) < len(ends) else []
         else:
             bare = word.lower().removeprefix("mig-").removeprefix("gpu-").partition("/")[0]
-            named = [end for end in ends if bare and _bare(uuids.get(end)).startswith(bare)]
+            uuid_of = {end: (uuids.get(end) or "").lower().removeprefix("gpu-") for end in ends}
+            named = [end for end in ends if bare and uuid_of[end].startswith(bare)]
         if len(named) != 1 or named[0] in found:
             break
         found += named
     return tuple(found)
-
-
-def _bare(uuid: str | None) -> str:
-    return (uuid or "").lower().removeprefix("gpu-")
-
-
-def _by_address(host: Topology, bus_id: str | None) -> str | None:
-    return next((end for end in host.endpoints if bus_id and host.by_id[end].bus_id == bus_id), None)
 
 
 def _chosen(modules: Mapping[str, Any]) -> str | None:

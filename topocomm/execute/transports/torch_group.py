@@ -99,9 +99,6 @@ class TorchBatch(Batch):
         left, cut = flight.left(), len(self.receives)
         return [self.sends[i - cut] for i in left if i >= cut], [self.receives[i] for i in left if i < cut]
 
-    def free(self) -> None:
-        """Do nothing: messages in flight keep their memory."""
-
 
 class _Part:
     """The memory of one message."""

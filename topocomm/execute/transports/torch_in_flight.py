@@ -25,20 +25,9 @@ class Departure(NamedTuple):
 
     message: Message
     work: Any
-    """torch.distributed's work handle."""
+    """torch.distributed's work handle; the error where the message could not be posted, since its peer is gone."""
     memory: Any
     """Its buffer, kept alive while it is in flight."""
-
-
-class Refused:
-    """Placeholder of a message that could not be posted because its peer is gone."""
-
-    def __init__(self, error: RuntimeError) -> None:
-        self._error = error
-
-    def wait(self, _limit: timedelta) -> None:
-        """Raise the reason."""
-        raise self._error
 
 
 def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, memory: Any = None) -> Departure:
@@ -54,7 +43,7 @@ def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, me
     try:
         return Departure(message, post([tensor], message.peer, tag), (tensor, memory))
     except RuntimeError as error:
-        return Departure(message, Refused(error), None)
+        return Departure(message, error, None)
 
 
 class InFlightMessages:
@@ -91,6 +80,8 @@ class InFlightMessages:
         except IndexError:
             return False
         try:
+            if isinstance(departure.work, RuntimeError):
+                raise departure.work
             departure.work.wait(NEVER)
         except RuntimeError as error:
             self._arrive(index, (departure.message.peer, _first_sentence(error)))

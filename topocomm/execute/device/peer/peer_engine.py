@@ -77,14 +77,7 @@ class PeerEngine(StreamEngine):
         self._launch = self._bind(plan)
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
-        """Put the call on the current stream; False, as a device says later that it is through.
-
-        Args:
-            fields: As `CallEngine.begin`, tensors.
-            target: Contiguous tensors.
-            apart: Not asked for: the memories are looked at.
-        """
-        del apart
+        del apart  # the memories are looked at; targets are contiguous
         peer, stream = self._peer, self._device.stream()
         if peer.crowded and not self._device.pointer(stream):
             raise TopocommError(

@@ -62,15 +62,11 @@ class MpiDeviceTransport(DeviceTransport):
 
         return run
 
-    def check(self, peers: Sequence[int] = ()) -> None:
-        """Do nothing: MPI's errors are raised where messages are awaited."""
-
     def abort(self) -> None:
         """As `DeviceTransport.abort`; nobody waits any more, and MPI cannot be told to end messages."""
         self._closed = self._closed or "it was aborted"
 
     def close(self) -> None:
-        """As `DeviceTransport.close`."""
         self._closed = self._closed or "it was closed"
         for batch in list(self._batches):
             batch.free()
@@ -159,30 +155,21 @@ def refusal(mpi: Any) -> str:
     Args:
         mpi: The initialised `mpi4py.MPI`.
     """
-    kind = _kind()
-    if kind in _told_kinds(mpi):
+    import torch
+
+    kind = "cuda" if getattr(torch.version, "hip", None) is None else "rocm"
+    info = mpi.COMM_WORLD.Get_info()
+    try:
+        kinds = info.Get(KINDS_KEY) or ""
+    finally:
+        info.Free()
+    if kind in [listed.split(":")[0].strip() for listed in kinds.split(",")]:
         return ""
     answers = {name: _answer(mpi, name) for name in QUERIES[kind]}
     if 1 in answers.values():
         return ""
     said = [f"{name} says {answer}" for name, answer in answers.items() if answer is not None]
     return f"{library_name(mpi)} does not say that it takes {kind} memory" + f" ({', '.join(said)})" * bool(said)
-
-
-def _kind() -> str:
-    import torch
-
-    return "cuda" if getattr(torch.version, "hip", None) is None else "rocm"
-
-
-def _told_kinds(mpi: Any) -> set[str]:
-    """Return the kinds of memory that the library lists."""
-    info = mpi.COMM_WORLD.Get_info()
-    try:
-        told = info.Get(KINDS_KEY) or ""
-    finally:
-        info.Free()
-    return {kind.split(":")[0].strip() for kind in told.split(",")}
 
 
 def _answer(mpi: Any, name: str) -> int | None:

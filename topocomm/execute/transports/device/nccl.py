@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -109,7 +110,6 @@ class NcclDeviceTransport(DeviceTransport):
         return run
 
     def check(self, peers: Sequence[int] = ()) -> None:
-        """As `DeviceTransport.check`."""
         self._usable()
         try:
             self._handle.check_async_error()
@@ -121,7 +121,6 @@ class NcclDeviceTransport(DeviceTransport):
         self._end("abort", "it was aborted")
 
     def close(self) -> None:
-        """As `DeviceTransport.close`."""
         self._end("destroy", "it was closed")
 
     # Looked up at each call, so that a transport whose communicator has ended raises.
@@ -236,17 +235,15 @@ class Guard:
 
 
 _alive: WeakSet[NcclDeviceTransport] = WeakSet()
-_registered: list[bool] = []
 
 
+@cache
 def _at_exit() -> None:
-    """Abort what is left at the end of this process, since destroying would wait for other ranks."""
-    if not _registered:
-        _registered.append(True)
-        atexit.register(_abort_all)
+    atexit.register(_abort_all)
 
 
 def _abort_all() -> None:
+    """Abort what is left at the end of this process, since destroying would wait for other ranks."""
     for wire in list(_alive):
         with suppress(Exception):
             wire.abort()

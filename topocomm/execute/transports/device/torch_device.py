@@ -105,9 +105,6 @@ class TorchDeviceTransport(DeviceTransport):
 
         return reduce
 
-    def check(self, peers: Sequence[int] = ()) -> None:
-        """Do nothing: torch's watchdog checks."""
-
     def abort(self) -> None:
         """As `DeviceTransport.abort`, where this torch can."""
         if self._open:
@@ -116,7 +113,6 @@ class TorchDeviceTransport(DeviceTransport):
                 end_aside(self._group.abort, self._rank, self._timeout_s)
 
     def close(self) -> None:
-        """As `DeviceTransport.close`."""
         if self._open:
             self._open = False
             end_aside(lambda: self._dist.destroy_process_group(self._group), self._rank, self._timeout_s)
