@@ -204,11 +204,9 @@ class Communicator:
         """
         self.session.enter()
         try:
-            if self.session.device_path is not None and self.session.device_path.in_flight is not None:
-                self.session.device_path.in_flight.wait()
-        except BaseException as error:
-            self.session.fail_with(error)
-            raise
+            with self.session.closing_on_error():
+                if self.session.device_path is not None and self.session.device_path.in_flight is not None:
+                    self.session.device_path.in_flight.wait()
         finally:
             self.session.leave()
 
@@ -222,15 +220,8 @@ class Communicator:
 
     def allgather_bytes(self, record: Buffer) -> list[Buffer]:
         """Every rank's record, in rank order: a small exchange of uint8 arrays of equal length, for set-up."""
-        self.session.enter()
-        self.session.recorder.begin(GATHER_TAG)
-        try:
+        with self.session.call(GATHER_TAG):
             notes = gather_notes(self.session.waiting, record.tobytes(), tag=GATHER_TAG, what="an exchange of records")
-        except BaseException as error:
-            self.session.fail_with(error)
-            raise
-        finally:
-            self.session.leave()
         return [np.frombuffer(note, np.uint8) for note in notes]
 
     def prepare(
@@ -272,13 +263,9 @@ class Communicator:
 
     def prepare_shift(self, messages: int = 1) -> Shift:
         """An exchange of so many messages with both neighbours, to rank + 1 and from rank - 1; collective."""
-        self.session.enter()
-        self.session.recorder.begin(AGREEMENT_TAG)
-        try:
+        with self.session.call(AGREEMENT_TAG):
             claim = {"call": f"shift {self.session.tags_taken} of {messages} messages"}
             agree(self.session, claim, "the preparation of a shift")
-        finally:
-            self.session.leave()
         shift = Shift(self.session, [self.session.next_tag("shift to the next rank") for _ in range(messages)])
         self._calls.prepared.add(shift)
         return shift
@@ -309,8 +296,8 @@ class Communicator:
             TopocommError: A color or key of some rank is no whole number; on all ranks.
         """
         record = split_record(color, key)
-        told = [note.view(np.int64).tolist() for note in self.allgather_bytes(record.view(np.uint8))]
-        members = split_members(self.rank, told, color)
+        records = [note.view(np.int64).tolist() for note in self.allgather_bytes(record.view(np.uint8))]
+        members = split_members(self.rank, records, color)
         number = self.session.next_subset()
         transport = self.session.transport.subset(members, number)
         return None if transport is None else self._subset(transport, members)
@@ -359,11 +346,8 @@ class Communicator:
         if self.session.device_path is not None:
             self.session.device_path.leave()
         number = self.session.recorder.begin(CLOSING_TAG)
-        try:
+        with self.session.closing_on_error():
             self.session.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
-        except BaseException as error:
-            self.session.fail_with(error)
-            raise
         if self.session.device_path is not None:
             self.session.device_path.close()
         note_close(self.session.transport)

@@ -7,7 +7,8 @@ number of the recorder, ends with `leave`, and reports an error by `fail_with`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from topocomm.errors import OperatorError, TopocommError
@@ -111,6 +112,25 @@ class Session:
         """End a call."""
         if self.refusal is BUSY:
             self.refusal = None
+
+    @contextmanager
+    def call(self, tag: int) -> Iterator[int]:
+        """Run what is inside as a call with this tag, of which it has the number; close where it raises."""
+        self.enter()
+        try:
+            with self.closing_on_error():
+                yield self.recorder.begin(tag)
+        finally:
+            self.leave()
+
+    @contextmanager
+    def closing_on_error(self) -> Iterator[None]:
+        """Call `fail_with` where what is inside raises."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail_with(error)
+            raise
 
     def fail_with(self, error: BaseException) -> None:
         """`fail`; raises RankFailedError instead if the transport's error means that ranks are gone."""

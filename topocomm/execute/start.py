@@ -123,12 +123,5 @@ def discover(comm: Communicator | MPI.Comm | None = None) -> Topology:
         with Communicator.from_mpi(comm) as made:
             return made.topology
     session = comm.session
-    session.enter()
-    session.recorder.begin(GATHER_TAG)
-    try:
+    with session.call(GATHER_TAG):
         return discover_job(session.waiting, hosts_of_ranks(session.waiting))
-    except BaseException as error:
-        session.fail_with(error)
-        raise
-    finally:
-        session.leave()

@@ -159,13 +159,10 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
     schedule = unrolled(plan.schedule)
     work = Work(plan, schedule, bound.operator, bound.layout, tag, session.rank, bound.value, bound.result, tensors)
     work = replace(work, arena=arena)
-    try:
+    with session.closing_on_error():
         if bound.structure.device is None:
             return PreparedCall(session, work, bound.structure, bound.local)
         return _prepare_on_device(session, work, request, bound, no_folds)
-    except BaseException as error:
-        session.fail_with(error)
-        raise
 
 
 def explained(session: Session, request: Request) -> Plan:
@@ -193,11 +190,8 @@ def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) ->
 
 def settle(session: Session, device: Device) -> None:
     """Choose the device path if it is not chosen yet; collective."""
-    try:
+    with session.closing_on_error():
         session.device_path = choose_device_path(session, device)
-    except BaseException as error:
-        session.fail_with(error)
-        raise
 
 
 def _device_folds(session: Session, request: Request, bound: Bound) -> tuple[str | None, str]:
@@ -228,11 +222,8 @@ def _prepare_on_device(session: Session, work: Work, request: Request, bound: Bo
 
 def agree(session: Session, claim: Mapping[str, str], what: str) -> None:
     """Close, and raise, where ranks claim different things. Every rank finds out, so nobody has to be told."""
-    try:
+    with session.closing_on_error():
         differ = disagreement(session.waiting, claim, what=what)
-    except BaseException as error:
-        session.fail_with(error)
-        raise
     if differ is not None:
         mismatch = MismatchError(f"rank {session.rank}: {differ}")
         session.fail(mismatch, tell=False)

@@ -32,8 +32,7 @@ class StagedCall(PreparedCall):
     def __init__(self, session: Session, work: Work, structure: Structure, local: LocalNodes | None) -> None:
         assert structure.device is not None, "made for values on devices"
         self._device = structure.device
-        names = structure.names
-        host = replace(structure, device=None, is_torch=False, is_cupy=False, rebuild=_identity, bare=False)
+        host = replace(structure, device=None, is_torch=False, is_cupy=False, rebuild=dict, bare=False)
         super().__init__(session, work, host, local)
         given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._given = structure
@@ -44,7 +43,6 @@ class StagedCall(PreparedCall):
         self._down, self._up = self._device.event(), self._device.event()
         self._copied = False
         """Whether a result's copy was begun, of which `_up` tells the end."""
-        assert names == host.names
         self.fast_path = None
         with self._device.current():
             load_together(
@@ -61,8 +59,8 @@ class StagedCall(PreparedCall):
         """As `PreparedCall`; the result is there for what comes later on the current stream."""
         fields, given = self._fit_tensors(x, out)
         self._fetch(fields)
-        made = super().__call__(self._sent.arrays if fields is not None else None, out=self._got.arrays)
-        return None if made is None else self._hand_over(given, out)
+        result = super().__call__(self._sent.arrays if fields is not None else None, out=self._got.arrays)
+        return None if result is None else self._hand_over(given, out)
 
     def repeat(self, x: Any, out: Any) -> Any:
         return self(x, out=out)
@@ -72,7 +70,7 @@ class StagedCall(PreparedCall):
         fields, given = self._fit_tensors(x, out)
         self._fetch(fields)
         handle = super().start(self._sent.arrays if fields is not None else None, out=self._got.arrays)
-        return StagedHandle(handle, lambda made: None if made is None else self._hand_over(given, out))
+        return StagedHandle(handle, lambda result: None if result is None else self._hand_over(given, out))
 
     def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
         session = self._session
@@ -129,21 +127,19 @@ class StagedHandle(Handle):
 
     def __init__(self, handle: Handle, hand_over: Callable[[Any], Any]) -> None:
         self._handle, self._hand_over = handle, hand_over
-        self._made: list[Any] = []
+        self._result: Any = None
         self.done = False
 
     def test(self) -> bool:
         if not self.done and self._handle.test():
-            self._made = [self._hand_over(self._handle.wait())]
-            self.done = True
+            self.wait()
         return self.done
 
     def wait(self, timeout_s: float | None = None) -> Any:
-        made = self._handle.wait(timeout_s)
         if not self.done:
-            self._made = [self._hand_over(made)]
+            self._result = self._hand_over(self._handle.wait(timeout_s))
             self.done = True
-        return self._made[0]
+        return self._result
 
 
 class _Pinned:
@@ -158,7 +154,3 @@ class _Pinned:
             memory = device.pinned(max(count * dtype.itemsize, ALIGNMENT_BYTES))
             self.tensors[name] = memory[: count * dtype.itemsize].view(dtype).view(shape)
         self.arrays = {name: as_array(tensor) for name, tensor in self.tensors.items()}
-
-
-def _identity(fields: Any) -> Any:
-    return dict(fields)

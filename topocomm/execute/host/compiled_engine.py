@@ -81,14 +81,7 @@ class CompiledEngine(CallEngine):
 
 
 class CompiledRun(Batch):
-    """An engine in C as it advances; as a batch, what it waits for.
-
-    Args:
-        shared: The memory.
-        native: The engine.
-        sizes: What it awaits.
-        outside: Its folds that are not compiled.
-    """
+    """An engine in C as it advances; as a batch, what it waits for. `outside` are its folds that are not compiled."""
 
     def __init__(
         self, shared: SharedMemory, native: _native.Engine, sizes: Sizes, outside: _OutsideFolds | None = None

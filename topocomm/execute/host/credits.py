@@ -17,14 +17,7 @@ CALLS_AHEAD = 2
 
 
 class Credits:
-    """One prepared call's credits on one rank.
-
-    Args:
-        transport: What carries them.
-        receivers: Ranks that this one sends to.
-        senders: Ranks that it receives from.
-        tag: Of the messages.
-    """
+    """One prepared call's credits on one rank, which sends to `receivers` and receives from `senders`."""
 
     def __init__(self, transport: Transport, receivers: Iterable[int], senders: Iterable[int], tag: int) -> None:
         coming = [Message(peer, ((index, 1),)) for index, peer in enumerate(sorted(receivers))]

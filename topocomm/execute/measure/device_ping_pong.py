@@ -117,8 +117,7 @@ class DevicePair:
     def _timed(self, groups: list[Callable[[Any], None]], count: int) -> float:
         two, transport = self._two.session, self._transport
         assert transport is not None, "groups are its own"
-        two.enter()
-        try:
+        with two.call(GATHER_TAG) as number:
             with self._device.current():
                 stream = self._device.stream()
                 began_ns = time.perf_counter_ns()
@@ -127,11 +126,5 @@ class DevicePair:
                         group(stream)
                 other = 1 - two.rank
                 end = StreamEnd(self._device, lambda: transport.check([other]), [Message(other, ())])
-            number = two.recorder.begin(GATHER_TAG)
             two.waiting.for_call(UnderWay(end, GATHER_TAG, number, WHAT))
-        except BaseException as error:
-            two.fail_with(error)
-            raise
-        finally:
-            two.leave()
         return (time.perf_counter_ns() - began_ns) / count / 1e3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from datetime import timedelta
@@ -17,7 +16,7 @@ from topocomm.execute.session import Session
 from topocomm.execute.setup.job_topology import discover_job, hosts_of_ranks, spread
 from topocomm.execute.setup.launchers import Launch, check_world, launched
 from topocomm.execute.setup.settings import Settings
-from topocomm.execute.transports.mpi import MpiTransport, load_mpi
+from topocomm.execute.transports.mpi import MpiTransport, completes, load_mpi
 from topocomm.execute.transports.threads import World
 from topocomm.execute.transports.torch_group import TorchGroupTransport, load_torch, process_group
 from topocomm.execute.transports.transport import FAILURE_TAG, Transport
@@ -53,7 +52,7 @@ def from_torch(group: Any, topology: Topology | None) -> Session:
     """Make the session of `Communicator.from_torch`."""
     group = process_group(group)
     if group.size() == 1:
-        return _assemble(World(1).transports()[0], topology)
+        return on_one_thread(topology)
     transport = TorchGroupTransport.of_group(group, Settings.from_environment().timeout_s)
     made = _assemble(transport, topology)
     _over_torch.add(made)
@@ -108,15 +107,11 @@ def _fail(error: BaseException) -> None:
 def _await_all(comm: MPI.Comm) -> None:
     """Wait until all ranks have come, since the next step blocks in MPI."""
     limit_s = Settings.from_environment().timeout_s
-    request = comm.Ibarrier()
-    until_s = time.monotonic() + limit_s
-    while not request.Test():
-        if time.monotonic() > until_s:
-            raise DeadlineError(
-                f"rank {comm.rank}: Communicator.from_mpi is collective, and not all of {comm.size} ranks have called "
-                f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
-            )
-        os.sched_yield()
+    if not completes(comm.Ibarrier(), time.monotonic() + limit_s):
+        raise DeadlineError(
+            f"rank {comm.rank}: Communicator.from_mpi is collective, and not all of {comm.size} ranks have called "
+            f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+        )
 
 
 def places_of(topology: Topology, size: int) -> tuple[str, ...]:

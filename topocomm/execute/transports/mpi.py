@@ -54,6 +54,15 @@ def library_name(mpi: Any) -> str:
     return " ".join(first.split())
 
 
+def completes(request: Any, until_s: float) -> bool:
+    """Return whether a request completes until then (`time.monotonic`)."""
+    while not request.Test():
+        if time.monotonic() > until_s:
+            return False
+        os.sched_yield()
+    return True
+
+
 def _done(request: Any) -> bool:
     """Return whether MPI no longer needs the memory of a request; true if its peer is gone."""
     try:
@@ -210,20 +219,21 @@ class MpiTransport(Transport):
             self.comm.Split(self._mpi.UNDEFINED)
             return None
         made = self.comm.Split(min(members), members.index(self.rank))
-        try:
-            return MpiTransport(made)
-        finally:
-            made.Free()
+        return self._of(made)
 
     def shrink(self, members: Sequence[int], number: int) -> MpiTransport:
         del number
         made = self.comm.Shrink()
         if made.size != len(members):
             raise RankFailedError(f"rank {self.rank}: another rank failed while the communicator shrank; shrink again")
+        return self._of(made)
+
+    @staticmethod
+    def _of(comm: Any) -> MpiTransport:
         try:
-            return MpiTransport(made)
+            return MpiTransport(comm)
         finally:
-            made.Free()
+            comm.Free()
 
     def failed(self) -> dict[int, str]:
         found = super().failed()
@@ -252,16 +262,10 @@ class MpiTransport(Transport):
     def all_leave(self, timeout_s: float) -> bool:
         if self._mpi.Is_finalized():
             return True
-        until_s = time.monotonic() + timeout_s
         try:
-            request = self._mpi.COMM_WORLD.Ibarrier()
-            while not request.Test():
-                if time.monotonic() > until_s:
-                    return False
-                os.sched_yield()
+            return completes(self._mpi.COMM_WORLD.Ibarrier(), time.monotonic() + timeout_s)
         except self._mpi.Exception:  # a rank is gone, and this MPI says so: its MPI_Finalize knows it too
             return True
-        return True
 
     def finish(self) -> None:
         if not self._mpi.Is_finalized():
@@ -277,10 +281,8 @@ class MpiTransport(Transport):
         until_s = time.monotonic() + timeout_s
         while self.size > 1 and self._barriers < CLOSING_BARRIERS:
             self._closing = self._closing or self.comm.Ibarrier()
-            while not self._closing.Test():
-                if time.monotonic() > until_s:
-                    return False
-                os.sched_yield()
+            if not completes(self._closing, until_s):
+                return False
             self._closing = None
             self._barriers += 1
             self._drop_notes()

@@ -76,12 +76,7 @@ def kernels_available() -> bool:
 
 
 class Segment(NamedTuple):
-    """One shared memory file.
-
-    Attributes:
-        number: Its number in the arena.
-        size_bytes: Its bytes.
-    """
+    """One shared memory file, by its number in the arena."""
 
     number: int
     size_bytes: int
@@ -141,7 +136,7 @@ class SharedArena:
         """The next bytes of this arena, zeroed, and their segment; all ranks take the same sizes in turn.
 
         Args:
-            waiting: The communicator's way to wait; where the segment is full all ranks open another one.
+            waiting: How to wait for the others; where the segment is full all ranks open another one.
             size_bytes: The same on all ranks.
             hosts: The host of every rank, by number.
 
@@ -174,15 +169,15 @@ def open_shared(arena: SharedArena, waiting: Waiting, size_bytes: int, hosts: tu
 
     Args:
         arena: Where they are taken from.
-        waiting: The communicator's way to wait.
+        waiting: How to wait for the others.
         size_bytes: Of one memory, on the host that needs most.
         hosts: The host of every rank, by number.
     """
     rank = waiting.transport.rank
     ranks = [peer for peer, host in enumerate(hosts) if host == hosts[rank]]
     most_ranks = max(map(hosts.count, hosts))
-    found = arena.take(waiting, most_ranks * COUNTER_BYTES + 2 * size_bytes, hosts)
-    return None if found is None else SharedMemory(found[0], rank, ranks, waiting.transport.cores, found[1])
+    taken = arena.take(waiting, most_ranks * COUNTER_BYTES + 2 * size_bytes, hosts)
+    return None if taken is None else SharedMemory(taken[0], rank, ranks, waiting.transport.cores, taken[1])
 
 
 def _create(size_bytes: int) -> int | None:
