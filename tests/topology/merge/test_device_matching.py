@@ -147,8 +147,8 @@ def test_nothing_in_common_is_refused():
     cpu = capture("b", [Device("cpu0", "cpu"), Device("eth0", "nic")], source="sysfs")
     with pytest.raises(TopologyError, match="they have no device in common"):
         combine([capture("a", gpus(2)), cpu])
-    joined = match_devices(cpu, capture("a", [*gpus(2), Device("NIC0", "nic", name="eth0")]))
-    assert joined.ids == {"NIC0": "eth0"}
+    ids, _ = match_devices(cpu, capture("a", [*gpus(2), Device("NIC0", "nic", name="eth0")]))
+    assert ids == {"NIC0": "eth0"}
 
 
 def test_clusters_and_nothing_are_refused():

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from topocomm.topology.inference.cpu_lists import number_ranges
 from topocomm.topology.inference.nccl_paths import is_port
 from topocomm.topology.model import Device, Link, Topology
 
@@ -57,20 +58,13 @@ def named(device: Device) -> str:
 
 def ranges(names: Iterable[str]) -> str:
     """Join names and draw their numbers together: GPU/0 GPU/1 GPU/2 GPU/5 is `GPU/0-2,5`."""
-    runs_of: dict[str, list[list[int]]] = {}
+    numbers_of: dict[str, list[int]] = {}
     for name in names:
         split = re.fullmatch(r"(.*?)(\d{1,9})", name)
-        runs = runs_of.setdefault(split[1] if split else name, [])
-        if split is None:
-            continue
-        number = int(split[2])
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(
-        prefix + ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) for prefix, runs in runs_of.items()
-    )
+        numbers = numbers_of.setdefault(split[1] if split else name, [])
+        if split:
+            numbers.append(int(split[2]))
+    return ", ".join(prefix + number_ranges(numbers) for prefix, numbers in numbers_of.items())
 
 
 def listed(devices: Sequence[Device]) -> str:

@@ -17,13 +17,18 @@ Core = frozenset[int]
 
 
 def cpu_ranges(cpus: Collection[int]) -> str:
-    """Return a CPU list in the kernel's form: [0, 1, 2, 8] is `0-2,8`."""
+    """Return a CPU list in the kernel's form: [0, 2, 1, 8] is `0-2,8`."""
+    return number_ranges(sorted(cpus))
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return the numbers in their order, those that follow each other as ranges: [5, 0, 1, 2] is `5,0-2`."""
     runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
         else:
-            runs.append([cpu, cpu])
+            runs.append([number, number])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 

@@ -72,7 +72,8 @@ class _Groups:
             groups = self._by_code(groups, limit)
             self.at.append(groups)
         self.at[NODE] = self._by_place(groups)
-        named = {group: self._numbers(group) for group in self.at[NODE]}
+        numas = {d.id: d.numa for d in devices if d.numa is not None}
+        named = {group: {numas[name] for name in group if name in numas} for group in self.at[NODE]}
         self.number: dict[Group, int | str] = {
             group: next(iter(numbers))
             for group, numbers in named.items()
@@ -99,31 +100,20 @@ class _Groups:
 
     def _by_place(self, groups: list[Group]) -> list[Group]:
         """Unite groups without a code between them by the NUMA number or CPU list of two of their devices."""
-
-        def place(name: str) -> object:
-            device = self.by_id[name]
-            return device.numa if device.numa is not None else device.cpu_affinity
-
+        place = {d.id: d.numa if d.numa is not None else d.cpu_affinity for d in self.by_id.values()}
         for a, b in combinations(self.by_id, 2):
-            if (a, b) in self.level or place(a) is None or place(a) != place(b):
+            if (a, b) in self.level or place[a] is None or place[a] != place[b]:
                 continue
             one, other = (next(g for g in groups if name in g) for name in (a, b))
             if one != other and SYS not in self._between(one, other):
                 groups = merge_groups(groups, [(a, b)])
         return groups
 
-    def _numbers(self, group: Group) -> set[int | str]:
-        return {numa for name in group if (numa := self.by_id[name].numa) is not None}
-
     def parts(self, group: Group, level: int) -> list[Group]:
         """Return the groups of a level inside a group of a higher one; below PIX single devices."""
         if level < PIX:
             return [(name,) for name in group]
         return [part for part in self.at[level] if part[0] in group]
-
-    def meeting_level(self, group: Group) -> int:
-        """Return the lowest level at which the group is one."""
-        return next(level for level in range(NODE + 1) if len(self.parts(group, level)) == 1)
 
     def with_numa(self, device: Device) -> Device:
         """Return the device; a NIC with the NUMA number of its group."""
@@ -139,15 +129,14 @@ class _Groups:
             names = [name for group in self.unsettled for name in group if self.by_id[name].numa is not None]
             warnings.append(f"{group_words(names)}: NUMA affinity contradicts the pair codes, which are followed")
         codes = ("PIX", "PXB", "PHB", "NODE", "SYS")
-        wrong = [f"{a}-{b} {codes[level]}" for (a, b), level in self.level.items() if self._meet(a, b) != level]
+        wrong = []
+        for (a, b), level in self.level.items():
+            common = (at for at in range(SYS) if any(a in group and b in group for group in self.at[at]))
+            if next(common, SYS) != level:
+                wrong.append(f"{a}-{b} {codes[level]}")
         if wrong:
             warnings.append(f"the pair codes are no tree: {group_words(wrong)} meet elsewhere in it")
         return warnings
-
-    def _meet(self, a: str, b: str) -> int:
-        """The lowest level at which two devices are in one group."""
-        together = (level for level in range(SYS) if any(a in group and b in group for group in self.at[level]))
-        return next(together, SYS)
 
 
 class _Tree:
@@ -164,24 +153,21 @@ class _Tree:
             child, height_us = self._add(group, self.groups.number.get(group))
             if root is not None:
                 kind = self.pcie if child in self.groups.by_id else self.smp
-                self._join(child, root, kind, _HEIGHT_US[SYS] - height_us)
+                self.links += both_ways(child, root, kind, latency_us=round(_HEIGHT_US[SYS] - height_us, 6))
 
     def _add(self, group: Group, numa: int | str | None = None) -> tuple[str, float]:
         """The device of the group and its height above the endpoints in microseconds."""
         if len(group) == 1 and numa is None:
             return group[0], 0.0
-        level = self.groups.meeting_level(group)
+        level = next(level for level in range(NODE + 1) if len(self.groups.parts(group, level)) == 1)
         if numa is not None:  # a NUMA node is never below its host bridge
             level = max(level, PHB)
         prefix, kind, name = _SHAPES[NODE if numa is not None else level]
         node = self._new(prefix, kind, name, numa)
         for part in self.groups.parts(group, level - 1):
             child, height_us = self._add(part)
-            self._join(child, node, self.pcie, _HEIGHT_US[level] - height_us)
+            self.links += both_ways(child, node, self.pcie, latency_us=round(_HEIGHT_US[level] - height_us, 6))
         return node, _HEIGHT_US[level]
-
-    def _join(self, child: str, parent: str, kind: str, latency_us: float) -> None:
-        self.links += both_ways(child, parent, kind, latency_us=round(latency_us, 6))
 
     def _new(self, prefix: str, kind: DeviceKind, name: str | None, numa: int | str | None) -> str:
         """Add a forwarding device with a free id: `numa3` for a numbered NUMA node, else `pcie0`, `pcie1`, ..."""
@@ -195,17 +181,15 @@ class _Tree:
 
 def merge_groups(groups: Sequence[Group], pairs: Iterable[PairKey]) -> list[Group]:
     """Unite groups that a pair connects; members and groups keep their order."""
-    home = {name: list(group) for group in groups for name in group}
-    order = {name: i for i, name in enumerate(home)}
+    home: dict[str, list[str]] = {}
     for group in groups:
-        for name in group:
-            home[name] = home[group[0]]
+        members = list(group)
+        home |= dict.fromkeys(group, members)
+    order = {name: i for i, name in enumerate(home)}
     for a, b in pairs:
         if home[a] is not home[b]:
-            joined = home[b]
-            home[a] += joined
-            for name in joined:
-                home[name] = home[a]
+            home[a] += home[b]
+            home |= dict.fromkeys(home[b], home[a])
     united = {id(group): group for group in home.values()}
     return sorted((tuple(sorted(group, key=order.__getitem__)) for group in united.values()), key=lambda g: order[g[0]])
 

@@ -105,8 +105,10 @@ class _Paths:
         self.fabric: dict[str, dict[str, list[Link]]] = defaultdict(lambda: defaultdict(list))
         self.pcie_links: dict[str, list[Link]] = defaultdict(list)
         links_in = Counter[str]()
+        # NVLink to a processor (POWER9) is a path through it, not to another GPU.
+        processors = {d.id for d in topology.devices if d.kind in ("numa", "host", "cpu")}
         for link in topology.links:
-            if link.kind in _FABRICS and not self._is_root(link.src) and not self._is_root(link.dst):
+            if link.kind in _FABRICS and processors.isdisjoint(link[:2]):
                 self.fabric[link.src][link.dst].append(link)
             else:
                 self.pcie_links[link.src].append(link)
@@ -120,10 +122,6 @@ class _Paths:
         """Return the pair with its figures."""
         fabric_pair = self._over_fabric(a, b) if a in self.fabric and b in self.fabric else None
         return fabric_pair or self._over_pcie(a, b)
-
-    def _is_root(self, device: str) -> bool:
-        """Whether the device is a processor; NVLink to one (POWER9) is a path through it, not to another GPU."""
-        return self.devices[device].kind in ("numa", "host", "cpu")
 
     def _over_fabric(self, a: str, b: str) -> Pair | None:
         """Direct links, else the sum over common switches; of two ends the one with fewer links counts."""
@@ -140,19 +138,26 @@ class _Paths:
             return None
         paths = [[_bundle(from_a[switch]), _bundle(from_b[switch])] for switch in common]
         narrow = [min(path, key=_rate_or_none) for path in paths]
-        lanes = _total([_least([ends.lanes for ends in path]) for path in paths])
-        latency = _total([ends.figures.latency_us for ends in paths[0]])
+        bonds = [(a.lanes, b.lanes) for a, b in paths]
+        lanes = _total([None if None in bond else min(bond) for bond in bonds])  # type: ignore[type-var]
         every = [ends.figures for path in paths for ends in path]
         figures = _Figures(
             _total([ends.figures.gb_per_s for ends in narrow]),
-            latency,
+            _total([ends.figures.latency_us for ends in paths[0]]),
             max(f.gb_per_s_doubt for f in every),
             max(f.latency_us_doubt for f in every),
         )
         return _pair(a, b, _fabric_code(from_a[common[0]][0].kind, lanes), figures)
 
     def _over_pcie(self, a: str, b: str) -> Pair:
-        label = self._best(a, b)
+        last = self.only_link.get(b)
+        if last is None or a == b:
+            label = self._search(a).get(b)
+        elif last.src != a and last.src in self.ends:
+            label = None
+        else:
+            before = self._search(a).get(last.src)
+            label = before and self._further(before, last, 0)
         if label is None:
             return Pair(a, b, None)
         level, figures = label.level, label.figures
@@ -161,15 +166,6 @@ class _Paths:
         if level == PHB and label.over_numa and (figures.latency_us or 0.0) > _NODE_FROM_US:
             level = NODE
         return _pair(a, b, _CODES[PHB if level == NODE and self.wording == "nccl" else level], figures)
-
-    def _best(self, a: str, b: str) -> _Label | None:
-        last = self.only_link.get(b)
-        if last is None or a == b:
-            return self._search(a).get(b)
-        if last.src != a and last.src in self.ends:
-            return None
-        label = self._search(a).get(last.src)
-        return None if label is None else self._further(label, last, 0)
 
     def _search(self, source: str) -> dict[str, _Label]:
         """The best path to every other device, save to those with one link in."""
@@ -274,8 +270,3 @@ def _total(figures: Sequence[float | None]) -> float | None:
     """The sum; None where a figure is unknown."""
     known = [figure for figure in figures if figure is not None]
     return sum(known) if len(known) == len(figures) else None
-
-
-def _least(figures: Sequence[float | None]) -> float | None:
-    known = [figure for figure in figures if figure is not None]
-    return min(known) if known and len(known) == len(figures) else None

@@ -87,13 +87,14 @@ def check_size(name: str, gpus: int, nics: int, numas: int = 0) -> None:
 def pci_pairs(gpus: Sequence[Leaf], nics: Sequence[Leaf], known: Mapping[tuple[str, str], Pair]) -> tuple[Pair, ...]:
     """Return every GPU-GPU and GPU-NIC pair; `known` has those with a better path than PCIe."""
     ends = [*combinations(gpus, 2), *((gpu, nic) for gpu in gpus for nic in nics)]
-    return tuple(known.get((a.device.id, b.device.id)) or _pcie_pair(a, b) for a, b in ends)
+    named = (((a.device.id, b.device.id), path_code(a, b)) for a, b in ends)
+    return tuple(known.get(pair) or coded_pair(pair, code) for pair, code in named)
 
 
-def _pcie_pair(a: Leaf, b: Leaf) -> Pair:
-    code = path_code(a, b)
+def coded_pair(pair: tuple[str, str], code: str | None) -> Pair:
+    """Return the pair with the latency that plans assume for its PCIe code."""
     latency_us = PATH_LATENCY_US.get(code or "")
-    return Pair(a.device.id, b.device.id, code, None, latency_us, None, None if latency_us is None else "assumed")
+    return Pair(*pair, code, None, latency_us, None, None if latency_us is None else "assumed")
 
 
 def pci_graph(leaves: Sequence[Leaf], numas: Sequence[Device]) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
@@ -106,8 +107,7 @@ def pci_graph(leaves: Sequence[Leaf], numas: Sequence[Device]) -> tuple[tuple[De
         leaves: GPUs and NICs.
         numas: The NUMA nodes that places of leaves index; they are linked, but not among the devices returned.
     """
-    tree = _Tree(numas)
-    tree.build(leaves)
+    tree = _Tree(numas, leaves)
     return tuple(tree.devices), tuple(tree.links)
 
 
@@ -128,22 +128,19 @@ class _Added(NamedTuple):
 
 
 class _Tree:
-    def __init__(self, numas: Sequence[Device]) -> None:
-        self.numas = numas
+    def __init__(self, numas: Sequence[Device], leaves: Sequence[Leaf]) -> None:
         self.devices: list[Device] = []
         self.links: list[Link] = []
         self.used = Counter[str]()
-
-    def build(self, leaves: Sequence[Leaf]) -> None:
-        tops = [_Node() for _ in self.numas]
+        tops = [_Node() for _ in numas]
         unplaced = _Node()
         for leaf in leaves:
             node = tops[next(iter(leaf.places))] if len(leaf.places) == 1 else unplaced
             for depth, bridge in enumerate(leaf.path):
                 node = node.children.setdefault(id(bridge), _Node(bridge, is_host=depth == 0))
             node.children[id(leaf)] = _Node(leaf=leaf)
-        self.host = next((leaf.device.host for leaf in leaves), self.numas[0].host if self.numas else "host0")
-        added = [self._add_numa(device, top) for device, top in zip(self.numas, tops, strict=True)]
+        self.host = next((leaf.device.host for leaf in leaves), numas[0].host if numas else "host0")
+        added = [self._add_numa(device, top) for device, top in zip(numas, tops, strict=True)]
         loose = [self._add(child) for child in unplaced.children.values()]
         if len(added) + len(loose) > 1 or (loose and not added):
             root = self._new("host", "host", None)
@@ -167,7 +164,8 @@ class _Tree:
         own = node.bridge.gb_per_s if node.bridge else None
         added = [self._add(child) for child in node.children.values()]
         if len(added) == 1:
-            return added[0]._replace(gb_per_s=_slower(added[0].gb_per_s, own))
+            rates = [rate for rate in (added[0].gb_per_s, own) if rate is not None]
+            return added[0]._replace(gb_per_s=min(rates, default=None))
         prefix, name = ("bridge", "PCIe host bridge") if node.is_host else ("pcie", "PCIe switch")
         new = self._new(prefix, "switch", name, node.bridge.bus_id if node.bridge else None)
         least_us = PHB_US if node.is_host else PIX_US
@@ -184,7 +182,3 @@ class _Tree:
         self.devices.append(Device(f"{prefix}{self.used[prefix]}", kind, self.host, name, bus_id=bus_id))
         self.used[prefix] += 1
         return self.devices[-1].id
-
-
-def _slower(a: float | None, b: float | None) -> float | None:
-    return min((rate for rate in (a, b) if rate is not None), default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 from topocomm.topology.inference.host_tree import PairKey, group_words
@@ -27,60 +28,52 @@ class JoinedLinks(NamedTuple):
 
 def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: Mapping[PairKey, Pair]) -> JoinedLinks:
     """Join the links of a machine's captures; pairs get the rates that a capture read."""
-    tree = _Tree(sources, devices)
+    tree_devices, tree_links, warnings = _tree(sources, devices)
     fabric = _Fabric(sources, devices, dict(pairs))
-    switches, links = fabric.build({device.id for device in (*devices, *tree.devices)})
+    switches, links = fabric.build({device.id for device in (*devices, *tree_devices)})
     links = fabric.rated(links)
     return JoinedLinks(
-        devices=(*tree.devices, *switches),
-        links=(*links, *tree.links),
+        devices=(*tree_devices, *switches),
+        links=(*links, *tree_links),
         pairs=fabric.rated_pairs(),
-        warnings=[*tree.warnings, *fabric.warnings],
+        warnings=[*warnings, *fabric.warnings],
         rates_read=fabric.rates_read(links),
     )
 
 
-class _Tree:
-    """The tree of one capture, with the figures of slots from all.
+def _tree(sources: Sequence[LinkSource], devices: Sequence[Device]) -> tuple[tuple[Device, ...], list[Link], list[str]]:
+    """The tree of one capture, with the figures of slots from all: forwarding devices, links, warnings.
 
     A tree that joins all GPUs and NICs with their addresses is preferred to one made of codes, which knows no bridges;
     then the tree of most devices; then the one of most figures.
     """
-
-    def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device]) -> None:
-        self.sources = sources
-        self.clashes = Clashes()
-        gpus = {device.id for device in devices if device.kind == "gpu"}
-        nics = {device.id for device in devices if device.kind == "nic"}
-        without_nics = not any(nics & source.covered for source in sources)
-        self.base = max(
-            sources,
-            key=lambda s: (
-                gpus <= (known := s.covered & s.addressed) and (without_nics or bool(nics & known)),
-                len(s.covered),
-                sum(link.gb_per_s is not None for link in s.tree),
-            ),
-        )
-        links = [self._slot(link, self.base) for link in self.base.tree]
-        ends = {device.id: device for device in devices if device.id in self.base.covered}
-        self.devices, self.links = with_numa_nodes(self.base.tree_devices, links, ends)
-        missing = [device.id for device in devices if device.id not in self.base.covered]
-        self.warnings = self.clashes.texts()
-        if self.base.covered and missing:
-            words = f"{group_words(missing)}: not in the tree of {label(self.base.topology)}"
-            self.warnings.append(f"{words}; no PCIe links")
-
-    def _slot(self, link: Link, base: LinkSource) -> Link:
-        """The link of a GPU or NIC to its slot, with the figures of other captures."""
+    gpus, nics = ({device.id for device in devices if device.kind == kind} for kind in ("gpu", "nic"))
+    without_nics = not any(nics & source.covered for source in sources)
+    base = max(
+        sources,
+        key=lambda s: (
+            gpus <= (known := s.covered & s.addressed) and (without_nics or bool(nics & known)),
+            len(s.covered),
+            sum(link.gb_per_s is not None for link in s.tree),
+        ),
+    )
+    clashes = Clashes()
+    links = []
+    for link in base.tree:
         ends = [end for end in link[:2] if end in base.covered]
-        if len(ends) != 1 or link.kind != "pcie":
-            return link
-        for source in self.sources:
-            slots = source.slots.get(ends[0], ())
-            if source is not base and len(slots) == 1:
-                link, words = better_figures(link, slots[0]._replace(latency_us=None))
-                self.clashes.add(base.topology, source.topology, (f"PCIe link of {ends[0]} {w}" for w in words))
-        return link
+        if len(ends) == 1 and link.kind == "pcie":  # of a GPU or NIC to its slot
+            for source in sources:
+                slots = source.slots.get(ends[0], ())
+                if source is not base and len(slots) == 1:
+                    link, words = better_figures(link, slots[0]._replace(latency_us=None))
+                    clashes.add(base.topology, source.topology, (f"PCIe link of {ends[0]} {w}" for w in words))
+        links.append(link)
+    covered = {device.id: device for device in devices if device.id in base.covered}
+    missing = [device.id for device in devices if device.id not in base.covered]
+    warnings = clashes.texts()
+    if base.covered and missing:
+        warnings.append(f"{group_words(missing)}: not in the tree of {label(base.topology)}; no PCIe links")
+    return *with_numa_nodes(base.tree_devices, links, covered), warnings
 
 
 _REMOTE = "nvidia-smi nvlink -R"
@@ -272,9 +265,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    number = 0
-    wanted = name
-    while wanted in taken:
-        wanted, number = f"nvswitch{number}", number + 1
-    taken.add(wanted)
-    return wanted
+    names = chain([name], (f"nvswitch{number}" for number in count()))
+    taken.add(free := next(new for new in names if new not in taken))
+    return free

@@ -25,13 +25,14 @@ def with_numa_nodes(devices: Sequence[Device], links: Sequence[Link], ends: Mapp
     if any(d.kind == "numa" for d in devices) or not all(isinstance(gpu.numa, int) for gpu in gpus) or not links:
         return same
     tree = _NumaTree(devices, links, ends)
-    return tree.build() if tree.is_divisible() else same
+    return tree.build() if all(len(tree.numas(name)) <= 1 for _, name in tree.parts) else same
 
 
 class _NumaTree:
     def __init__(self, devices: Sequence[Device], links: Sequence[Link], ends: Mapping[str, Device]) -> None:
         self.devices = {device.id: device for device in devices}
         self.ends = ends
+        self.host = next((end.host for end in ends.values()), "host0")
         self.links = list(links)
         self.down: dict[str, list[Link]] = defaultdict(list)
         for link in links:  # readers write the link upwards first
@@ -43,48 +44,41 @@ class _NumaTree:
         for root in self.roots:
             self._part(None, root)
 
-    def _numas(self, name: str) -> set[int]:
-        """NUMA numbers of the GPUs at and below a device."""
+    def numas(self, name: str) -> set[int]:
+        """Return NUMA numbers of the GPUs at and below a device."""
         end = self.ends.get(name)
         own = {end.numa} if end is not None and end.kind == "gpu" and isinstance(end.numa, int) else set()
-        return own.union(*(self._numas(link.src) for link in self.down[name]))
+        return own.union(*(self.numas(link.src) for link in self.down[name]))
 
     def _part(self, up: Link | None, name: str) -> None:
         """Add a device as a part; take the host, and host bridges above several nodes, apart."""
         device = self.devices.get(name)
         bridge = device is not None and "host bridge" in (device.name or "")
-        if (device is not None and device.kind == "host") or (bridge and len(self._numas(name)) > 1):
+        if (device is not None and device.kind == "host") or (bridge and len(self.numas(name)) > 1):
             for link in self.down[name]:
                 self._part(link, link.src)
         else:
             self.parts.append((up, name))
 
-    def is_divisible(self) -> bool:
-        """Return whether every part has GPUs of one node at most."""
-        return all(len(self._numas(name)) <= 1 for _, name in self.parts)
-
     def build(self) -> Tree:
         """Return parts below their nodes, nodes and other parts below the host, where there are several."""
-        numbers = sorted({numa for _, name in self.parts for numa in self._numas(name)})
-        nodes = {numa: Device(f"numa{numa}", "numa", self._host(), numa=numa) for numa in numbers}
-        loose = [(up, name) for up, name in self.parts if not self._numas(name)]
+        numbers = sorted({numa for _, name in self.parts for numa in self.numas(name)})
+        nodes = {numa: Device(f"numa{numa}", "numa", self.host, numa=numa) for numa in numbers}
+        loose = [(up, name) for up, name in self.parts if not self.numas(name)]
         inner = {name for _, part in self.parts for name in self._inside(part)}
         links = [link for link in self.links if link.src in inner and link.dst in inner]
         for up, name in self.parts:
-            if numas := self._numas(name):
+            if numas := self.numas(name):
                 links += self._join(up, name, nodes[numas.pop()].id, NODE_US)
         kept = [device for device in self.devices.values() if device.id in inner]
         if len(nodes) + len(loose) > 1:
-            host = next((d for d in self.devices.values() if d.kind == "host"), Device("host0", "host", self._host()))
+            host = next((d for d in self.devices.values() if d.kind == "host"), Device("host0", "host", self.host))
             for node in nodes.values():
                 links += both_ways(node.id, host.id, "smp", latency_us=round(SYS_US - NODE_US, 6))
             for up, name in loose:
                 links += self._join(up, name, host.id, SYS_US)
             kept.append(host)
         return (*nodes.values(), *kept), links
-
-    def _host(self) -> str:
-        return next(iter(self.ends.values())).host
 
     def _inside(self, name: str) -> set[str]:
         return {name}.union(*(self._inside(link.src) for link in self.down[name]))

@@ -22,8 +22,6 @@ RANK: dict[FigureSource | None, int] = {"measured": 4, "read": 3, "table": 2, "a
 _FABRIC_KINDS = ("nvlink", "xgmi")
 
 Figured = TypeVar("Figured", Link, Pair)
-Lanes = dict[PairKey, Link]
-"""The fabric by (GPU or `SWITCH`, GPU or `SWITCH`): the sum of the links of one direction."""
 
 
 def better_figures(first: Figured, second: Figured) -> tuple[Figured, list[str]]:
@@ -70,8 +68,9 @@ class LinkSource:
         self.facts = renamed(topology.facts, ids)
         fabric = [link for link in topology.links if self._is_fabric(link)]
         self.fabric = [self._mapped(link) for link in fabric]
-        self.tree = [self._mapped(link) for link in topology.links if not self._is_fabric(link)]
-        ends = {end for link in topology.links if not self._is_fabric(link) for end in link[:2]}
+        tree = [link for link in topology.links if not self._is_fabric(link)]
+        self.tree = [self._mapped(link) for link in tree]
+        ends = {end for link in tree for end in link[:2]}
         switches = {end for link in fabric for end in link[:2]} - ends
         others = [device for device in topology.devices if device.id not in ids]
         self.switches = tuple(d for d in others if d.kind == "switch" and d.id in switches)
@@ -104,9 +103,9 @@ class LinkSource:
         return slots
 
     @cached_property
-    def lanes(self) -> Lanes:
-        """The fabric by pair."""
-        lanes: Lanes = {}
+    def lanes(self) -> dict[PairKey, Link]:
+        """The fabric by (GPU or `SWITCH`, GPU or `SWITCH`): the sum of the links of one direction."""
+        lanes: dict[PairKey, Link] = {}
         switches = {device.id for device in self.switches}
         for link in self.fabric:
             key = (SWITCH if link.src in switches else link.src, SWITCH if link.dst in switches else link.dst)

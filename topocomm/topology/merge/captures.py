@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 from topocomm.errors import TopologyError
@@ -23,6 +24,7 @@ __all__ = ["combine", "same_host"]
 
 _FABRIC = re.compile(r"(NV|XGMI)\d*")
 _SHOW_FABRIC = ("nvidia-smi topo -m", "rocm-smi", "amd-smi")
+"""Tools that show NVLink and xGMI; `nvidia-smi topo -mp` and others show PCIe paths only."""
 _PRINT_CODES = ("nvidia-smi", "rocm-smi", "amd-smi")
 _RATE_WARNINGS = ("GB/s each assumed", "GB/s of NVLink unknown")
 """Parts of readers' warnings that do not apply once a capture has read the rates."""
@@ -94,13 +96,13 @@ class _Machine:
         known = self._so_far()
         ids: dict[str, str] = {}
         if known is not None:
-            joined = match_devices(known, topology)
-            ids = joined.ids
-            self._report(joined.warnings)
+            ids, warnings = match_devices(known, topology)
+            self._report(warnings)
         for device in topology.devices:
             if device.kind in ("gpu", "nic"):
                 if device.id not in ids:
-                    ids[device.id] = _free_id(device.id, self.devices)
+                    names = chain([device.id], (f"{device.id}.{number}" for number in count(2)))
+                    ids[device.id] = next(name for name in names if name not in self.devices)
                 self._add_device(device._replace(id=ids[device.id]), topology)
         self.captures.append((topology, ids))
         self._add_pairs(topology, ids)
@@ -165,15 +167,6 @@ class _Machine:
         self._report(clashes.texts())
 
 
-def _free_id(name: str, taken: Mapping[str, object]) -> str:
-    """The id, with a number appended where another device has it."""
-    number = 2
-    wanted = name
-    while wanted in taken:
-        wanted, number = f"{name}.{number}", number + 1
-    return wanted
-
-
 def _code(first: tuple[Pair, Topology], second: tuple[Pair, Topology]) -> tuple[str | None, Topology, bool]:
     """The code to keep of two of a pair, its capture, and whether the codes contradict each other."""
     (kept, owner), (pair, other) = first, second
@@ -184,15 +177,11 @@ def _code(first: tuple[Pair, Topology], second: tuple[Pair, Topology]) -> tuple[
     for (a, by_a), (b, by_b) in ((first, second), (second, first)):
         code, rest = a.code or "", b.code or ""
         if _FABRIC.fullmatch(code) and not _FABRIC.fullmatch(rest):
-            return code, by_a, rest != "PCIE" and _shows_fabric(by_b)
+            shown = by_b.source.startswith(_SHOW_FABRIC) and not any("topo -mp" in text for text in by_b.warnings)
+            return code, by_a, rest != "PCIE" and shown
         if rest == "XGMI" and code.startswith("XGMI"):
             return code, by_a, False
         if rest == "PCIE" and not _FABRIC.fullmatch(code):
             return code, by_a, False
-    printed = [any(by.source.startswith(tool) for tool in _PRINT_CODES) for by in (owner, other)]
+    printed = [by.source.startswith(_PRINT_CODES) for by in (owner, other)]
     return (pair.code, other, True) if printed == [False, True] else (kept.code, owner, True)
-
-
-def _shows_fabric(topology: Topology) -> bool:
-    """Whether the tool shows NVLink and xGMI; `nvidia-smi topo -mp` and others show PCIe paths only."""
-    return topology.source.startswith(_SHOW_FABRIC) and not any("topo -mp" in text for text in topology.warnings)

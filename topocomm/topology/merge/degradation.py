@@ -43,9 +43,13 @@ def _links(topology: Topology, name: str) -> list[tuple[str, str]]:
     one_way = _ends(topology, name, ONE_WAY)
     ends = one_way or _ends(topology, name, BOTH_WAYS)
     if ends is None:
+        ids = [device.id for device in topology.devices]
+        words = [word.strip() for word in name.split(ONE_WAY if ONE_WAY in name else BOTH_WAYS)]
+        near = dict.fromkeys(match for word in words for match in get_close_matches(word, ids, 3, 0.4))
+        near_words = f"near it: {', '.join(near)}" if near else f"devices are {', '.join(ids[:8])}, ..."
         raise TopologyError(
             f"without {name!r}: neither a device of topology {topology.name!r} nor two of them as A-B or A->B; "
-            f"{_nearest(topology, name)}"
+            f"{near_words}"
         )
     named = [pair for pair in ([ends] if one_way else [ends, ends[::-1]]) if pair in joined]
     if not named:
@@ -64,12 +68,3 @@ def _ends(topology: Topology, name: str, mark: str) -> tuple[str, str] | None:
             return a, b
         at = name.find(mark, at + 1)
     return None
-
-
-def _nearest(topology: Topology, name: str) -> str:
-    """Devices with an id near the name, or near one of its ends."""
-    ids = [device.id for device in topology.devices]
-    mark = ONE_WAY if ONE_WAY in name else BOTH_WAYS
-    words = [word.strip() for word in name.split(mark)] if mark in name else [name]
-    near = [match for word in words for match in get_close_matches(word, ids, 3, 0.4)]
-    return f"near it: {', '.join(dict.fromkeys(near))}" if near else f"devices are {', '.join(ids[:8])}, ..."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import group_words
@@ -17,13 +16,6 @@ UNNAMED_HOST = "host0"
 _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9a-f]{1,13}", re.IGNORECASE)
 _BARE_NIC = re.compile(r"NIC\d+")
-
-
-class Matches(NamedTuple):
-    """Id in the first capture by id in the other, for GPUs and NICs that both have; and warnings."""
-
-    ids: dict[str, str]
-    warnings: tuple[str, ...]
 
 
 def bus_key(text: str | None) -> str | None:
@@ -84,8 +76,11 @@ def host_name(topology: Topology) -> str:
     return hosts.pop()
 
 
-def match_devices(first: Topology, other: Topology) -> Matches:
-    """Match the devices of two captures: GPUs by UUID, PCI address or number, NICs by name or address.
+def match_devices(first: Topology, other: Topology) -> tuple[dict[str, str], list[str]]:
+    """Match the GPUs (by UUID, PCI address or number) and NICs (by name or address) of two captures.
+
+    Returns:
+        Id in the first capture by id in the other, for devices that both have; and warnings.
 
     Raises:
         TopologyError: The two cannot be of one machine; says why and what to do.
@@ -95,7 +90,7 @@ def match_devices(first: Topology, other: Topology) -> Matches:
     ids |= _match_nics(first, other, ids, warnings)
     if not ids:
         raise _refusal(first, other, "they have no device in common")
-    return Matches(ids, tuple(warnings))
+    return ids, warnings
 
 
 def _refusal(first: Topology, other: Topology, why: str) -> TopologyError:
@@ -136,8 +131,7 @@ def _match_gpus(first: Topology, other: Topology, warnings: list[str]) -> dict[s
 
 def _uuid_of(topology: Topology) -> Callable[[Device], str | None]:
     uuids = topology.facts.get("uuids")
-    known = uuids if isinstance(uuids, Mapping) else {}
-    return lambda gpu: known.get(gpu.id)
+    return lambda gpu: uuids.get(gpu.id) if isinstance(uuids, Mapping) else None
 
 
 def _address(device: Device) -> str | None:

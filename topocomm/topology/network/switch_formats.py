@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import prod
 from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn
 
@@ -122,7 +123,12 @@ def read_conf(text: str, name: str) -> Fabric:
         if "blockname" in values:
             blocks += 1
         elif "switchname" in values:
-            _add_switch(build, number, values)
+            if odd := [key for key in values if key not in _KEYS]:
+                build.fail(number, f"{odd[0]!r} is not known; {_CONF_REMEDY}")
+            below, hosts = (build.names(values[key], number) if key in values else [] for key in ("switches", "nodes"))
+            if not below and not hosts:
+                build.fail(number, f"switch {values['switchname']!r} has neither Nodes nor Switches; {_CONF_REMEDY}")
+            build.add(values["switchname"], below, hosts, number)
         elif not set(values) <= {"blocksizes", "default"}:
             build.fail(number, f"{line.strip()[:40]!r} is not understood; {_CONF_REMEDY}")
     if blocks:
@@ -142,16 +148,6 @@ def _words(build: _Builder, number: int, line: str) -> dict[str, str]:
     if end != len(line):
         build.fail(number, f"{line[end:].strip()[:40]!r} is not understood; {_CONF_REMEDY}")
     return values
-
-
-def _add_switch(build: _Builder, number: int, values: dict[str, str]) -> None:
-    if odd := [key for key in values if key not in _KEYS]:
-        build.fail(number, f"{odd[0]!r} is not known; {_CONF_REMEDY}")
-    below = build.names(values["switches"], number) if "switches" in values else []
-    hosts = build.names(values["nodes"], number) if "nodes" in values else []
-    if not below and not hosts:
-        build.fail(number, f"switch {values['switchname']!r} has neither Nodes nor Switches; {_CONF_REMEDY}")
-    build.add(values["switchname"], below, hosts, number)
 
 
 def _conf_lines(text: str) -> list[tuple[int, str]]:
@@ -216,8 +212,10 @@ def _read_slurm(build: _Builder, document: list[Any]) -> None:
     for index, entry in enumerate(_objects(build, chosen["tree"], "switches", "tree.switches")):
         place = f"tree.switches[{index}]"
         switch = _text(build, entry, "switch", place)
-        below = build.names(_text(build, entry, "children", place), None) if entry.get("children") else []
-        hosts = build.names(_text(build, entry, "nodes", place), None) if entry.get("nodes") else []
+        below, hosts = (
+            build.names(_text(build, entry, key, place), None) if entry.get(key) else []
+            for key in ("children", "nodes")
+        )
         build.add(switch, below, hosts, None)
 
 
@@ -289,10 +287,7 @@ def expand(text: str) -> list[str]:
             parts.append(_numbers(piece[1]) if piece[1] is not None else [piece[2]])
         if end != len(word) or not parts:
             raise ValueError(f"{word!r} is no name and no list; expected names such as node[1-4,7]")
-        count = 1
-        for part in parts:
-            count *= len(part)
-        if count + len(names) > MAX_NAMES:
+        if prod(map(len, parts)) + len(names) > MAX_NAMES:
             raise ValueError(f"{word!r} gives more than {MAX_NAMES} names")
         names += map("".join, product(*parts))
     return names

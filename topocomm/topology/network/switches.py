@@ -99,7 +99,8 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
         warnings.append(
             f"{fabric.name}: {group_words(missing)}: below no switch; taken to be at the top of the network"
         )
-    ids = tree.ids({d.id for d in topology.devices})
+    taken = {d.id for d in topology.devices}
+    ids = {name: f"switch {name}" if name in taken else name for name in tree.kept}
     links: list[Link] = []
     for link in topology.links:
         src, dst = topology.by_id[link.src], topology.by_id[link.dst]
@@ -161,10 +162,6 @@ class _Kept:
         """Return upper and lower end of every link between kept switches, and its number of links in the fabric."""
         ends = ((self._next(name), name) for name in self.kept)
         return [(upper, name, self._up(name).index(upper)) for upper, name in ends if upper is not None]
-
-    def ids(self, taken: set[str]) -> dict[str, str]:
-        """Return a device id by switch: its name, or `switch NAME` where a device has that id."""
-        return {name: f"switch {name}" if name in taken else name for name in self.kept}
 
 
 def _frozen(lists: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
