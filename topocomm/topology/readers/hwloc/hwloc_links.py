@@ -18,6 +18,7 @@ from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 from topocomm.topology.readers.hwloc.hwloc_devices import Gpu
 from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject
+from topocomm.topology.readers.plain.paste import same_or_all
 
 MAX_SWITCHES = 64
 
@@ -73,7 +74,8 @@ class _NVLink:
         rates = {self.matrix.value(i, j) for i in self.gpus for j in (*self.gpus, *self.others) if i != j} - {0}
         if not rates:
             return
-        self.unit = self._one_link(rates)
+        units = [50000] if any(name in self.models for name in ("B100", "B200", "B300")) else []
+        self.unit = next((unit for unit in (*units, 25000, 20000) if not any(rate % unit for rate in rates)), None)
         if self.unit is None:
             shown = ", ".join(map(str, sorted(rates)[:4]))
             self.fabric.warnings.append(f"NVLinkBandwidth {shown} MB/s: no multiple of one known NVLink; not counted")
@@ -87,10 +89,6 @@ class _NVLink:
         if over:
             words = f"{over[0]} {self.total[over[0]]} links; no GPU has so many"
             self.fabric.warnings.append(f"NVLinkBandwidth gives {words}")
-
-    def _one_link(self, rates: set[int]) -> int | None:
-        units = [50000] if any(name in self.models for name in ("B100", "B200", "B300")) else []
-        return next((unit for unit in (*units, 25000, 20000) if not any(rate % unit for rate in rates)), None)
 
     def _object(self, index: int) -> HwlocObject:
         item = self.matrix.objects[index]
@@ -197,7 +195,7 @@ def _read_xgmi(gpus: Sequence[Gpu], matrices: Sequence[Matrix], by_object: Mappi
         if values:
             fact = "xgmi_bw_mb_per_s_reported" if matrix.name == "XGMIBandwidth" else "xgmi_hops_reported"
             by_pair = {f"{a}-{b}": value for (a, b), value in values.items()}
-            fabric.facts[fact] = by_pair if len(set(by_pair.values())) > 1 else next(iter(by_pair.values()))
+            fabric.facts[fact] = same_or_all(by_pair)
     for a, b in sorted(joined, key=lambda pair: (order[pair[0]], order[pair[1]])):
         fabric.links += both_ways(a, b, "xgmi")
         fabric.pairs[a, b] = Pair(a, b, "XGMI", None, KINDS["xgmi-mi300"].latency_us, None, "assumed")

@@ -35,14 +35,7 @@ _OLD_FAMILIES = 15
 class Machine:
     """The host that a tree of hwloc's objects describes.
 
-    Args:
-        root: The machine object.
-        name: The file's name, for messages; its stem names the topology.
-        matrices: Distances between objects of the tree.
-        numbered: False if the bits of CPU sets tell CPUs apart but are not their numbers.
-
-    Raises:
-        TopologyError: More devices than a host can have.
+    `numbered` is False if the bits of CPU sets tell CPUs apart but are not their numbers.
     """
 
     def __init__(self, root: HwlocObject, name: str, *, matrices: Sequence[Matrix] = (), numbered: bool = True) -> None:
@@ -79,13 +72,15 @@ class Machine:
         if not gpus:
             forwarding, ends, links = self._cpu_host(nics)
         base = PurePath(self.name).name
+        lost = [leaf.device.id for leaf in leaves if len(leaf.places) != 1]
+        unplaced = [f"{group_words(lost)}: the NUMA node is not known"] if lost else []
         return Topology(
             name=PurePath(self.name).stem,
             source=source,
             devices=(*ends, *(leaf.device for leaf in leaves), *self.numas, *forwarding, *fabric.devices),
             links=(*fabric.links, *links),
             pairs=pci_pairs(gpus, nics, fabric.pairs),
-            warnings=(*warnings, *(f"{base}: {text}" for text in (*fabric.warnings, *self._unplaced(leaves)))),
+            warnings=(*warnings, *(f"{base}: {text}" for text in (*fabric.warnings, *unplaced))),
             facts={**facts, **self._facts(nics), **self._hardware(), **fabric.facts},
         )
 
@@ -105,14 +100,10 @@ class Machine:
             cpu_affinity=mask_ranges(above.cpuset) if near and self.numbered else None,
             bus_id=holder.bus_id,
         )
-        return Leaf(device, tuple(map(self._bridge, bridges_above(holder))), holder.gb_per_s, near)
-
-    def _bridge(self, found: HwlocObject) -> Bridge:
-        return self.bridges.setdefault(id(found), Bridge(found.bus_id, found.gb_per_s))
-
-    def _unplaced(self, leaves: Sequence[Leaf]) -> list[str]:
-        lost = [leaf.device.id for leaf in leaves if len(leaf.places) != 1]
-        return [f"{group_words(lost)}: the NUMA node is not known"] if lost else []
+        bridges = [
+            self.bridges.setdefault(id(above), Bridge(above.bus_id, above.gb_per_s)) for above in bridges_above(holder)
+        ]
+        return Leaf(device, tuple(bridges), holder.gb_per_s, near)
 
     def _cpu_host(self, nics: Sequence[Leaf]) -> tuple[tuple[Device, ...], list[Device], tuple[Link, ...]]:
         """Return cores as endpoints on NUMA nodes that all reach each other, as on a live host without a GPU."""
@@ -142,7 +133,9 @@ class Machine:
         facts: dict[str, Any] = self._core_facts()
         if self.places[0].numa is not None:
             facts["numa_nodes"] = len(self.places)
-        kinds = {tuple(_pattern(d.name or "") for d in gpu.os_devices) for gpu in self.gpus}
+        names_by_gpu = [[d.name or "" for d in gpu.os_devices] for gpu in self.gpus]
+        # `cuda3` becomes `cudaN`: the part that is the same on each GPU.
+        kinds = {tuple(re.sub(r"\d+$", "N", n) if family(n) else n for n in own) for own in names_by_gpu}
         if len(kinds) == 1 and (kind := kinds.pop()):
             facts["os_devices_per_gpu"] = list(kind)
         names = sorted((name for nic in self.nics for name in nic.net_names), key=natural)
@@ -199,11 +192,6 @@ def _numa_devices(places: Sequence[Place], numbered: bool) -> list[Device]:
         cpus = mask_ranges(place.cpuset) if numbered else None
         devices.append(Device(ident, "numa", name=name, numa=place.numa, cpu_affinity=cpus))
     return devices
-
-
-def _pattern(name: str) -> str:
-    """Return `cuda3` as `cudaN`, `opencl0d3` as `opencl0dN`: the part that is the same on each GPU."""
-    return re.sub(r"\d+$", "N", name) if family(name) else name
 
 
 def _cpu(infos: dict[str, str]) -> dict[str, str]:

@@ -90,14 +90,15 @@ class _Reader(LineReader):
             text = self.lines[index].strip()
             if not text:
                 continue
-            if index > first and not self._indent(index):
+            indent = len(self.lines[index]) - len(self.lines[index].lstrip())
+            if index > first and indent <= self.stack[0][0]:
                 if self._object(index, text) is not None:
                     self.fail(index, f"{text[:40]!r} stands at the margin, as the machine does; {_WHOLE}")
                 break
             if _ELISION.match(text):
                 self._elided(index)
                 continue
-            self._line(index, text)
+            self._line(index, text, indent)
             last = index
         root = self.stack[0][1]
         if not root.children:
@@ -106,14 +107,8 @@ class _Reader(LineReader):
         self._cpusets(root)
         return Machine(root, self.file, numbered=self.numbered).topology(SOURCE, {}, self.warnings)
 
-    def _indent(self, index: int) -> int:
-        """Return how many columns right of the machine a line starts."""
-        indent = len(self.lines[index]) - len(self.lines[index].lstrip())
-        return max(indent - self.stack[0][0], 0)
-
-    def _line(self, index: int, text: str) -> None:
+    def _line(self, index: int, text: str, indent: int) -> None:
         """Put the objects of one line (`L2 L#0 (1MB) + Core L#0`) below the last line that is less indented."""
-        indent = len(self.lines[index]) - len(self.lines[index].lstrip())
         closed = None
         while self.stack and self.stack[-1][0] >= indent:
             closed = self.stack.pop()[0]

@@ -118,6 +118,8 @@ def read(text: str, name: str) -> Topology:
         warnings.append(f"{base}: no NUMA nodes in this text; devices below different host bridges have no code")
     if not gpus:
         warnings.append(f"{base}: no GPU by the names of NVIDIA, AMD and Intel")
+    # The processors' own first devices are on the root buses.
+    vendors = {cpu_vendor(f.name) for f in functions if len(f.path) == 1 and f.bus_id.endswith(":00.0")}
     models: dict[str, list[str]] = {}
     for card in cards:
         models.setdefault(nic_model(card.name), []).append(card.bus_id)
@@ -134,15 +136,9 @@ def read(text: str, name: str) -> Topology:
             "gpu_root": {f.bus_id: f.root for f in gpu_functions},
             "nic_functions": len(nics),
             "nic_busids": models,
-            **({"cpu_vendor": vendor} if (vendor := _cpu_vendor(functions)) else {}),
+            **({"cpu_vendor": vendor} if len(vendors) == 1 and (vendor := vendors.pop()) else {}),
         },
     )
-
-
-def _cpu_vendor(functions: list[_Function]) -> str | None:
-    """Return the maker of all processors, whose own first devices are on the root buses."""
-    vendors = {cpu_vendor(f.name) for f in functions if len(f.path) == 1 and f.bus_id.endswith(":00.0")}
-    return vendors.pop() if len(vendors) == 1 else None
 
 
 def _leaf(function: _Function, ident: str, kind: DeviceKind) -> Leaf:
@@ -153,12 +149,9 @@ def _gpus(functions: list[_Function]) -> list[_Function]:
     """Return function 0 of each GPU: others are its audio and USB, or virtual functions, which have the GPU's name."""
     gpus = [f for f in functions if is_gpu(f.name)]
     gpus = [f for f in gpus if not is_inside_cpu(f.name)] or gpus
-    virtual = {(_bus(f), f.name) for f in gpus if not f.bus_id.endswith(".0")}
-    return [f for f in gpus if f.bus_id.endswith(".0") and ((_bus(f), f.name) not in virtual or ":00.0" in f.bus_id)]
-
-
-def _bus(function: _Function) -> str:
-    return function.bus_id[:-5]
+    virtual = {(f.bus_id[:-5], f.name) for f in gpus if not f.bus_id.endswith(".0")}
+    first = [f for f in gpus if f.bus_id.endswith(".0")]
+    return [f for f in first if (f.bus_id[:-5], f.name) not in virtual or ":00.0" in f.bus_id]
 
 
 def _lines(text: str) -> list[str]:

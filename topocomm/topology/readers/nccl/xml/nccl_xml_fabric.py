@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 from topocomm.errors import TopologyError
@@ -65,11 +66,7 @@ def kind_of(tag: str, sm: int | None, gcn: str | None) -> str:
 def fabric(system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> Fabric:
     """Return the links that are not PCIe, all switches folded into one, as NCCL does.
 
-    Args:
-        system: The checked elements.
-        numa_id: Gives the device id of a processor.
-        file: For messages.
-        notes: Takes the warnings.
+    `numa_id` gives the device id of a processor.
 
     Raises:
         TopologyError: A link without target or with a wrong count.
@@ -98,7 +95,10 @@ class _Builder:
                     self._count(gpu, element)
                 elif element.tag == "c2c":
                     links += self._c2c(gpu, element)
-        links = self._direct() + self._indirect() + links
+        cpus = {gpu.id: self.numa_id(gpu.pci.cpu) for gpu in self.system.gpus}
+        to_switch = [self._join(gpu, "nvswitch0", n, NVSWITCH_HOP_US) for gpu, n in self.to_switch.items()]
+        to_cpu = [self._join(gpu, cpus[gpu], n) for gpu, n in self.to_cpu.items()]
+        links = [*self._direct(), *chain(*to_switch, *to_cpu), *links]
         devices = []
         if self.to_switch:
             switched = [gpu for gpu in self.system.gpus if gpu.id in self.to_switch]
@@ -174,16 +174,6 @@ class _Builder:
             if back != lanes:
                 self.notes.add("the two list different numbers of links; the pair has no code", lines[a], f"{a}-{b}")
             links.append(self._join(a, b, lanes)[0])
-        return links
-
-    def _indirect(self) -> list[Link]:
-        """Return links to the switch and to processors."""
-        links: list[Link] = []
-        for name, lanes in self.to_switch.items():
-            links += self._join(name, "nvswitch0", lanes, NVSWITCH_HOP_US)
-        cpus = {gpu.id: gpu.pci.cpu for gpu in self.system.gpus}
-        for name, lanes in self.to_cpu.items():
-            links += self._join(name, self.numa_id(cpus[name]), lanes)
         return links
 
     def _c2c(self, gpu: Gpu, element: Element) -> tuple[Link, ...]:

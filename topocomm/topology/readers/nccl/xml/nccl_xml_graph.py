@@ -64,7 +64,9 @@ class Graph:
             for child in cpu.children:
                 self._measure(child)
                 self._plant(child, self.numa_id(cpu), _PHB_US)
-        self._put_virtual()
+        for nic in system.nics:  # without PCI device; one under several processors has no place, so it gets no link
+            if nic.pci is None and len(nic.cpus) == 1:
+                self.links += both_ways(nic.id, self.numa_id(nic.cpus[0]), "pcie", latency_us=_PHB_US)
         self._put_hosts()
 
     def numa_id(self, cpu: Cpu) -> str:
@@ -163,12 +165,6 @@ class Graph:
         }
         rates = [gb_per_s for child in below if (gb_per_s := _pcie_rate(child).gb_per_s) is not None]
         return Rate(max(rates, default=None), assumed=True)
-
-    def _put_virtual(self) -> None:
-        """Join NICs without PCI device to their processor; one under several has no place, so it gets no link."""
-        for nic in self.system.nics:
-            if nic.pci is None and len(nic.cpus) == 1:
-                self.links += both_ways(nic.id, self.numa_id(nic.cpus[0]), "pcie", latency_us=_PHB_US)
 
     def _put_hosts(self) -> None:
         for host in dict.fromkeys(cpu.host for cpu in self.system.cpus):
