@@ -77,12 +77,8 @@ def find_tables(
 ) -> tuple[list[Table], list[str]]:
     """Return all tables in the lines of a pasted text (`paste.plain_lines`), and warnings.
 
-    Args:
-        lines: The text.
-        file: Its name, for messages.
-        title_of: Key (a row of `CELLS`, or another one for a section without a table) and title of a line; None for a
-            line that is no title.
-        label: Matches the name of a row or column.
+    `title_of` gives key (a row of `CELLS`, or another one for a section without a table) and title of a line, None for
+    a line that is no title; `label` matches the name of a row or column.
 
     Raises:
         TopologyError: A table is cut short, has lost cells, or has more than MAX_GPUS rows; names the line.
@@ -196,13 +192,9 @@ def host_of_tables(
 ) -> Topology:
     """Return the host that the tables describe.
 
-    Args:
-        name: The file's name.
-        source: The tool.
-        gpus: The GPUs; where there are tables, the first ones are those of their axis.
-        tables: All tables, with one axis.
-        notes: More facts, warnings so far, and the remedy for a cell that cannot stand in its table.
-        xgmi_only: The bandwidth table has no figures of PCIe pairs, so that it names the xGMI links by itself.
+    The first GPUs are those of the axis, which all tables have. `notes` are more facts, warnings so far, and the remedy
+    for a cell that cannot stand in its table. `xgmi_only`: the bandwidth table has no figures of PCIe pairs, so that it
+    names the xGMI links by itself.
 
     Raises:
         TopologyError: A cell that cannot stand in its table, or two cells of a pair that contradict each other.

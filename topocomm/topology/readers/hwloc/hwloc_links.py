@@ -85,8 +85,7 @@ class _NVLink:
         self._cpus()
         self._switched([i for i in self.others if self._object(i).type == "PCIDev"])
         self.fabric.facts["nvlink_total_per_gpu"] = self.total
-        over = [gpu for gpu, count in self.total.items() if count > MAX_LINKS_PER_GPU]
-        if over:
+        if over := [gpu for gpu, count in self.total.items() if count > MAX_LINKS_PER_GPU]:
             words = f"{over[0]} {self.total[over[0]]} links; no GPU has so many"
             self.fabric.warnings.append(f"NVLinkBandwidth gives {words}")
 

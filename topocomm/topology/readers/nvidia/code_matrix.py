@@ -213,9 +213,8 @@ class MatrixParser(LineReader):
 
     def _ends_codes(self, index: int, token: str, later: Sequence[re.Match[str]]) -> bool:
         """Return whether this is the first affinity cell, or a code that the end of the text cuts short."""
-        if index == self.last and not later:
-            return True
-        return _AFFINITY.fullmatch(token) is not None and not any(CODES.fullmatch(t.group()) for t in later)
+        is_cut = index == self.last and not later
+        return is_cut or (_AFFINITY.fullmatch(token) is not None and not any(CODES.fullmatch(t[0]) for t in later))
 
     def _aligned(self, index: int, label: str, codes: list[str | None]) -> tuple[str | None, ...]:
         """Return the codes by column, as `whole_side` has them."""

@@ -105,10 +105,7 @@ def are_codes(tokens: Sequence[str]) -> bool:
 def whole_side(cells: Sequence[str | None], count: int, own: int) -> list[str | None]:
     """Return the cells of a row by column: of a row that lost some, the side of its X that is whole; None elsewhere.
 
-    Args:
-        cells: As printed.
-        count: Columns of the matrix.
-        own: The row's own column, -1 where the header has none.
+    `own` is the row's own column, -1 where the header has none.
     """
     aligned: list[str | None] = [None] * count
     if own >= 0 and cells.count("X") == 1:
@@ -123,10 +120,7 @@ def whole_side(cells: Sequence[str | None], count: int, own: int) -> list[str | 
 def split_affinity(columns: Sequence[AffinityColumn], text: str, offset: int) -> dict[str, str]:
     """Return the affinity cells of one row by column name; blank ones are absent.
 
-    Args:
-        columns: Of the header.
-        text: What follows the codes.
-        offset: How far right of the first code `text` starts, tabs expanded; or BY_TAB, or UNALIGNED.
+    `offset` is how far right of the first code `text` starts, tabs expanded; or BY_TAB, or UNALIGNED.
     """
     values = text.split()
     if len(values) > len(columns):

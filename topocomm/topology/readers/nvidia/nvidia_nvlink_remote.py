@@ -199,12 +199,7 @@ def through_switches(ends: Ends, most: int, *, complete: bool) -> bool:
 
     Link numbers that no GPU has are a switch's, and so is a device with more links than a GPU has or without an
     address. Devices that every GPU of a complete listing sees are switches, because no GPU sees itself; in a machine
-    of two boards (DGX-2) the GPUs of one board see the same ones.
-
-    Args:
-        ends: The links of each GPU.
-        most: The most links that a GPU of these models has.
-        complete: Whether all GPUs are shown with all their links.
+    of two boards (DGX-2) the GPUs of one board see the same ones. `most` is the most links of a GPU of these models.
     """
     every = [end for of_gpu in ends.values() for end in of_gpu]
     if any(_HIDDEN.fullmatch(end.address) for end in every):

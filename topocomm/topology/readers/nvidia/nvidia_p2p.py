@@ -50,7 +50,8 @@ def read(text: str, name: str) -> Topology:
     """Return the GPUs of a matrix, and in `facts` what they may do to each other."""
     parser = _Parser(_lines(text), name)
     p2p = parser.parse()
-    capability = parser.capability()
+    above = reversed(parser.lines[: parser.header])
+    capability = next((command[1] for line in above if (command := _COMMAND.search(line)) is not None), None)
     return Topology(
         name=PurePath(name).stem,
         source=SOURCE if capability is None else f"{SOURCE} {capability}",
@@ -161,11 +162,6 @@ class _Parser(LineReader):
         if uneven:
             self.warn(self.header, f"the two directions of a pair differ: {group_words(uneven)}")
         return states
-
-    def capability(self) -> str | None:
-        """Return the letter of the last command above the matrix."""
-        above = reversed(self.lines[: self.header])
-        return next((command[1] for line in above if (command := _COMMAND.search(line)) is not None), None)
 
 
 def _find_header(lines: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:

@@ -288,15 +288,11 @@ class _Parser(LineReader):
         if first > highest or highest > branch.highest:
             self.fail(index, f"bridge {bus_id} has buses {below.group()[1:-1]}, outside of its parent's; {_WHOLE}")
         if line.startswith("-+-[", at):
-            self._several(index, line, at + 1, path, branch.root, highest)
+            # Each of several buses below is drawn like a root bus, one bridge lower.
+            self.open.append(_Branch(at + 1, "", path, branch.root, highest=highest))
+            self._nested(index, line, at + 1, self.open[-1])
         else:
             self._bus(index, line, at + 1 if line.startswith("-", at) else at, bus, path, branch.root, highest)
-
-    def _several(self, index: int, line: str, at: int, path: tuple[Bridge, ...], root: str, highest: int) -> None:
-        """Take a bridge with several buses below: each is drawn like a root bus, one bridge lower."""
-        branch = _Branch(at, "", path, root, highest=highest)
-        self.open.append(branch)
-        self._nested(index, line, at, branch)
 
 
 def is_gpu(name: str) -> bool:

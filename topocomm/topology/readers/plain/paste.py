@@ -118,9 +118,7 @@ def strip_prefix(lines: Sequence[str], row: re.Pattern[str]) -> list[str]:
     `2024-06-01 12:00:00 INFO GPU0     X      NV4` has such a prefix; its numbers may differ from line to line. Blanks
     after it stay, because columns count, and lines without it stay whole.
 
-    Args:
-        lines: The text.
-        row: Finds a line of the tool where that line begins.
+    `row` finds a line of the tool where that line begins.
     """
     for index, line in enumerate(lines):
         match = row.search(line[: _MAX_PREFIX + 100])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import inf, isfinite
 from pathlib import PurePath
 from typing import Any, NoReturn, TypeVar
 
@@ -101,12 +101,13 @@ def from_document(document: Any, name: str = "topology") -> Topology:
     if missing:
         raise TopologyError(f"{name}: a topology needs the keys 'devices' and 'links'; {missing[0]!r} is missing")
     top = _Object(document, name, "")
-    devices = tuple(map(_device, top.objects("devices")))
+    items = top.objects("devices")
+    devices = tuple(map(_device, items))
     known: set[str] = set()
-    for item in top.objects("devices"):
-        if item.identifier("id") in known:
+    for item, device in zip(items, devices, strict=True):
+        if device.id in known:
             item.fail("id", "another id than the devices above")
-        known.add(item.identifier("id"))
+        known.add(device.id)
     return Topology(
         name=top.text("name", default=PurePath(name).stem),
         source=top.text("source", default="topology JSON"),
@@ -114,7 +115,9 @@ def from_document(document: Any, name: str = "topology") -> Topology:
         links=_read_joining(top, "links", Link, _link, known),
         pairs=_read_joining(top, "pairs", Pair, _pair, known),
         ranks=tuple(_rank(item, known) for item in top.objects("ranks")),
-        warnings=tuple(top.checked("warnings", "a list of strings", _are_texts, [])),
+        warnings=tuple(
+            top.checked("warnings", "a list of strings", lambda v: isinstance(v, list) and all(map(_is_text, v)), [])
+        ),
         launch_us=top.figure("launch_us", positive=False),
         facts=top.checked("facts", "an object", lambda value: isinstance(value, dict), {}),
     )
@@ -172,7 +175,10 @@ class _Object:
         value = self.checked(key, "a number or null", lambda v: v is None or _is_number(v, int | float))
         if value is None:
             return None
-        number = _to_float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = inf
         if not isfinite(number) or number < 0 or (positive and number == 0):
             self.fail(key, "a positive finite number or null" if positive else "a finite number of at least 0 or null")
         return number
@@ -273,13 +279,6 @@ def _figures(item: _Object) -> dict[str, Any]:
     }
 
 
-def _to_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf")
-
-
 def _is_number(value: Any, kinds: Any) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
@@ -287,10 +286,6 @@ def _is_number(value: Any, kinds: Any) -> bool:
 def _is_text(value: Any) -> bool:
     """Return whether this is a string without lone surrogates, which JSON can spell but no output can encode."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _shown(value: Any) -> str:

@@ -80,14 +80,13 @@ class _Reader:
         devices += [Device(f"NET{dev}", "nic") for dev in sorted(self.nets)]
         if not devices:
             self.warn(root, "no graph has a channel, so the file names no device")
-        facts: dict[str, Any] = {"xml_version": version} if version is not None else {}
         return Topology(
             name=PurePath(self.name).stem,
             source=SOURCE,
             devices=tuple(devices),
             links=(),
             warnings=tuple(self.warnings),
-            facts={**facts, "graphs": graphs},
+            facts={**({} if version is None else {"xml_version": version}), "graphs": graphs},
         )
 
     def _graph(self, element: Element) -> dict[str, Any]:
