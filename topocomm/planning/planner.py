@@ -22,7 +22,7 @@ from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, PortModel, mem
 from topocomm.planning.native import with_native
 from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
-from topocomm.planning.proof.verify import Proof, verify
+from topocomm.planning.proof.verify import verify
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.request import Builds, Limits, Request, layout_of, place_ranks, port_model_of
 from topocomm.planning.routing.connectivity import refuse_disconnected
@@ -30,7 +30,7 @@ from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 from topocomm.planning.search.gossip import SAME_US
-from topocomm.planning.searched import Searched, searched
+from topocomm.planning.searched import searched
 from topocomm.planning.shared_results import SharedResults
 from topocomm.topology.model import Topology
 
@@ -150,7 +150,9 @@ def _search(key: tuple[_TopologyKey, Request]) -> tuple[Plan, tuple[tuple[str, C
     refuse_disconnected(paths, request.collective, request.endpoints)
     candidates = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
-    result = _search_gossip(candidates, request, paths, bounds)
+    bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
+    reached = min((_merit_of(candidate, request.objective) for candidate in candidates), default=inf)
+    result = searched(request, paths, reached, bound)
     if result is not None and result.schedule is not None:
         candidates.append(_candidate_of("searched", result.schedule, request, paths))
     candidates = candidates or _candidates(relayed_builds(request, paths), request, paths)
@@ -229,15 +231,6 @@ _known_bounds = SharedResults(_make_bounds, most=64)
 """Bounds by what they depend on, since a program plans many payloads of one kind."""
 
 
-def _search_gossip(
-    candidates: Sequence[_Candidate], request: Request, paths: PathFinder, bounds: Bounds
-) -> Searched | None:
-    """What a search finds where no candidate meets the bound, and what it proves."""
-    bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
-    reached = min((_merit_of(candidate, request.objective) for candidate in candidates), default=inf)
-    return searched(request, paths, reached, bound)
-
-
 def _within_scratch(candidates: list[_Candidate], request: Request) -> list[_Candidate]:
     """The candidates within the scratch limit of the request."""
     most = request.limits.max_scratch_bytes
@@ -280,18 +273,6 @@ def _merit_of(candidate: _Candidate, objective: Objective) -> float:
     return round(cost.alpha_us if objective == "latency" else cost.predicted_us, 9)
 
 
-def _proof_of(request: Request, schedule: Schedule, paths: PathFinder) -> Proof:
-    return verify(
-        schedule,
-        request.collective,
-        paths=paths,
-        endpoints=request.endpoints,
-        ports=request.ports,
-        serialised=request.objective != "rounds",
-        keep_order=not request.operator.commutative,
-    )
-
-
 def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
     cost, payload_bytes = candidate.cost, request.payload_bytes
     figures = PlanFigures(
@@ -303,6 +284,15 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         predicted_us=round(cost.predicted_us, TIME_DIGITS),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
         throughput_gb_per_s=cost.throughput_gb_per_s,
+    )
+    proof = verify(
+        candidate.schedule,
+        request.collective,
+        paths=paths,
+        endpoints=request.endpoints,
+        ports=request.ports,
+        serialised=request.objective != "rounds",
+        keep_order=not request.operator.commutative,
     )
     return Plan(
         collective=request.collective,
@@ -316,7 +306,7 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         ports=request.ports,
         port_model=request.port_model,
         figures=figures,
-        proof=_proof_of(request, candidate.schedule, paths),
+        proof=proof,
         certificate=certify(request.objective, figures, bounds, payload_bytes, request.launch_us),
         schedule=candidate.schedule,
         assumed=tuple(paths.assumed.values()),
