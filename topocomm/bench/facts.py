@@ -112,7 +112,6 @@ def way_of(call: PreparedCall) -> str:
     if transport.size == 1:
         return ALONE
     engine = call.engines[0]
-    slices = isinstance(engine, SlicedEngine)
     inner = engine.engines[0] if isinstance(engine, SlicedEngine) else engine
     if inner.shared is None:
         return MESSAGES.get(transport.name, f"{transport.name} messages")
@@ -121,7 +120,7 @@ def way_of(call: PreparedCall) -> str:
         words = [f"shared memory within hosts, {MESSAGES.get(transport.name, transport.name)} between"]
     elif not inner.in_python:
         words.append("compiled")
-    if slices:
+    if isinstance(engine, SlicedEngine):
         words.append("in slices")
     return ", ".join(words)
 

@@ -60,8 +60,7 @@ class MpiLibrary(Library):
         self.comm = comm.Dup()
         self.rank, self.size, self.name = comm.rank, comm.size, "MPI"
         mpi = self.mpi
-        self._ops = {"sum": mpi.SUM, "prod": mpi.PROD, "max": mpi.MAX, "min": mpi.MIN}
-        self._ops |= {"band": mpi.BAND, "bor": mpi.BOR, "bxor": mpi.BXOR}
+        self._ops = {op.lower(): getattr(mpi, op) for op in ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR")}
 
     def title(self, collective: str) -> str:
         """As `Library.title`."""
@@ -124,18 +123,9 @@ class TorchLibrary(Library):
             return partial(gather, target.reshape(-1), source.reshape(-1))
         if name == "broadcast":
             return partial(dist.broadcast, source if self.rank == ROOT else target, ROOT)
-        ops = {
-            "sum": "SUM",
-            "prod": "PRODUCT",
-            "max": "MAX",
-            "min": "MIN",
-            "band": "BAND",
-            "bor": "BOR",
-            "bxor": "BXOR",
-        }
-        if name not in ("allreduce", "reduce") or op not in ops:
+        if name not in ("allreduce", "reduce") or op not in ("sum", "prod", "max", "min", "band", "bor", "bxor"):
             return None
-        word = getattr(dist.ReduceOp, ops[op])
+        word = getattr(dist.ReduceOp, "PRODUCT" if op == "prod" else op.upper())
         reduce = partial(dist.all_reduce, target, word) if name == "allreduce" else None
         reduce = reduce or partial(dist.reduce, target, ROOT, word)
         if send is receive:

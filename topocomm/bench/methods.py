@@ -165,7 +165,9 @@ class UserDefinedOp:
         problem, mpi = self._problem, self._library.mpi
         if problem.collective in CARRYING:
             return False
-        send = self._packed(x, problem.value_rows)
+        send = np.empty(problem.value_rows, self._record)
+        for name, array in x.items():
+            send[name] = array
         self._received = np.empty(problem.result_rows, self._record)
         row = mpi.BYTE.Create_contiguous(self._record.itemsize).Commit()
         op = mpi.Op.Create(_folding(problem.operator, self._record), problem.operator.commutative)
@@ -186,12 +188,6 @@ class UserDefinedOp:
         """As `Method.free`."""
         for handle in self._held:
             handle.Free()
-
-    def _packed(self, x: Arrays, rows: int) -> NDArray[Any]:
-        packed = np.empty(rows, self._record)
-        for name, array in x.items():
-            packed[name] = array
-        return packed
 
 
 def _folding(operator: Operator, record: np.dtype[Any]) -> Callable[[Any, Any, Any], None]:

@@ -129,11 +129,13 @@ def measure_problem(
     for in_place in (False, True):
         ours: list[Method] = [Ours(comm, problem, prepared=prepared) for prepared in (False, True)]
         for method in (*ours, *alternatives(problem)):
-            made = _set_up(problem, method, original, in_place)
-            if made is None:
+            if in_place and not method.in_place:
                 continue
-            names.append(method.name)
-            sets[method.name, in_place] = made
+            x = {name: array.copy() for name, array in original.items()} if in_place else original
+            out = x if in_place else problem.empty_result()
+            if method.prepare(x, out):
+                names.append(method.name)
+                sets[method.name, in_place] = _Set(method, x, out, original)
     prepared = sets[PREPARED, False].method
     assert isinstance(prepared, Ours)
     assert prepared.call is not None
@@ -149,14 +151,6 @@ def measure_problem(
         both = cells.get((name, False)), cells.get((name, True))
         rows.append(Row(problem, name, *both, *executed.get(name, (None, None))))
     return rows
-
-
-def _set_up(problem: Problem, method: Method, original: Fields, in_place: bool) -> _Set | None:
-    if in_place and not method.in_place:
-        return None
-    x = {name: array.copy() for name, array in original.items()} if in_place else original
-    out = x if in_place else problem.empty_result()
-    return _Set(method, x, out, original) if method.prepare(x, out) else None
 
 
 def _measure_sets(
@@ -178,22 +172,18 @@ def _measure_sets(
     return cells
 
 
+PORT_SHARES = {"allreduce": (2, "2(n-1)/n"), "allgather": (1, "(n-1)/n"), "reduce_scatter": (1, "(n-1)/n")}
+"""busbw / algbw of `n` ranks: how often (n-1)/n, and the text; 1 for other collectives."""
+
+
 def bus_factor(collective: str, ranks: int) -> float:
-    """Return busbw / algbw: allreduce 2(n-1)/n, allgather and reduce_scatter (n-1)/n, others 1."""
-    if collective == "allreduce":
-        return 2 * (ranks - 1) / ranks
-    if collective in ("allgather", "reduce_scatter"):
-        return (ranks - 1) / ranks
-    return 1.0
+    """Return busbw / algbw."""
+    return PORT_SHARES[collective][0] * (ranks - 1) / ranks if collective in PORT_SHARES else 1.0
 
 
 def bus_formula(collective: str) -> str:
     """Return the formula of busbw as text."""
-    if collective == "allreduce":
-        return "algbw x 2(n-1)/n"
-    if collective in ("allgather", "reduce_scatter"):
-        return "algbw x (n-1)/n"
-    return "algbw"
+    return f"algbw x {PORT_SHARES[collective][1]}" if collective in PORT_SHARES else "algbw"
 
 
 def gb_per_s(size_bytes: int, time_us: float) -> float:

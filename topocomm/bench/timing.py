@@ -92,8 +92,7 @@ def in_turns(
     """Return microseconds per call, [methods, rounds], measured with Python's garbage collector off.
 
     Each round runs one block of every method, in another order, so that no method always follows the same one: its
-    predecessor shows in the caches
-    and in how far apart ranks are.
+    predecessor shows in the caches and in how far apart ranks are.
 
     Args:
         methods: Number of methods.

@@ -87,13 +87,9 @@ def _text(
     if not args.report:
         ways = ways_section(examined.ways) if examined.ways else ""
         return findings_text(examined.findings) + ways + "".join(section_text(*section) for section in sections)
-    names = anonymous(topology, os.environ, _inputs(args))
+    names = anonymous(topology, os.environ, args.input or ())
     here = None if given else Here(os.environ, library_name())
     return report_text(examined.findings, topology, names, here=here, ways=examined.ways, sections=sections)
-
-
-def _inputs(args: argparse.Namespace) -> Sequence[str]:
-    return args.input or ()
 
 
 def _topology(args: argparse.Namespace) -> Topology | TopocommError:

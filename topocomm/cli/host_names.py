@@ -25,7 +25,7 @@ def take_host_names(args: argparse.Namespace) -> list[str] | None:
     """Return the names if `--hosts` is a file, and set `args.hosts` to the number of catalogue systems, or None.
 
     Raises:
-    PlanError: A line is no host name or a repeated one, or the file has none.
+        PlanError: A line is no host name or a repeated one, or the file has none.
         TopologyError: The number of names is no multiple of the hosts of a catalogue system.
     """
     if not isinstance(args.hosts, str):

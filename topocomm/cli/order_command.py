@@ -45,7 +45,6 @@ def add_parser(subparsers: Any) -> None:
         default="rankfile",
         help="rankfile of Open MPI (default), its --map-by where that says the same, or a list for torch's DeviceMesh",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

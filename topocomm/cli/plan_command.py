@@ -38,6 +38,11 @@ from topocomm.topology.model import Topology
 
 FORMATS = ("text", "json", "msccl-xml", "mscclpp-json", "svg")
 BYTES = "bytes of one rank's value, or of the whole for allgather and reduce_scatter (64KiB); 0: latency only"
+OF_A_PLAN = (
+    *("bytes", "ranks", "operator", "collective", "objective", "ports", "port-model", "launch-us", "order", "root"),
+    *("max-trees", "max-scratch", "without"),
+)
+"""Options that a saved plan answers."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -84,7 +89,6 @@ def add_parser(subparsers: Any) -> None:
         help="what reads the msccl-xml: RCCL (default where xGMI joins the GPUs), Azure/msccl-executor-nccl (default "
         "elsewhere) or microsoft/msccl",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,7 +111,9 @@ def _rare_collection() -> Iterator[None]:
 def _run(args: argparse.Namespace) -> int:
     if args.runtime is not None and args.format != "msccl-xml":
         raise PlanError(f"--runtime {args.runtime} goes with --format msccl-xml only: no other format is for a runtime")
-    whole = _with_launches(read_job(args), args.launch_us)
+    whole = read_job(args)
+    if args.launch_us is not None:
+        whole = replace(whole, launch_us=args.launch_us)
     if not speaks():
         return 0
     topology = without(whole, args.without) if args.without else whole
@@ -125,11 +131,6 @@ def _run(args: argparse.Namespace) -> int:
         print(cost, file=sys.stderr)
     write_result(_written(args.format, chosen, topology, args.runtime), None)
     return 0
-
-
-def _with_launches(topology: Topology, launch_us: float | None) -> Topology:
-    """Return the topology with the given launch cost of a round."""
-    return topology if launch_us is None else replace(topology, launch_us=launch_us)
 
 
 def _text(args: argparse.Namespace, plan: Plan, topology: Topology, cost: str) -> str:
@@ -219,24 +220,9 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
-    options = (
-        "bytes",
-        "ranks",
-        "operator",
-        "collective",
-        "objective",
-        "ports",
-        "port_model",
-        "launch_us",
-        "order",
-        "root",
-        "max_trees",
-        "max_scratch",
-        "without",
-    )
-    given = [name for name in options if getattr(args, name) is not None]
+    given = [name for name in OF_A_PLAN if getattr(args, name.replace("-", "_")) is not None]
     if given:
-        option = given[0].replace("_", "-")
+        option = given[0]
         raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")
     saved = Plan.load(args.plan)
     if saved.topology_digest != topology.digest:

@@ -99,7 +99,9 @@ class Anonymous:
         """Return the topology with replaced host names and texts; its digest differs."""
         ids = self._ids(topology)
         devices = (
-            d._replace(id=ids[d.id], host=self._host(d.host), name=None if d.name is None else self.text(d.name))
+            d._replace(
+                id=ids[d.id], host=self.hosts.get(d.host, d.host), name=None if d.name is None else self.text(d.name)
+            )
             for d in topology.devices
         )
         return replace(
@@ -129,15 +131,12 @@ class Anonymous:
             local = device.id.removeprefix(f"{device.host}/")
             if local not in known:
                 known[local] = self.text(local)
-            new = f"{self._host(device.host)}/{known[local]}" if own else known[local]
+            new = f"{self.hosts.get(device.host, device.host)}/{known[local]}" if own else known[local]
             while new in taken:
                 new += f"#{len(taken)}"
             taken.add(new)
             ids[device.id] = new
         return ids
-
-    def _host(self, name: str) -> str:
-        return self.hosts.get(name, name)
 
     @cached_property
     def _names(self) -> tuple[re.Pattern[str] | None, dict[str, str]]:

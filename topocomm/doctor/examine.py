@@ -59,13 +59,7 @@ class Examined:
 def check_process(
     topology: Topology | TopocommError, launched: Launched, environment: Environment = os.environ
 ) -> list[Finding]:
-    """Check this process.
-
-    Args:
-        topology: The machine, or the error of reading it.
-        launched: Launcher, rank and number of ranks.
-        environment: Environment variables.
-    """
+    """Check this process, given the machine, or the error of reading it."""
     by_mpi = launched[0] if launched is not None and launched[0] in MPI_LAUNCHERS else None
     native = check_native()
     kernels = check_kernels(kernels_available, native)
@@ -124,12 +118,7 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
 
 
 def check_alone(own: Sequence[Finding], topology: Topology | None) -> Examined:
-    """Complete the findings of a process without a launcher.
-
-    Args:
-        own: Findings of `check_process`.
-        topology: This machine; None if it cannot be read.
-    """
+    """Complete the findings of `check_process` without a launcher; `topology` is None if it cannot be read."""
     transport = check_transport_alone(kernels=_fine(own, "kernels"), shared_memory=_fine(own, "shared memory"))
     return Examined([*own, *([] if topology is None else check_parts(topology)), transport])
 
@@ -141,8 +130,7 @@ def _local_rank(launcher: str, environment: Environment = os.environ) -> int | N
 
 def _fine(findings: Sequence[Finding], check: str) -> bool:
     """Return whether a check was made and was ok."""
-    levels = {finding.level for finding in findings if finding.check == check}
-    return levels == {"ok"}
+    return {finding.level for finding in findings if finding.check == check} == {"ok"}
 
 
 def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool:

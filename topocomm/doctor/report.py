@@ -62,9 +62,7 @@ def section_text(title: str, lines: Sequence[str]) -> str:
     cut: list[str] = []
     for line in lines:
         margin = " " * (len(line) - len(line.lstrip()))
-        cut += textwrap.wrap(
-            line, WIDTH, subsequent_indent=f"{margin}    ", drop_whitespace=True, break_on_hyphens=False
-        )
+        cut += textwrap.wrap(line, WIDTH, subsequent_indent=f"{margin}    ", break_on_hyphens=False)
     return "".join(f"{line}\n" for line in ("", title, *cut))
 
 
@@ -106,10 +104,10 @@ def report_text(
     return f"{FENCE}text\n{body}\n{FENCE}\n"
 
 
-def _renamed(findings: Sequence[Finding], topology: Topology | None, names: Anonymous) -> list[Finding]:
+def _renamed(findings: list[Finding], topology: Topology | None, names: Anonymous) -> list[Finding]:
     """Replace the topology's name, a file's or a host's, where a finding begins with it."""
     if topology is None:
-        return list(findings)
+        return findings
     said, new = names.text(topology.name), names.machine(topology)
     return [
         one._replace(text=new + one.text.removeprefix(said))

@@ -22,7 +22,8 @@ def find_operator(name: str) -> Operator:
         OperatorError: Nobody registers the name, or what is registered cannot be loaded.
     """
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    stem, number = _split(name)
+    match = re.fullmatch(r"(.+)\((\d+)\)", name)
+    stem, number = (match[1], int(match[2])) if match else (name, None)
     if stem not in found:
         raise OperatorError(f"unknown operator {name!r}; installed packages register {', '.join(sorted(found))}")
     entry = found[stem]
@@ -39,12 +40,6 @@ def find_operator(name: str) -> Operator:
     if not isinstance(operator, Operator):
         raise OperatorError(f"operator {name!r}: {entry.value} is a {type(operator).__name__}, not an Operator")
     return operator
-
-
-def _split(name: str) -> tuple[str, int | None]:
-    """Split "topk(8)" into name and number."""
-    match = re.fullmatch(r"(.+)\((\d+)\)", name)
-    return (match[1], int(match[2])) if match else (name, None)
 
 
 def _shadow(entry: EntryPoint) -> str:

@@ -102,8 +102,7 @@ def check_laws(
     """
     count = max(samples, FEWEST)
     layout = sample_layout(as_operator(op), dims, dtype, count)
-    trial = _Trial(op, layout, count, seed)
-    laws, worst_ulp = trial.run()
+    laws, worst_ulp = _Trial(op, layout, count, seed).run()
     return LawReport(op.name, str(layout), tuple(laws), worst_ulp)
 
 
@@ -196,14 +195,11 @@ class _Trial:
             raise _Broken("shapes", f"combine must return a dict of the fields {list(given)}, got {got}")
         for name, array in given.items():
             result = np.asarray(made[name])
+            field = f"field {name!r} of the result"
             if result.shape != array.shape:
-                raise _Broken(
-                    "shapes", f"field {name!r} of the result has shape {list(result.shape)}, not {list(array.shape)}"
-                )
+                raise _Broken("shapes", f"{field} has shape {list(result.shape)}, not {list(array.shape)}")
             if result.dtype != array.dtype:
-                raise _Broken(
-                    "shapes", f"field {name!r} of the result is {result.dtype}, not {array.dtype}; add .astype"
-                )
+                raise _Broken("shapes", f"{field} is {result.dtype}, not {array.dtype}; add .astype")
 
     def _associativity(self) -> Law:
         found = []
@@ -366,13 +362,14 @@ class _Trial:
         texts = []
         for row in np.flatnonzero(bad)[:64]:
             at = int(row) if self._op.splittable else None
-            told = [*zip(names, values, strict=True), *results.items()]
-            texts.append(", ".join(f"{name} = {self._told(value, at)}" for name, value in told))
+            terms = [*zip(names, values, strict=True), *results.items()]
+            texts.append(", ".join(f"{name} = {_shown(value, at)}" for name, value in terms))
         return sorted(texts, key=len)[:1]
 
-    def _told(self, value: Values, row: int | None) -> str:
-        parts = [f"{name} {show(array, row)}" for name, array in value.items()]
-        return parts[0].split(" ", 1)[1] if len(parts) == 1 else f"({', '.join(parts)})"
+
+def _shown(value: Values, row: int | None) -> str:
+    parts = [f"{name} {show(array, row)}" for name, array in value.items()]
+    return parts[0].split(" ", 1)[1] if len(parts) == 1 else f"({', '.join(parts)})"
 
 
 def _law(name: str, failures: list[str], detail: str = "", broken: str = "") -> Law:

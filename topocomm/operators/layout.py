@@ -86,13 +86,13 @@ class Layout:
 
     def addresses(self, start: int, rows: int) -> list[int]:
         """Return the start of each field of a packed chunk of `rows` rows that starts at `start`."""
-        found = []
+        starts = []
         end = 0
         for bound in self.fields:
             at = _aligned(end, bound.dtype.itemsize)
             end = at + rows * bound.row_bytes
-            found.append(start + at)
-        return found
+            starts.append(start + at)
+        return starts
 
     def __str__(self) -> str:
         return ", ".join(f"{f.name} {f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields)

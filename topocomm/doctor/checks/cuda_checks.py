@@ -21,12 +21,7 @@ MODES = ("LAZY", "EAGER")
 
 
 def check_cuda(environment: Environment = os.environ, driver: Path = DRIVER) -> list[Finding]:
-    """Check when kernels are loaded and how many queues a GPU has; empty without NVIDIA's driver.
-
-    Args:
-        environment: Environment variables.
-        driver: A file that exists where the driver does.
-    """
+    """Check when kernels are loaded and how many queues a GPU has; empty without NVIDIA's driver."""
     if not driver.exists():
         return []
     return [_modules(environment.get(MODULE_LOADING)), _queues(environment.get(CONNECTIONS))]

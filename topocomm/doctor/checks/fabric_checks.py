@@ -30,10 +30,8 @@ def check_fabric(topology: Topology) -> list[Finding]:
         own = [*_fewer_lanes(host), *_without_switch(host)] or _fewer_peers(host)
         own = [*own, *_inactive(host)]
         if not own and (lanes := host.lanes()):
-            kind = _kind(host)
             counts = sorted(set(lanes.values()))
-            text = f"{' or '.join(map(str, counts))} on each of {len(lanes)} GPUs"
-            own = [host.finding("ok", kind, text)]
+            own = [host.finding("ok", _kind(host), f"{' or '.join(map(str, counts))} on each of {len(lanes)} GPUs")]
         found += own
     return found
 
@@ -47,15 +45,14 @@ def _kind(host: Host) -> str:
     return "xGMI links" if any(link.kind == "xgmi" for link in host.links) else CHECK
 
 
-def _remedy(host: Host) -> str:
-    return XGMI_REMEDY if _kind(host) != CHECK else REMEDY
+def _fewer(host: Host, text: str) -> list[Finding]:
+    return [host.finding("warn", _kind(host), text, REMEDY if _kind(host) == CHECK else XGMI_REMEDY)]
 
 
 def _has_switch(host: Host) -> bool:
     """Return whether links of GPUs lead to a switch."""
     gpus = {gpu.id for gpu in host.gpus}
-    switches = {link.dst for link in host.links if link.kind in FABRICS and link.src in gpus and link.dst not in gpus}
-    return bool(switches)
+    return any(link.kind in FABRICS and link.src in gpus and link.dst not in gpus for link in host.links)
 
 
 def _fewer_lanes(host: Host) -> list[Finding]:
@@ -72,8 +69,7 @@ def _fewer_lanes(host: Host) -> list[Finding]:
     if not low or (not _has_switch(host) and 2 * len(low) >= len(lanes)):
         return []
     words = [f"{host.local(name)} has {count}" for name, count in low.items()]
-    text = f"{some(words)} of the {most} that the others have: links are down, or their peers are hidden"
-    return [host.finding("warn", _kind(host), text, _remedy(host))]
+    return _fewer(host, f"{some(words)} of the {most} that the others have: links are down, or their peers are hidden")
 
 
 def _fewer_peers(host: Host) -> list[Finding]:
@@ -92,8 +88,7 @@ def _fewer_peers(host: Host) -> list[Finding]:
     if not low or 2 * len(low) >= sum(degrees.values()):
         return []
     words = [f"{host.local(name)} is joined to {len(peers[name])}" for name in low]
-    text = f"{some(words)} GPUs, the others to {most}"
-    return [host.finding("warn", _kind(host), text, _remedy(host))]
+    return _fewer(host, f"{some(words)} GPUs, the others to {most}")
 
 
 def _without_switch(host: Host) -> list[Finding]:
@@ -104,8 +99,7 @@ def _without_switch(host: Host) -> list[Finding]:
     lost = [host.local(gpu.id) for gpu in host.gpus if gpu.id not in lanes]
     if not lost:
         return []
-    text = f"no link of {ranges(lost)} into the switch that the other {len(lanes)} GPUs have"
-    return [host.finding("warn", _kind(host), text, _remedy(host))]
+    return _fewer(host, f"no link of {ranges(lost)} into the switch that the other {len(lanes)} GPUs have")
 
 
 def _inactive(host: Host) -> list[Finding]:

@@ -45,12 +45,7 @@ def check_hidden_gpus(topology: Topology) -> list[Finding]:
 
 
 def check_pci_gpus(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
-    """Find GPUs on this machine's PCI bus that the driver does not list.
-
-    Args:
-        topology: This machine.
-        sysfs: Root of sysfs.
-    """
+    """Find GPUs on this machine's PCI bus that the driver does not list."""
     seen = list(pci_gpus(sysfs).values()).count(NVIDIA)
     driven = sum(device.kind == "gpu" for device in topology.devices)
     if not driven or seen <= driven:  # without any, the topology's own warning says what was looked at
@@ -61,12 +56,8 @@ def check_pci_gpus(topology: Topology, sysfs: Path = Path("/sys")) -> list[Findi
 
 def check_p2p(topology: Topology) -> list[Finding]:
     """Find pairs of GPUs without peer access to memory, if a source reports it."""
-    found: list[Finding] = []
-    for host in hosts_of(topology):
-        reported = host.facts.get("p2p")
-        if isinstance(reported, dict) and reported:
-            found += _p2p(host, reported)
-    return found
+    facts = ((host, host.facts.get("p2p")) for host in hosts_of(topology))
+    return [f for host, pairs in facts if isinstance(pairs, dict) and pairs for f in _p2p(host, pairs)]
 
 
 def _hidden(host: Host) -> list[Finding]:

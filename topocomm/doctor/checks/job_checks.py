@@ -29,14 +29,6 @@ LOCAL_REMEDY = (
 SHARE_REMEDY = "choose the GPU by the local rank: torch.cuda.set_device(LOCAL_RANK), or CUDA_VISIBLE_DEVICES per rank"
 
 
-class Trait(NamedTuple):
-    """A property that hosts of one job should share."""
-
-    name: str
-    of: Callable[[Host], Hashable | None]
-    remedy: str
-
-
 class Started(NamedTuple):
     """Host and local rank of one rank by its launcher."""
 
@@ -79,11 +71,7 @@ def check_rank_order(topology: Topology) -> list[Finding]:
 
 
 def order_of_hosts(hosts: Sequence[str]) -> list[Finding]:
-    """Check the order of hosts, given the host of every rank; empty if it is fine.
-
-    Args:
-        hosts: Names of hosts, by rank.
-    """
+    """Check the order of hosts, given the host of every rank; empty if it is fine."""
     findings = []
     first = list(dict.fromkeys(hosts))
     seen = set(hosts[:1])
@@ -103,11 +91,7 @@ def order_of_hosts(hosts: Sequence[str]) -> list[Finding]:
 
 
 def check_local_ranks(started: Sequence[Started]) -> list[Finding]:
-    """Check that the launcher's local ranks of each host rise with the ranks.
-
-    Args:
-        started: Every rank of the job, in order.
-    """
+    """Check that the launcher's local ranks of each host rise with the ranks."""
     reported: dict[str, list[tuple[int, int]]] = {}
     for rank, one in enumerate(started):
         if one.local_rank is not None:
@@ -195,21 +179,22 @@ def _near(host: Host) -> str | None:
     return ", ".join(f"{host.local(gpu)} {'/'.join(map(host.local, nics))}" for gpu, nics in pairs.items()) or None
 
 
-TRAITS = (
-    Trait("numbers of cores", lambda host: host.cores or None, "see `lscpu`, and the cores that the job was given"),
-    Trait("numbers of GPUs", lambda host: len(host.gpus), "see `hidden GPUs`, and `nvidia-smi -L` on those hosts"),
-    Trait("numbers of NICs", lambda host: len(host.nics), "see `ibstat` and `ip link` on those hosts"),
-    Trait("GPU links", _fabric, "see `nvidia-smi nvlink -s` on those hosts, and their fabric manager"),
-    Trait(
+TRAITS: tuple[tuple[str, Callable[[Host], Hashable | None], str], ...] = (
+    ("numbers of cores", lambda host: host.cores or None, "see `lscpu`, and the cores that the job was given"),
+    ("numbers of GPUs", lambda host: len(host.gpus), "see `hidden GPUs`, and `nvidia-smi -L` on those hosts"),
+    ("numbers of NICs", lambda host: len(host.nics), "see `ibstat` and `ip link` on those hosts"),
+    ("GPU links", _fabric, "see `nvidia-smi nvlink -s` on those hosts, and their fabric manager"),
+    (
         "rates of network ports (GB/s)",
         lambda host: _rates(host, "network", [nic.id for nic in host.nics]),
         "see `ibstat` or `ethtool` on those hosts: cable, port of the switch, width",
     ),
-    Trait(
+    (
         "rates of PCIe links (GB/s)",
         lambda host: _rates(host, "pcie", [device.id for device in (*host.gpus, *host.nics)]),
         "see `lspci -vv` on those hosts: LnkCap against LnkSta",
     ),
-    Trait("codes of pairs", _codes, "compare `nvidia-smi topo -m` of those hosts: BIOS settings, slots, firmware"),
-    Trait("nearest NICs", _near, "compare `nvidia-smi topo -m` of those hosts: slots, BIOS, firmware of the switches"),
+    ("codes of pairs", _codes, "compare `nvidia-smi topo -m` of those hosts: BIOS settings, slots, firmware"),
+    ("nearest NICs", _near, "compare `nvidia-smi topo -m` of those hosts: slots, BIOS, firmware of the switches"),
 )
+"""(name, value of a host, remedy) of each property that hosts of one job should share."""

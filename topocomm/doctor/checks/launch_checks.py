@@ -70,13 +70,7 @@ TWO_MPIS = (
 
 
 def check_cores(placed: Sequence[Placed], library: str | None, environment: Environment = os.environ) -> list[Finding]:
-    """Compare cores with ranks of one host: how ranks that share cores wait, and which are bound together.
-
-    Args:
-        placed: The ranks of a host.
-        library: The MPI library.
-        environment: The environment.
-    """
+    """Compare cores with ranks of one host: how ranks that share cores wait, and which are bound together."""
     cores = frozenset[int]().union(*(one.cores for one in placed))
     ranks = f"{len(placed)} rank{'s' * (len(placed) != 1)}"
     on = f"{ranks} on {len(cores)} core{'s' * (len(cores) != 1)}"
@@ -86,9 +80,8 @@ def check_cores(placed: Sequence[Placed], library: str | None, environment: Envi
             return [Finding("ok", "cores", on)]
         text = f"{on}, yet ranks {crowd} are bound to fewer cores than they are"
         return [Finding("warn", "cores", text, "mpirun --bind-to none ..., or --map-by core --bind-to core")]
-    findings = [
-        Finding("warn", "cores", f"{on}: they take turns, and latencies are those of the scheduler", _fewer(len(cores)))
-    ]
+    text = f"{on}: they take turns, and latencies are those of the scheduler"
+    findings = [Finding("warn", "cores", text, f"mpirun -n {len(cores)} ..., or more hosts")]
     if library is not None and library.startswith("Open MPI") and environment.get(YIELD) not in ("1", "true"):
         text = "ranks that wait in Open MPI keep their core from those that work"
         findings.append(Finding("warn", "yield", text, f"export {YIELD}=1"))
@@ -96,12 +89,7 @@ def check_cores(placed: Sequence[Placed], library: str | None, environment: Envi
 
 
 def check_faults(library: str | None, tells: bool) -> Finding:
-    """Check whether ranks learn which others failed, so that they can continue.
-
-    Args:
-        library: The MPI library; None without MPI.
-        tells: Whether the transport tells.
-    """
+    """Check whether ranks learn which others failed, if the transport `tells`, so that they can continue."""
     if tells:
         return Finding("ok", "faults", "the ranks that are left learn which have failed, and go on with comm.shrink()")
     if library is not None and not library.startswith("Open MPI"):
@@ -119,7 +107,3 @@ def _crowded(placed: Sequence[Placed], cores: frozenset[int]) -> str | None:
         if len(same) > len(one.cores):
             return ", ".join(map(str, same))
     return None
-
-
-def _fewer(cores: int) -> str:
-    return f"mpirun -n {cores} ..., or more hosts"

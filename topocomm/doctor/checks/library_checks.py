@@ -42,11 +42,7 @@ def check_numpy(find: FindVersion = installed) -> Finding:
 
 
 def check_native(load: Callable[[], object] = lambda: import_module("topocomm.native._native")) -> Finding:
-    """Check that the compiled part was built when topocomm was installed.
-
-    Args:
-        load: Imports it.
-    """
+    """Check that the compiled part was built when topocomm was installed."""
     try:
         load()
     except ImportError as error:
@@ -70,12 +66,7 @@ def check_numba(environment: Environment = os.environ, find: FindVersion = insta
 
 
 def check_kernels(available: Callable[[], bool], native: Finding) -> Finding | None:
-    """Whether the compiled part does what it must here; None where `check_native` has said that there is none.
-
-    Args:
-        available: `kernels_available` of the shared memory.
-        native: What `check_native` found.
-    """
+    """Whether the compiled part does what it must here; None where `check_native` has said that there is none."""
     if native.level != "ok":
         return None
     if available():
@@ -104,11 +95,7 @@ def check_triton(
 ) -> Finding:
     """Check that Triton is installed, with the C compiler that it needs at the first call of a kernel.
 
-    Args:
-        find: Finds versions.
-        environment: The environment.
-        which: Finds programs.
-        headers: The folder of Python.h; this Python's own if None.
+    `headers` is the folder of Python.h; None takes this Python's own.
     """
     got = find("triton")
     if got is None:
@@ -127,13 +114,7 @@ def check_triton(
 def check_mpi4py(
     launcher: str | None, find: FindVersion = installed, library: Callable[[], MpiLibrary] = ask_mpi_library
 ) -> Finding:
-    """Check mpi4py and its MPI library; required if an MPI launcher started this process.
-
-    Args:
-        launcher: mpirun, mpiexec or srun; None without one.
-        find: Finds versions.
-        library: Names the MPI library, without initialising it.
-    """
+    """Check mpi4py and its MPI library; required if an MPI launcher started this process."""
     got = find("mpi4py")
     if got is None:
         needed = f"not installed, and {launcher} has started this process" if launcher else "not installed: no MPI"

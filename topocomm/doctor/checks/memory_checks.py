@@ -15,11 +15,7 @@ MIB = 1 << 20
 
 
 def check_shared_memory(proc: Path = Path("/proc")) -> Finding:
-    """Check that processes can map one anonymous memory file, which they find through /proc.
-
-    Args:
-        proc: Root of procfs.
-    """
+    """Check that processes can map one anonymous memory file, which they find through /proc."""
     lost = "ranks of a host exchange messages"
     if not hasattr(os, "memfd_create"):
         return Finding("warn", "shared memory", f"this system has no memfd_create: {lost}", "run on Linux")
@@ -56,12 +52,7 @@ def check_process_watch() -> Finding:
 
 
 def check_dev_shm(path: Path = Path("/dev/shm"), *, free_bytes: int | None = None) -> Finding:
-    """Check the room in /dev/shm, where MPI and torch keep shared memory; topocomm needs none of it.
-
-    Args:
-        path: Where it is mounted.
-        free_bytes: Room there; None looks.
-    """
+    """Check the room in /dev/shm, where MPI and torch keep shared memory; topocomm needs none of it."""
     if free_bytes is None:
         try:
             free_bytes = shutil.disk_usage(path).free

@@ -27,12 +27,7 @@ class MpiLibrary(NamedTuple):
 
 
 def ask_mpi_library(environment: Environment | None = None, timeout_s: float = TIMEOUT_S) -> MpiLibrary:
-    """Return the library that mpi4py loads, without initialising it.
-
-    Args:
-        environment: The child's environment; None takes this process's.
-        timeout_s: After this long the library counts as hanging.
-    """
+    """Return the library that mpi4py loads, without initialising it."""
     command = [sys.executable, "-c", PROGRAM]
     try:
         done = subprocess.run(

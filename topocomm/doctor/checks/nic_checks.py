@@ -55,8 +55,8 @@ def check_pairs(topology: Topology) -> list[Finding]:
         if not near.nics:
             continue
         own = _shared(host, near) or _crossed(host, near)
-        used = {nic for nics in near.nics.values() for nic in nics}
         if not own:
+            used = {nic for nics in near.nics.values() for nic in nics}
             text = f"{plural(len(near.nics), 'GPU')} near {plural(len(used), 'NIC')}, used evenly"
             own = [host.finding("ok", PAIRS, text)]
         found += own

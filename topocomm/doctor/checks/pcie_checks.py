@@ -50,10 +50,8 @@ def check_pcie(topology: Topology) -> list[Finding]:
     found: list[Finding] = []
     for host in hosts_of(topology):
         rates = _rates(host)
-        own = [*_slow(host, host.gpus, rates)]
-        for alike in _families(host):
-            own += _slow(host, alike, rates)
-        own += [*_behind_port(host, rates), *_told(host)]
+        own = [finding for alike in (host.gpus, *_families(host)) for finding in _slow(host, alike, rates)]
+        own += [*_behind_port(host, rates), *_reported(host)]
         if not own and rates:
             own = [host.finding("ok", CHECK, f"no GPU or NIC is slower than its like ({len(rates)} looked at)")]
         found += own
@@ -187,7 +185,7 @@ def _behind_port(host: Host, rates: Mapping[str, float]) -> list[Finding]:
     return [host.finding("warn", CHECK, f"slower than the port behind it: {some(slow)}", PORT_REMEDY)] if slow else []
 
 
-def _told(host: Host) -> list[Finding]:
+def _reported(host: Host) -> list[Finding]:
     """Check the slots in a source's facts, by device or bus id: `16 GT/s x8`, sysfs's texts, or numbers."""
     reported = host.facts.get("pcie")
     if not isinstance(reported, dict):

@@ -24,11 +24,7 @@ GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DE
 
 
 def check_topology(topology: Topology | TopocommError) -> list[Finding]:
-    """Summarise the topology with its warnings, or the error of reading it.
-
-    Args:
-        topology: The topology, or the error of reading it.
-    """
+    """Summarise the topology with its warnings, or the error of reading it."""
     if isinstance(topology, TopocommError):
         return [Finding("FAIL", "topology", str(topology), "topocomm inspect, or give --input FILE")]
     ends = topology.endpoints
@@ -39,8 +35,7 @@ def check_topology(topology: Topology | TopocommError) -> list[Finding]:
     hosts = len(topology.hosts)
     text = f"{topology.name} ({topology.source}): {len(ends)} {kind} endpoint{'s' * (len(ends) != 1)}"
     text += f" on {hosts} host{'s' * (hosts != 1)}, digest {topology.digest[:12]}"
-    findings = [Finding("ok", "topology", text)]
-    return [*findings, *_carried(topology.warnings)]
+    return [Finding("ok", "topology", text), *_carried(topology.warnings)]
 
 
 def _carried(warnings: Sequence[str]) -> list[Finding]:
@@ -73,12 +68,7 @@ def check_visible_gpus(environment: Environment = os.environ) -> list[Finding]:
 
 
 def check_clock(resolution_s: float | None = None, sysfs: Path = Path("/sys")) -> Finding:
-    """Check that the clock is fine and fast enough to measure latencies.
-
-    Args:
-        resolution_s: Resolution of the clock in seconds; None: as reported.
-        sysfs: Root of sysfs.
-    """
+    """Check that the clock is fine and fast enough to measure latencies."""
     if resolution_s is None:
         resolution_s = time.get_clock_info("perf_counter").resolution
     if resolution_s > COARSEST_CLOCK_S:

@@ -81,12 +81,7 @@ def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -
 
 
 def check_transport_alone(*, kernels: bool, shared_memory: bool) -> Finding:
-    """Describe the transport that ranks of this host would use; there is no launcher.
-
-    Args:
-        kernels: Whether compiled code runs here.
-        shared_memory: Whether memory files can be mapped here.
-    """
+    """Describe the transport that ranks of this host would use; there is no launcher."""
     alone = (
         "no launcher: ranks of `run_local` are threads, a message is one copy; under mpirun ranks of this host would"
     )

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from topocomm.operators.builtins.elementwise import elementwise
-from topocomm.operators.builtins.formula import Dtypes, Formula
+from topocomm.operators.builtins.formula import Formula
 from topocomm.operators.dtypes import kind, only
 from topocomm.operators.layout import Field
 from topocomm.operators.operator import Operator
 
 VALUE = "value"
-NO_BOOL = "use BOR or BAND for bool"
-
-
-def _add(left: Any, right: Any) -> Any:
-    return left + right
 
 
 def _add_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple[Any, Any]:
     return left + right, left_i + right_i
-
-
-def _multiply(left: Any, right: Any) -> Any:
-    return left * right
 
 
 def _multiply_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple[Any, Any]:
@@ -33,30 +26,26 @@ def _multiply_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple
     return left * right - left_i * right_i, left * right_i + left_i * right
 
 
-def _and(left: Any, right: Any) -> Any:
-    return left & right
-
-
-def _or(left: Any, right: Any) -> Any:
-    return left | right
-
-
-def _xor(left: Any, right: Any) -> Any:
-    return left ^ right
-
-
 SUMS = (
-    Formula("sum", _add, ufunc=np.add, tiles="add"),
+    Formula("sum", operator.add, ufunc=np.add, tiles="add"),
     Formula("sum", _add_complex, ufunc=np.add, tiles="add"),
 )
 PRODUCTS = (
-    Formula("prod", _multiply, ufunc=np.multiply, tiles="multiply"),
+    Formula("prod", operator.mul, ufunc=np.multiply, tiles="multiply"),
     Formula("prod", _multiply_complex, tiles="multiply_complex"),
 )
 
 
-def _is_complex(dtypes: Dtypes) -> bool:
-    return kind(dtypes[0]) == "c"
+def _of_numbers(name: str, formulas: Sequence[Formula], identity: int) -> Operator:
+    """Return an operator by formulas of real and of complex numbers."""
+    return elementwise(
+        name,
+        [Field(VALUE)],
+        lambda dtypes: formulas[kind(dtypes[0]) == "c"],
+        {VALUE: identity},
+        commutative=True,
+        refuses=only("iu", "f", "c", remedy="use BOR or BAND for bool"),
+    )
 
 
 def _bitwise(name: str, formula: Formula, identity: int) -> Operator:
@@ -70,31 +59,17 @@ def _bitwise(name: str, formula: Formula, identity: int) -> Operator:
     )
 
 
-SUM = elementwise(
-    "sum",
-    [Field(VALUE)],
-    lambda dtypes: SUMS[_is_complex(dtypes)],
-    {VALUE: 0},
-    commutative=True,
-    refuses=only("iu", "f", "c", remedy=NO_BOOL),
-)
+SUM = _of_numbers("sum", SUMS, 0)
 """Elementwise a + b; identity 0. Integers wrap."""
 
-PROD = elementwise(
-    "prod",
-    [Field(VALUE)],
-    lambda dtypes: PRODUCTS[_is_complex(dtypes)],
-    {VALUE: 1},
-    commutative=True,
-    refuses=only("iu", "f", "c", remedy=NO_BOOL),
-)
+PROD = _of_numbers("prod", PRODUCTS, 1)
 """Elementwise a * b; identity 1. Integers wrap."""
 
-BAND = _bitwise("band", Formula("band", _and, ufunc=np.bitwise_and, tiles="bitwise_and"), -1)
+BAND = _bitwise("band", Formula("band", operator.and_, ufunc=np.bitwise_and, tiles="bitwise_and"), -1)
 """Elementwise a & b of integers or bool; identity: all bits set, True."""
 
-BOR = _bitwise("bor", Formula("bor", _or, ufunc=np.bitwise_or, tiles="bitwise_or"), 0)
+BOR = _bitwise("bor", Formula("bor", operator.or_, ufunc=np.bitwise_or, tiles="bitwise_or"), 0)
 """Elementwise a | b of integers or bool; identity 0, False."""
 
-BXOR = _bitwise("bxor", Formula("bxor", _xor, ufunc=np.bitwise_xor, tiles="bitwise_xor"), 0)
+BXOR = _bitwise("bxor", Formula("bxor", operator.xor, ufunc=np.bitwise_xor, tiles="bitwise_xor"), 0)
 """Elementwise a ^ b of integers or bool; identity 0, False."""

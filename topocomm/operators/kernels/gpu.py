@@ -82,11 +82,12 @@ def bind_device_fold(
             target does not fit, or `combine` of an operator without a Triton combine does not take tensors.
     """
     _check(layout, buffer, [Work(rows, offsets)])
-    combine = _triton(operator, layout, buffer)
+    combine = usable(operator, layout, buffer.device.type)
     if combine is not None:
         return _launch_into(combine, layout, buffer, rows, offsets)
     if buffer.device.type == "cpu":
-        return _host_fold(operator, layout, buffer, rows, offsets)
+        fold = operator.bind_fold(layout, buffer.numpy(), rows, offsets, tensors=True)
+        return lambda target: fold({name: as_array(tensor) for name, tensor in target.items()})
     return device_fold(
         operator.name, operator.combine, [device_views(layout, buffer, offset, rows) for offset in offsets]
     )
@@ -112,7 +113,7 @@ def bind_device_folds(
     """
     work = [Work(*fold) for fold in folds]
     _check(layout, buffer, work)
-    combine = _triton(operator, layout, buffer)
+    combine = usable(operator, layout, buffer.device.type)
     if combine is not None:
         return _launch_all(combine, layout, buffer, work)
     alone = [
@@ -158,10 +159,6 @@ def _check(layout: Layout, buffer: Any, work: Sequence[Work]) -> None:
                 )
             if at % step:
                 raise OperatorError(f"{name} {at}: expected a multiple of {step}, the largest item; align the chunks")
-
-
-def _triton(operator: Operator, layout: Layout, buffer: torch.Tensor) -> TritonCombine | None:
-    return usable(operator, layout, buffer.device.type)
 
 
 def usable(operator: Operator, layout: Layout, device_type: str) -> TritonCombine | None:
@@ -312,13 +309,6 @@ def _check_target(name: str, target: Mapping[str, Any], like: torch.Tensor) -> N
         )
     if not given.is_contiguous():
         raise OperatorError(f"target {name!r} must be contiguous; take one of its own memory")
-
-
-def _host_fold(
-    operator: Operator, layout: Layout, buffer: torch.Tensor, rows: int, offsets: Sequence[int]
-) -> DeviceFold:
-    fold = operator.bind_fold(layout, buffer.numpy(), rows, offsets, tensors=True)
-    return lambda target: fold({name: as_array(tensor) for name, tensor in target.items()})
 
 
 def _triton_dtype(dtype: np.dtype[Any]) -> Any:

@@ -57,15 +57,13 @@ def load_kernel(kernel: Any, args: Sequence[Any], options: Mapping[str, Any]) ->
     Returns:
         launch(grid, *args), for arguments like these: integers and addresses are 1, divisible by 16 or neither as here.
     """
-    if not _is_compiled(kernel):
-        return lambda grid, *told: kernel[grid](*told, **options)
-    compiled = compile_kernel(kernel, args, options)
+    compiled = compile_kernel(kernel, args, options) if _is_compiled(kernel) else None
     if compiled is None:
-        return lambda grid, *told: kernel[grid](*told, **options)
+        return lambda grid, *arguments: kernel[grid](*arguments, **options)
     constants = tuple(options[name] for name in kernel.arg_names[len(args) :])
 
-    def launch(grid: Grid, *told: Any) -> None:
-        compiled[(*grid, 1, 1)[:3]](*told, *constants)
+    def launch(grid: Grid, *arguments: Any) -> None:
+        compiled[(*grid, 1, 1)[:3]](*arguments, *constants)
 
     return launch
 
@@ -138,8 +136,8 @@ def _on_amd() -> bool:
 
 
 def _ask(kernel: Any) -> tuple[tuple[bool, ...], Any]:
-    told = _known[id(kernel)] = tuple(bool(one.do_not_specialize) for one in kernel.params), kernel
-    return told
+    known = _known[id(kernel)] = tuple(bool(one.do_not_specialize) for one in kernel.params), kernel
+    return known
 
 
 @cache
