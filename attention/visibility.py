@@ -80,12 +80,16 @@ def visibility_of(function: str, q_shape: tuple[int, ...], n: int, spec: Spec, m
         return None
     batch, _, q_len, _ = q_shape
     present = present_keys(function, batch, n, masking)
-    if spec.needs_positions:
-        queries, keys = _both_positions(function, batch, q_len, n, masking)
-    elif present is None:
-        return None
-    else:
+    if not spec.needs_positions:
+        if present is None:
+            return None
         queries, keys = torch.zeros((1, q_len), dtype=torch.int64), torch.zeros((1, n), dtype=torch.int64)
+    elif check_both_positions(function, masking):
+        queries = positions_of(function, "q_positions", masking.q_positions, batch, q_len)
+        keys = positions_of(function, "kv_positions", masking.kv_positions, batch, n)
+    else:  # the queries are the last of the sequence
+        lengths = n if masking.kv_lengths is None else tensor_of(masking.kv_lengths)[:, None]
+        queries, keys = torch.arange(q_len).view(1, -1) + (lengths - q_len), torch.arange(n).view(1, -1)
     if present is not None:
         keys = torch.where(present, keys, HIDDEN)
     return Visibility.of(spec, queries, keys)
@@ -95,10 +99,7 @@ def present_keys(function: str, batch: int, n: int, masking: Masking) -> torch.T
     """Return which keys exist, bool [batch or 1, n]; None: all."""
     present = None
     if masking.kv_mask is not None:
-        mask = tensor_of(masking.kv_mask)
-        if mask.dtype != torch.bool:
-            raise OperatorError(f"{function}: kv_mask must be bool, True where a key exists, got {mask.dtype}")
-        present = entries_of(function, "kv_mask", mask, batch, n)
+        present = mask_of(function, masking.kv_mask, batch, n)
     if masking.kv_lengths is not None:
         lengths = tensor_of(masking.kv_lengths)
         if lengths.shape != (batch,) or lengths.is_floating_point() or not ((lengths >= 0) & (lengths <= n)).all():
@@ -110,16 +111,12 @@ def present_keys(function: str, batch: int, n: int, masking: Masking) -> torch.T
     return None if present is None or bool(present.all()) else present
 
 
-def _both_positions(
-    function: str, batch: int, q_len: int, n: int, masking: Masking
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if not check_both_positions(function, masking):  # the queries are the last of the sequence
-        lengths = n if masking.kv_lengths is None else tensor_of(masking.kv_lengths)[:, None]
-        return torch.arange(q_len).view(1, -1) + (lengths - q_len), torch.arange(n).view(1, -1)
-    return (
-        positions_of(function, "q_positions", masking.q_positions, batch, q_len),
-        positions_of(function, "kv_positions", masking.kv_positions, batch, n),
-    )
+def mask_of(function: str, kv_mask: Any, batch: int, n: int) -> torch.Tensor:
+    """Return kv_mask as bool [1 or batch, n]."""
+    mask = tensor_of(kv_mask)
+    if mask.dtype != torch.bool:
+        raise OperatorError(f"{function}: kv_mask must be bool, True where a key exists, got {mask.dtype}")
+    return entries_of(function, "kv_mask", mask, batch, n)
 
 
 def check_both_positions(function: str, masking: Masking) -> bool:
@@ -128,8 +125,8 @@ def check_both_positions(function: str, masking: Masking) -> bool:
     Raises:
         OperatorError: Of one alone.
     """
-    given = {"q_positions": masking.q_positions, "kv_positions": masking.kv_positions}
-    missing = [name for name, x in given.items() if x is None]
+    positions = {"q_positions": masking.q_positions, "kv_positions": masking.kv_positions}
+    missing = [name for name, x in positions.items() if x is None]
     if len(missing) == 1:
         raise OperatorError(
             f"{function}: attention that is causal, or has a window or slopes, needs q_positions and kv_positions; "

@@ -85,15 +85,11 @@ def keys_by_shard(inputs: Inputs, comm: Communicator, shards: ShardMap, position
             f"tree_decode: rank {comm.rank} owns the virtual shards {first} to {stop - 1}, but position {wrong} "
             f"belongs to {int(shards.virtual_shard_of(np.array(wrong)))}; keys must lie where their ShardMap says"
         )
-    return _by_shard(known, local, stop - first)
-
-
-def _by_shard(positions: Ints, shard: Ints, count: int) -> tuple[Ints, Ints]:
-    if (positions[1:] < positions[:-1]).any():
-        order = np.lexsort((positions, shard))
+    if (known[1:] < known[:-1]).any():
+        order = np.lexsort((known, local))
     else:
-        order = np.argsort(shard.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
-    return order.astype(np.int64), np.searchsorted(shard[order], np.arange(count + 1)).astype(np.int64)
+        order = np.argsort(local.astype(np.uint16 if stop - first <= 1 << 16 else np.int64), kind="stable")
+    return order.astype(np.int64), np.searchsorted(local[order], np.arange(stop - first + 1)).astype(np.int64)
 
 
 def _on_gpu(inputs: Inputs, comm: Communicator, shards: ShardMap, positions: Any) -> Partial:

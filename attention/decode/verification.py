@@ -82,7 +82,9 @@ class Verification:
         misplaced = coverage_fault(comm, self.call.inputs, self.keys)
         whole = merged.lse.shape == self.lse.shape
         exact = exact_head(self.call, self.entry, self.head)
-        record = [self.lse.tobytes(), _digest(*merged), self._asked(), *(x.tobytes() for x in exact)]
+        inputs, visibility = self.call.inputs, self.call.inputs.visibility
+        asked = _digest(inputs.q, *(() if visibility is None else (visibility.low, visibility.high)))
+        record = [self.lse.tobytes(), _digest(*merged), asked, *(x.tobytes() for x in exact)]
         records = [bytes(row) for row in comm.allgather_bytes(np.frombuffer(b"".join(record), np.uint8))]
         verdict = misplaced or self._of_all(merged, records) or self._of_one(merged, records)
         for place, difference in ((1, "were given other queries or q_positions"), (0, "hold other bits")):
@@ -97,12 +99,6 @@ class Verification:
         if wrong:
             why = verdict or f"verification failed on ranks {wrong}, which say why"
             raise MismatchError(f"rank {comm.rank}: tree_decode: {why}")
-
-    def _asked(self) -> bytes:
-        """A digest of the queries and of their positions."""
-        inputs = self.call.inputs
-        asked = [inputs.q] if inputs.visibility is None else [inputs.q, inputs.visibility.low, inputs.visibility.high]
-        return _digest(*asked)
 
     def _of_all(self, merged: Partial, records: list[bytes]) -> str | None:
         """Say what is wrong with lse; None: nothing."""

@@ -12,7 +12,15 @@ import torch
 
 from attention.gpu.placement import capturing, on_gpu
 from attention.spec import Spec
-from attention.visibility import HIDDEN, Masking, Visibility, check_both_positions, entries_of, positions_of, tensor_of
+from attention.visibility import (
+    HIDDEN,
+    Masking,
+    Visibility,
+    check_both_positions,
+    mask_of,
+    positions_of,
+    tensor_of,
+)
 from topocomm import OperatorError
 
 INTEGERS = (torch.int32, torch.int64)
@@ -104,14 +112,6 @@ def masking_of(visibility: Visibility | None, spec: Spec, device: torch.device) 
     queries, keys = (x.to(device, non_blocking=True) for x in (visibility.queries, visibility.keys))
     hidden = Masking(kv_mask=keys != HIDDEN)
     return hidden._replace(q_positions=queries, kv_positions=keys) if spec.needs_positions else hidden
-
-
-def mask_of(function: str, kv_mask: Any, batch: int, n: int) -> torch.Tensor:
-    """Return kv_mask as bool [1 or batch, n]."""
-    mask = tensor_of(kv_mask)
-    if mask.dtype != torch.bool:
-        raise OperatorError(f"{function}: kv_mask must be bool, True where a key exists, got {mask.dtype}")
-    return entries_of(function, "kv_mask", mask, batch, n)
 
 
 def _lengths_of(function: str, kv_lengths: Any, batch: int, n: int) -> torch.Tensor:

@@ -307,8 +307,11 @@ def _implementation(model: PreTrainedModel) -> Iterator[None]:
             use = _IN_USE[id(model)]
             use.ranks -= 1
             if use.ranks == 0:
-                del _IN_USE[id(model)]
-                _end_use(model, use)
+                del _IN_USE[id(model)], vars(model)["generate"]
+                use.hook.remove()
+                if use.generate is not None:
+                    vars(model)["generate"] = use.generate
+                model.set_attn_implementation(use.before)
 
 
 def _begin_use(model: PreTrainedModel) -> _Use:
@@ -322,11 +325,3 @@ def _begin_use(model: PreTrainedModel) -> _Use:
     plain: Any = model.generate
     vars(model)["generate"] = partial(_generate, model, plain)
     return use
-
-
-def _end_use(model: PreTrainedModel, use: _Use) -> None:
-    use.hook.remove()
-    del vars(model)["generate"]
-    if use.generate is not None:
-        vars(model)["generate"] = use.generate
-    model.set_attn_implementation(use.before)

@@ -98,16 +98,18 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Take the batch rows `beam_idx`; local to each rank."""
-        self._select(beam_idx)
+        self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every batch row."""
         if self.is_initialized:
-            self._select(torch.arange(self.store.k.shape[0]).repeat_interleave(repeats))
+            self.batch_select_indices(torch.arange(self.store.k.shape[0]).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep the batch rows `indices`."""
-        self._select(indices)
+        if self.is_initialized:
+            self.store.select_batch(indices)
+            self.show()
 
     def offload(self) -> None:
         """Refused: a shard stays where it is."""
@@ -119,11 +121,6 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.show()
         elif self.is_initialized:
             self.reset()
-
-    def _select(self, index: torch.Tensor) -> None:
-        if self.is_initialized:
-            self.store.select_batch(index)
-            self.show()
 
     def show(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the owned keys and values, after the store has changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,13 +107,7 @@ class ShardedCache(Cache):
         counts = [len(self.shards.owned(rank, 0, tokens)) for rank in range(self.comm.size)]
         if min(counts) == 0:
             return self._fill(tokens)
-        for layer in self.sharded_layers:
-            layer.sharded_tokens = tokens
-        try:
-            self._pass(self.shards.owned(self.comm.rank, 0, tokens).copy(), None)
-        finally:
-            for layer in self.sharded_layers:
-                layer.sharded_tokens = None
+        return self._pass(self.shards.owned(self.comm.rank, 0, tokens).copy(), None, sharded_tokens=tokens)
 
     def lost(self, survivors: Iterable[int]) -> Loss:
         """Return what the cache loses if only these ranks of it are left, the same in all layers."""
@@ -194,13 +189,7 @@ class ShardedCache(Cache):
         mask = self.record.mask[:, : self.get_seq_length()] if len(missing) else None
         for start in range(0, len(missing), RECOMPUTED_TOKENS):
             part = missing[start : start + RECOMPUTED_TOKENS]
-            for layer in self.sharded_layers:
-                layer.restoring = part
-            try:
-                self._pass(part, mask)
-            finally:
-                for layer in self.sharded_layers:
-                    layer.restoring = None
+            self._pass(part, mask, restoring=part)
 
     def _fill(self, length: int) -> None:
         """Pass the first `length` tokens through the model, into an empty cache; collective."""
@@ -208,15 +197,22 @@ class ShardedCache(Cache):
             part = np.arange(start, min(start + RECOMPUTED_TOKENS, length))
             self._pass(part, self.record.mask[:, : part[-1] + 1])
 
-    def _pass(self, positions: Positions, mask: torch.Tensor | None) -> None:
-        with torch.no_grad():
-            self._model.base_model(
-                input_ids=self.record.ids[:, positions],
-                position_ids=self.record.places[:, positions],
-                attention_mask=mask,
-                past_key_values=self,
-                use_cache=True,
-            )
+    def _pass(self, positions: Positions, mask: torch.Tensor | None, **state: Any) -> None:
+        """Pass the tokens at these positions through the model; `state` are attributes of every layer meanwhile."""
+        for layer in self.sharded_layers:
+            vars(layer).update(state)
+        try:
+            with torch.no_grad():
+                self._model.base_model(
+                    input_ids=self.record.ids[:, positions],
+                    position_ids=self.record.places[:, positions],
+                    attention_mask=mask,
+                    past_key_values=self,
+                    use_cache=True,
+                )
+        finally:
+            for layer in self.sharded_layers:
+                vars(layer).update(dict.fromkeys(state))
 
     @property
     def used_bytes(self) -> int:

@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -105,18 +104,22 @@ class DecodeJob:
         import torch
 
         from attention.cache.shards import ShardMap
+        from attention.decode.three_allreduce import three_allreduce_decode
+        from attention.decode.tree_decode import tree_decode
         from attention.jobs.synthetic import queries, shard
         from attention.local.dispatch import local_attention
+        from attention.ring.ring_decode import ring_decode
 
         torch.set_num_threads(cpu_threads)
         device = device_of_rank(comm, self.options.device)
         q = queries(self.sizes).to(device)
         k, v = (x.to(device) for x in shard(self.sizes, ShardMap(comm.size), comm.rank))
-        methods = _methods()
+        methods = {"tree": tree_decode, "ring": ring_decode, "allreduce": three_allreduce_decode}
         calls = [partial(methods[name], q, k, v, comm) for name in self.methods]
         latencies_us, outs = self._time(calls, comm)
         own = local_attention(q, k, v, exact="float32").out
-        partial_max, peak_bytes = comm.allreduce(np.array([float(own.abs().max()), _peak_bytes()]), MAX)
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        partial_max, peak_bytes = comm.allreduce(np.array([float(own.abs().max()), peak_kib * 1024]), MAX)
         return Decoded(
             latencies_us=comm.allreduce(latencies_us, MAX),
             outs=tuple(out[:, self.sampled].cpu().clone() for out in outs),
@@ -125,7 +128,7 @@ class DecodeJob:
             partial_max=float(partial_max),
             shard_bytes=k.nbytes + v.nbytes,
             peak_bytes=int(peak_bytes),
-            plan=_explain_merge(self.sizes, comm).summary(),
+            plan=explain_merge(comm, q.shape[0], q.shape[1], q.shape[3]).summary(),
         )
 
     def report(self, result: Decoded) -> int:
@@ -176,47 +179,27 @@ class DecodeJob:
         return latencies_us, outs
 
 
-def _methods() -> dict[str, Callable[..., torch.Tensor]]:
-    from attention.decode.three_allreduce import three_allreduce_decode
-    from attention.decode.tree_decode import tree_decode
-    from attention.ring.ring_decode import ring_decode
-
-    return {"tree": tree_decode, "ring": ring_decode, "allreduce": three_allreduce_decode}
-
-
 def _wire_bytes(method: str, sizes: Sizes, comm: Communicator) -> int:
     """Payload bytes that all ranks together send in one step, by the plans."""
-    lse, out = _step_shapes(sizes)
     if method == "ring":
         return (comm.size - 1) * sizes.kv_bytes
     if method == "tree":
-        return _explain_merge(sizes, comm).figures.wire_bytes
-    calls = ((lse, MAX), (out, SUM), (lse, SUM))
-    return sum(
-        comm.explain("allreduce", like=np.zeros(shape, np.float32), operator=op).figures.wire_bytes
-        for shape, op in calls
-    )
+        return explain_merge(comm, sizes.batch, sizes.heads, sizes.head_dim).figures.wire_bytes
+    out = np.zeros((sizes.batch, sizes.heads, 1, sizes.head_dim), np.float32)
+    calls = ((out[..., 0], MAX), (out, SUM), (out[..., 0], SUM))
+    return sum(comm.explain("allreduce", like=x, operator=op).figures.wire_bytes for x, op in calls)
 
 
-def _explain_merge(sizes: Sizes, comm: Communicator) -> Plan:
+def explain_merge(comm: Communicator, batch: int, heads: int, head_dim: int) -> Plan:
+    """Return the plan of one decode step's reduction."""
     from attention.merge.logsumexp import LOGSUMEXP
 
-    lse, out = _step_shapes(sizes)
-    like = {"out": np.zeros(out, np.float32), "lse": np.zeros(lse, np.float32)}
+    rows = (batch, heads, 1)
+    like = {"out": np.zeros((*rows, head_dim), np.float32), "lse": np.zeros(rows, np.float32)}
     return comm.explain("allreduce", like=like, operator=LOGSUMEXP)
-
-
-def _step_shapes(sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of lse and out of one step."""
-    rows = (sizes.batch, sizes.heads, 1)
-    return rows, (*rows, sizes.head_dim)
 
 
 def _same_bits(out: torch.Tensor, comm: Communicator) -> bool:
     digest = hashlib.blake2b(out.contiguous().cpu().numpy().tobytes(), digest_size=16).digest()
     records = comm.allgather_bytes(np.frombuffer(digest, np.uint8))
     return all((record == records[0]).all() for record in records)
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attention.jobs.decode_job import METHODS, explain_merge
 from attention.jobs.job_devices import add_device, check_device, device_of_rank
 from attention.jobs.job_launch import OK, WORK_FAILED, InputError, positive, say
 from attention.jobs.models import find_model, load_config, load_model, load_tokenizer
@@ -54,7 +55,7 @@ def add_arguments(commands: Any) -> None:
     parser.add_argument("--max-new-tokens", type=positive, default=64, help="tokens to generate (default 64)")
     parser.add_argument(
         "--method",
-        choices=("tree", "ring", "allreduce"),
+        choices=METHODS,
         default="tree",
         help="how partial results meet: one planned reduction (default), keys and values in a ring, three all-reduces",
     )
@@ -272,13 +273,7 @@ def compare(
 
 def describe_plan(comm: Communicator, config: Any, method: str) -> str:
     """Return the plan of one decode step's reduction in one line."""
-    import numpy as np
-
-    from attention.merge.logsumexp import LOGSUMEXP
-
     if method != "tree":
         return f"{method} attention on {comm.size} ranks"
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rows = (1, config.num_attention_heads, 1)
-    like = {"out": np.zeros((*rows, width), np.float32), "lse": np.zeros(rows, np.float32)}
-    return comm.explain("allreduce", like=like, operator=LOGSUMEXP).summary()
+    return explain_merge(comm, 1, config.num_attention_heads, width).summary()

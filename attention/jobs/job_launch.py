@@ -123,8 +123,6 @@ def _on_threads(job: Job[Result], ranks: int) -> int:
     try:
         results = run_local(lambda comm: job.work(comm, cpu_threads), ranks=ranks)
     except TopocommError as error:
-        if type(error) is not TopocommError:
-            raise
         return _say_setting(job, error)
     return job.report(results[0])
 
@@ -137,9 +135,7 @@ def _under_mpi(job: Job[Result], ranks: int | None, rank: int, size: int) -> int
     try:
         comm = Communicator.from_mpi(world)  # from here on an uncaught exception ends the whole job
     except TopocommError as error:
-        if type(error) is not TopocommError:
-            raise
-        return _say_setting(job, error) if rank == 0 else OK
+        return _say_setting(job, error, rank)
     problem: TopocommError | None = None
     try:
         job.prepare(size)
@@ -203,10 +199,13 @@ def _status(error: TopocommError | None) -> int:
     return BAD_INPUT if isinstance(error, InputError) else WORK_FAILED
 
 
-def _say_setting(job: Job[Result], error: TopocommError) -> int:
-    """Say that the environment makes a communicator impossible; the same on all ranks."""
-    say(f"{job.name}: error: {error}")
-    return BAD_INPUT
+def _say_setting(job: Job[Result], error: TopocommError, rank: int = 0) -> int:
+    """Say, on rank 0, that the environment makes a communicator impossible; anything else is raised again."""
+    if type(error) is not TopocommError:
+        raise error
+    if rank == 0:
+        say(f"{job.name}: error: {error}")
+    return OK if rank else BAD_INPUT
 
 
 def _say_error(job: Job[Result], error: TopocommError, rank: int = 0) -> int:

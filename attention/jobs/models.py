@@ -11,8 +11,6 @@ import importlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +73,8 @@ def convert(name: str) -> Path:
     source = _wheel_directory(name, model)
     try:
         store.mkdir(parents=True, exist_ok=True)
-        with _locked(store / f"{model.folder}.lock"):
+        with (store / f"{model.folder}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.is_dir():
                 say(f"converting {model.gguf_file} to float32 safetensors in {target}, once (about half a minute)")
                 with tempfile.TemporaryDirectory(dir=store, prefix=".converting-") as scratch:
@@ -116,12 +115,12 @@ def load_model(path: Path) -> Any:
 
 
 def _loaded(kind: str, path: Path, part: str, **options: Any) -> Any:
-    """What transformers' class of this name reads from a model directory."""
     transformers = quiet_transformers()
     try:
         return getattr(transformers, kind).from_pretrained(path, local_files_only=True, **options)
     except (OSError, ValueError) as error:
-        raise InputError(f"--model {path}: no usable {part}: {_first_line(error)}") from error
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"--model {path}: no usable {part}: {said}") from error
 
 
 def quiet_transformers() -> Any:
@@ -171,14 +170,3 @@ def _write_converted(source: Path, gguf_file: str, target: Path) -> None:
     del model.config.quantization_config
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -58,10 +58,6 @@ def _fused() -> Kernel | None:
     return Kernel(VERSION, compiled=COMPILED)
 
 
-def _kernel(layout: Layout) -> Kernel | None:
-    return _fused()  # one for every dim; the dtypes are fixed
-
-
 def _triton(layout: Layout) -> TritonCombine:
     from attention.gpu.gpu_merge import merge
 
@@ -82,7 +78,7 @@ LOGSUMEXP = Operator(
     combine=_combine,
     identity={OUT: 0.0, LSE: -np.inf},
     commutative=True,
-    kernel=_kernel,
+    kernel=lambda layout: _fused(),  # one for every dim; the dtypes are fixed
     triton=_triton,
     default_dims={"dim": 128},
     sample=_sample,

@@ -38,7 +38,7 @@ class Shard:
 
     k: torch.Tensor
     v: torch.Tensor
-    keys: torch.Tensor | None
+    keys: torch.Tensor | None = None
 
     @property
     def buffers(self) -> list[Any]:
@@ -150,7 +150,7 @@ class DeviceShards:
             size = prod(shape) * dtype.itemsize
             parts[name] = self._memory[start : start + size].view(dtype).view(shape)
             start += _padded(size)
-        return Shard(parts["k"], parts["v"], parts.get("keys"))
+        return Shard(**parts)
 
 
 def device_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
@@ -160,8 +160,7 @@ def device_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
 
 def _shard_in(scratch: Scratch, like: Inputs, n: int, masked: bool) -> Shard:
     """Return an uninitialised shard of n keys, else as that of `like`."""
-    parts = {name: scratch.view(name, shape, dtype) for name, shape, dtype in _parts(like, n, masked)}
-    return Shard(parts["k"], parts["v"], parts.get("keys"))
+    return Shard(**{name: scratch.view(name, shape, dtype) for name, shape, dtype in _parts(like, n, masked)})
 
 
 def _parts(like: Inputs, n: int, masked: bool) -> list[tuple[str, tuple[int, ...], torch.dtype]]:

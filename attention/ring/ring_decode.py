@@ -94,7 +94,9 @@ class _Ring:
         visibility = inputs.visibility or (_all_visible(inputs) if masked else None)
         keys = None if visibility is None else visibility.keys
         shards = self._buffers.in_turn(inputs, keys, sizes)
-        shifts = self._shifts_of(2 if keys is None else 3)
+        messages = 2 if keys is None else 3
+        if messages not in self._shifts:
+            self._shifts[messages] = [self.comm.prepare_shift(messages) for _ in range(size - 1)]
         partials = self._partials = partials_like(inputs, size, self._partials)
         for hop, shard in enumerate(shards):
             of_shard = None if visibility is None or shard.keys is None else visibility.with_keys(shard.keys)
@@ -103,7 +105,7 @@ class _Ring:
             if hop == size - 1:
                 attend(block, target)
             else:
-                shift = shifts[hop]
+                shift = self._shifts[messages][hop]
                 shift.start(shard.buffers, shards[hop + 1].buffers)
                 attend(block, target, between=shift.advance)
                 shift.wait()
@@ -128,12 +130,6 @@ class _Ring:
                 f"rank 0 has {records[0][2:]}, rank {differing[0]} has {records[differing[0]][2:]}"
             )
         return [other[0] for other in records], any(other[1] for other in records)
-
-    def _shifts_of(self, messages: int) -> list[Any]:
-        """A shift for each hop; collective at first use."""
-        if messages not in self._shifts:
-            self._shifts[messages] = [self.comm.prepare_shift(messages) for _ in range(self.comm.size - 1)]
-        return self._shifts[messages]
 
 
 def _all_visible(inputs: Inputs) -> Visibility:

@@ -216,7 +216,6 @@ def slots_of(device: torch.device, types: tuple[torch.dtype | None, ...], **cons
 
 
 def _form(spec: Spec, masking: Masking, scales: tuple[torch.Tensor | None, torch.Tensor | None]) -> str:
-    """Of `FORMS`."""
     bent = (spec.window, spec.softcap, spec.alibi_slopes, masking.q_positions, masking.kv_positions, masking.kv_mask)
     if any(x is not None for x in bent):
         return "full"

@@ -5,7 +5,7 @@ It can merge onto a partial that is there, so that a hop of a ring needs no pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -144,17 +144,12 @@ class _Call:
     mask: PrefillMask
     merges: bool
 
-    def strides(self) -> list[int]:
-        """Return (batch, head, row) strides of q, k, v, out and lse."""
-        return [stride for x in (self.q, self.k, self.v, *self.result) for stride in x.stride()[:3]]
-
 
 def _launch(call: _Call) -> None:
     spec, mask = call.spec, call.mask
     if call.result.lse.numel() == 0:
         return
-    call = _dense(call)
-    q, k, v = call.q, call.k, call.v
+    q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
     heads, d, d_v = q.shape[1], q.shape[-1], v.shape[-1]
     entries, q_len, n = q.shape[0], q.shape[2], k.shape[2]
     dot = q.dtype if q.dtype == k.dtype else torch.float32
@@ -185,7 +180,7 @@ def _launch(call: _Call) -> None:
             pairs,
             _abreast(call, n, heads // k.shape[1]),
             0 if lists is None else lists.numbers.shape[2],
-            *call.strides(),
+            *(stride for x in (q, k, v, *call.result) for stride in x.stride()[:3]),
             *_entry_strides(lists),
             HEADS=heads,
             GROUP=heads // k.shape[1],
@@ -213,14 +208,7 @@ def _entry_strides(lists: BlockLists | None) -> list[int]:
     )
 
 
-def _dense(call: _Call) -> _Call:
-    """The call with q, k and v dense in their last axis."""
-    q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
-    return replace(call, q=q, k=k, v=v)
-
-
 def _form(call: _Call, lists: bool) -> str:
-    """One of `FORMS`."""
     spec = call.spec
     bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.mask.lengths))
     return "lists" if lists else "full" if bent or call.merges else "plain"

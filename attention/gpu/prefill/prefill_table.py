@@ -162,7 +162,9 @@ def tile_for(problem: Problem) -> Tile:
 
 def by_rule(problem: Problem) -> Tile:
     """Return a tile without spills, never tried for speed."""
-    generation = _generation(problem.arch)
+    generation = generation_of(problem.arch)
+    if generation == "other" and problem.arch.startswith("sm_"):
+        generation = "sm"
     return EXCEPTIONS.get((generation, problem.key)) or _by_rule(problem, generation)
 
 
@@ -173,12 +175,6 @@ def _by_rule(problem: Problem, generation: str) -> Tile:
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
         return Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
-
-
-def _generation(arch: str) -> str:
-    """Of `_TABLE`."""
-    generation = generation_of(arch)
-    return "sm" if generation == "other" and arch.startswith("sm_") else generation
 
 
 def candidates(problem: Problem) -> Iterator[Tile]:
