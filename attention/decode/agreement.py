@@ -114,12 +114,7 @@ def _ranges(entry: int, exists: int, positions: Ints) -> Ints:
 def coverage_fault(comm: Communicator, inputs: Inputs, own: Ints) -> str | None:
     """Say which position lies on two ranks, or on none though queries see it between other keys; None; collective.
 
-    Keys that are masked count as missing nowhere and as double nowhere.
-
-    Args:
-        comm: The ranks.
-        inputs: The call.
-        own: `key_ranges` of this rank.
+    Keys that are masked count as missing nowhere and as double nowhere. `own` are the `key_ranges` of this rank.
     """
     heads = comm.allgather_bytes(np.array([len(own), own[:, ENTRY].max(initial=0) > 0], np.int64).view(np.uint8))
     counts, by_entry = np.stack([x.view(np.int64) for x in heads]).T

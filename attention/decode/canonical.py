@@ -43,20 +43,40 @@ def canonical_partials(inputs: Inputs, comm: Communicator, shards: ShardMap, pos
             captured.
     """
     if on_gpu(inputs.q):
-        return _on_gpu(inputs, comm, shards, positions)
-    order, edges = keys_by_shard(inputs, comm, shards, positions)
-    if kernel_takes(inputs):
-        return attend_segments(inputs, order[None], np.array([edges[:-1], edges[1:]], np.int64).T)
-    if inputs.pages is not None:
-        raise OperatorError(
-            'tree_decode: block_tables with order="canonical" need the compiled part and keys whose last axis is not '
-            "strided; `topocomm doctor` says what is missing, or pass contiguous pages"
+        if inputs.pages is not None:
+            raise OperatorError(
+                'tree_decode: block_tables with order="canonical" are not covered on GPUs; gather the pages into '
+                "k_shard and v_shard, or leave order out"
+            )
+        if capturing(inputs.q.device):
+            raise OperatorError('tree_decode: order="canonical" orders keys on the host, which no CUDA graph records')
+        index, edges = _order_on_gpu(inputs, comm, shards, positions)
+    else:
+        order, bounds = keys_by_shard(inputs, comm, shards, positions)
+        if kernel_takes(inputs):
+            return attend_segments(inputs, order[None], np.array([bounds[:-1], bounds[1:]], np.int64).T)
+        if inputs.pages is not None:
+            raise OperatorError(
+                'tree_decode: block_tables with order="canonical" need the compiled part and keys whose last axis is '
+                "not strided; `topocomm doctor` says what is missing, or pass contiguous pages"
+            )
+        index, edges = torch.from_numpy(order), bounds.tolist()
+    # One launch for every shard: how a GPU's kernel splits keys between programs depends on the shape of a launch, so
+    # that shards in one launch would have bits that depend on how many there are.
+    result, visibility = empty_partial((len(edges) - 1, *inputs.out_shape), inputs.q.device), inputs.visibility
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        keys = index[start:stop]
+        part = replace(
+            inputs,
+            k=inputs.k.index_select(2, keys),
+            v=inputs.v.index_select(2, keys),
+            visibility=None if visibility is None else visibility.with_keys(visibility.keys.index_select(1, keys)),
         )
-    shape = (len(edges) - 1, *inputs.out_shape)
-    result = Partial(torch.empty(shape), torch.empty(shape[:4]))
-    for number, (start, stop) in enumerate(pairwise(edges.tolist())):
-        part = _part_of(inputs, torch.from_numpy(order[start:stop].copy()))
-        attend_blocks(part, Partial(result.out[number], result.lse[number]), None)
+        partial = Partial(result.out[number], result.lse[number])
+        if on_gpu(inputs.q):
+            gpu.attend(part, partial)
+        else:
+            attend_blocks(part, partial, None)
     return result
 
 
@@ -92,26 +112,6 @@ def keys_by_shard(inputs: Inputs, comm: Communicator, shards: ShardMap, position
     return order.astype(np.int64), np.searchsorted(local[order], np.arange(stop - first + 1)).astype(np.int64)
 
 
-def _on_gpu(inputs: Inputs, comm: Communicator, shards: ShardMap, positions: Any) -> Partial:
-    """One kernel launch for every virtual shard, on keys that are gathered before.
-
-    How keys are split between programs depends on the shape of a launch: shards in one launch would have bits that
-    depend on how many there are.
-    """
-    if inputs.pages is not None:
-        raise OperatorError(
-            'tree_decode: block_tables with order="canonical" are not covered on GPUs; gather the pages into k_shard '
-            "and v_shard, or leave order out"
-        )
-    if capturing(inputs.q.device):
-        raise OperatorError('tree_decode: order="canonical" orders keys on the host, which no CUDA graph records')
-    index, edges = _order_on_gpu(inputs, comm, shards, positions)
-    result = empty_partial((len(edges) - 1, *inputs.out_shape), inputs.q.device)
-    for number, (start, stop) in enumerate(pairwise(edges)):
-        gpu.attend(_part_of(inputs, index[start:stop]), Partial(result.out[number], result.lse[number]))
-    return result
-
-
 def _order_on_gpu(
     inputs: Inputs, comm: Communicator, shards: ShardMap, positions: Any
 ) -> tuple[torch.Tensor, list[int]]:
@@ -128,14 +128,3 @@ def _order_on_gpu(
         if len(orders) > ORDERS_LIMIT:
             orders.popitem(last=False)
     return cached
-
-
-def _part_of(inputs: Inputs, index: torch.Tensor) -> Inputs:
-    """The inputs with these keys alone, copied."""
-    visibility = inputs.visibility
-    return replace(
-        inputs,
-        k=inputs.k.index_select(2, index),
-        v=inputs.v.index_select(2, index),
-        visibility=None if visibility is None else visibility.with_keys(visibility.keys.index_select(1, index)),
-    )

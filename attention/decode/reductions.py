@@ -47,7 +47,6 @@ class AllReduce(Reduction):
     """All heads by one all-reduce with LOGSUMEXP."""
 
     def __init__(self, comm: Communicator, inputs: Inputs) -> None:
-        """As `Reduction`."""
         super().__init__(comm, inputs)
         self._key = (self.shape, self.device if self.on_gpu else None)
         self._calls = calls_of(comm)
@@ -88,7 +87,6 @@ class ReduceScatter(Reduction):
     """This rank's heads by one reduce-scatter, whose rows are heads."""
 
     def __init__(self, comm: Communicator, inputs: Inputs) -> None:
-        """As `Reduction`."""
         super().__init__(comm, inputs)
         parts = [head_range(self.shape[1], comm.size, rank) for rank in range(comm.size)]
         self._rows = tuple(part.stop - part.start for part in parts)

@@ -67,11 +67,7 @@ def load_once(function: str, call: ShardedCall, *, moved: bool = False, folds: F
 def load_together(comm: Communicator, kind: Any, inputs: Inputs, run: Callable[[], object]) -> None:
     """Have all ranks run something once, while none of their calls waits on a GPU; collective for a new kind.
 
-    Args:
-        comm: The ranks.
-        kind: Of the call, the same on all ranks.
-        inputs: On a GPU.
-        run: Runs the kernels of a call; on the GPU it waits for no other rank.
+    The kind is the same on all ranks. `run` runs the kernels of a call; on the GPU it waits for no other rank.
     """
     if comm.size == 1 or kind in _loaded(comm) or capturing(inputs.q.device):
         return

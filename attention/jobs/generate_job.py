@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attention.jobs.decode_job import METHODS, explain_merge
 from attention.jobs.job_devices import add_device, check_device, device_of_rank
 from attention.jobs.job_launch import OK, WORK_FAILED, InputError, positive, say
-from attention.jobs.models import find_model, load_config, load_model, load_tokenizer
+from attention.jobs.models import find_model, load, load_model
 from attention.jobs.progress import Meter
 from topocomm import Communicator
 
@@ -89,8 +89,8 @@ class GenerateJob:
         text = self._prompt()
         check_device(self.options.device, ranks)
         path = find_model(self.options.model)
-        self.tokenizer = load_tokenizer(path)
-        config = load_config(path)
+        self.tokenizer = load("tokenizer", path)
+        config = load("configuration", path)
         check_model(config, ranks)
         self.inputs = encode(self.tokenizer, text)
         check_length(config, self.inputs["input_ids"].shape[1], self.options.max_new_tokens)
@@ -257,12 +257,7 @@ def compare(
     """Return how many leading tokens agree, and the largest |logit difference| over all steps that saw the same tokens.
 
     After the first token that differs the two runs continue different texts, so later logits say nothing.
-
-    Args:
-        tokens: [n], int64.
-        logits: [n, vocabulary].
-        expected_tokens: [m], int64.
-        expected_logits: [m, vocabulary].
+    Tokens are int64 [n], logits [n, vocabulary]; expected ones may be more or fewer.
     """
     steps = min(len(tokens), len(expected_tokens))
     differs = (tokens[:steps] != expected_tokens[:steps]).nonzero()

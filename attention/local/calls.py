@@ -29,14 +29,9 @@ def call_of(
     exact: bool,
     extra: frozenset[str] = frozenset(),
 ) -> Call:
-    """Return the call for tensors whose shapes fit each other.
+    """Return the call for tensors (q, k, v) whose shapes fit each other; `extra` are features that they do not tell.
 
-    Args:
-        arrays: q, k and v as `local_attention` takes them.
-        spec: Which attention.
-        masking: Positions, masks and lengths as given; those on a GPU are not looked at.
-        exact: Whether out must not be rounded to q's dtype.
-        extra: Features that the tensors do not tell.
+    Positions, masks and lengths on a GPU are not looked at.
     """
     q, k, v = arrays
     n = k.shape[2] if masking.block_tables is None else k.shape[2] * masking.block_tables.shape[1]

@@ -32,9 +32,7 @@ MODULES = {"flashinfer": "flashinfer", "triton": "triton", "native": "attention.
 def machine_of(device: torch.device, *, gpu: bool) -> Machine:
     """Return what the choice asks about the machine of a device; asked once a process.
 
-    Args:
-        device: Where the tensors of a call are.
-        gpu: Whether it counts as a GPU: host memory does while kernels run in Triton's interpreter.
+    `gpu` says whether it counts as a GPU: host memory does while kernels run in Triton's interpreter.
     """
     missing = {name: f"{needed} is not installed" for name, needed in MODULES.items() if module((needed,)) is None}
     if not gpu:

@@ -91,7 +91,10 @@ class _Ring:
         """Attend all shards and write the merged partial; collective."""
         rank, size = self.comm.rank, self.comm.size
         sizes, masked = self._exchange_sizes(inputs)
-        visibility = inputs.visibility or (_all_visible(inputs) if masked else None)
+        visibility = inputs.visibility
+        if visibility is None and masked:  # all see all
+            zeros = (inputs.q.new_zeros((1, x.shape[2]), dtype=torch.int64) for x in (inputs.q, inputs.k))
+            visibility = Visibility.of(Spec(), *zeros)
         keys = None if visibility is None else visibility.keys
         shards = self._buffers.in_turn(inputs, keys, sizes)
         messages = 2 if keys is None else 3
@@ -130,10 +133,3 @@ class _Ring:
                 f"rank 0 has {records[0][2:]}, rank {differing[0]} has {records[differing[0]][2:]}"
             )
         return [other[0] for other in records], any(other[1] for other in records)
-
-
-def _all_visible(inputs: Inputs) -> Visibility:
-    queries, keys = (
-        torch.zeros((1, x.shape[2]), dtype=torch.int64, device=inputs.q.device) for x in (inputs.q, inputs.k)
-    )
-    return Visibility.of(Spec(), queries, keys)

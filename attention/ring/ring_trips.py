@@ -129,12 +129,7 @@ class Trips:
 
         Step h computes with the shard of rank - h. Meanwhile the next shard arrives, and so do the gradients that the
         ranks before have summed up for the current one; after P steps those of this rank's own shard arrive.
-
-        Args:
-            inputs: As forward.
-            parts: As forward.
-            result: What forward returned: out and lse over all keys.
-            arriving: The gradients of out and of lse; that of lse may be None.
+        `result` is what forward returned, `arriving` the gradients of out and of lse; that of lse may be None.
         """
         rank, size = self.comm.rank, self.comm.size
         dq = inputs.q.new_zeros(inputs.q.shape, dtype=torch.float32)

@@ -108,14 +108,14 @@ def decode_partial(  # noqa: PLR0913
 
 
 def load_decode(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, spec: Spec, out: Partial, **given: torch.Tensor | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, spec: Spec, out: Partial, **masks: torch.Tensor | None
 ) -> None:
     """Load what `decode_partial` launches for arguments of these forms, whatever number of keys there is.
 
-    Keys are one or one page at least, with strides as those of calls; `given` are the arguments from q_positions to
+    Keys are one or one page at least, with strides as those of calls; `masks` are the arguments from q_positions to
     block_tables that calls have, of the same dtype. `out` is written.
     """
-    masking = Masking(**given)
+    masking = Masking(**masks)
     check_inputs(q, k, v, spec, masking, (None, None), interpreted())
     if out.lse.numel():
         with current(q.device):

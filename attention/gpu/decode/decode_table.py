@@ -197,28 +197,17 @@ def rows_of_program(rows: int, itemsize: int, width: int, form: str) -> int:
 
 
 def splits_for(n: int, programs: int, slots: int) -> int:
-    """Into how many parts n keys are split, each with programs of its own.
+    """Into how many parts n keys are split, for the programs of one part and the programs that the GPU runs at once.
 
     Where one wave of programs all but fills the GPU there is one. Else it is the least number of splits that loses
     little by a last wave that is not full, beside the best.
-
-    Args:
-        n: Keys.
-        programs: Programs of one part.
-        slots: Programs that the GPU runs at once.
     """
     programs = max(programs, 1)
     return _balanced(max(1, min(-(-n // KEYS_PER_SPLIT), -(-MOST_WAVES * slots // programs))), programs, slots)
 
 
 def is_worth_ranges(n: int, programs: int, cut: Cut) -> bool:
-    """Return whether entries with lengths of their own are cut by ranges of programs (`schedule_kernel`).
-
-    Args:
-        n: Keys of an entry at most.
-        programs: Tiles of all entries.
-        cut: Of the kernel.
-    """
+    """Return whether entries of up to n keys each, `programs` tiles in all, are cut by ranges (`schedule_kernel`)."""
     return n > KEYS_PER_SPLIT and programs * -(-n // cut.block_n) < MOST_BLOCKS
 
 

@@ -76,14 +76,7 @@ def multiprocessor_of(arch: str, properties: Any, hip: bool) -> Multiprocessor |
 
 
 def programs_held(multiprocessor: Multiprocessor, registers: int, shared_bytes: int, num_warps: int) -> int:
-    """Return how many programs of a kernel a multiprocessor holds, 1 at least.
-
-    Args:
-        multiprocessor: What runs them.
-        registers: Of a thread.
-        shared_bytes: Of a program.
-        num_warps: Of a program.
-    """
+    """Return how many programs of a kernel, with registers of a thread, a multiprocessor holds, 1 at least."""
     taken = -(-max(registers, 1) // REGISTER_UNIT) * REGISTER_UNIT
     by_registers = PARTITIONS * min(multiprocessor.warps, multiprocessor.registers // taken) // num_warps
     unit = multiprocessor.shared_unit_bytes

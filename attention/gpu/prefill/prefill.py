@@ -16,7 +16,7 @@ from attention.arrays import Inputs, empty_partial
 from attention.gpu.limits import arch_of, pieces
 from attention.gpu.per_head import slopes_on
 from attention.gpu.placement import current
-from attention.gpu.prefill.block_lists import BlockLists, block_lists_of
+from attention.gpu.prefill.block_lists import block_lists_of
 from attention.gpu.prefill.prefill_inputs import (
     PrefillMask,
     check_result,
@@ -151,7 +151,7 @@ def _launch(call: _Call) -> None:
         return
     q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
     heads, d, d_v = q.shape[1], q.shape[-1], v.shape[-1]
-    entries, q_len, n = q.shape[0], q.shape[2], k.shape[2]
+    entries, q_len, n, group = q.shape[0], q.shape[2], k.shape[2], heads // k.shape[1]
     dot = q.dtype if q.dtype == k.dtype else torch.float32
     visibility = mask.visibility if n else None
     tile = _tile(dot, max(d, d_v), q_len, _form(call, visibility is not None))
@@ -178,12 +178,16 @@ def _launch(call: _Call) -> None:
             spec.softcap or 0.0,
             blocks,
             pairs,
-            _abreast(call, n, heads // k.shape[1]),
+            group * max(1, CACHE_BYTES // max(1, n * (d + d_v) * k.element_size())),
             0 if lists is None else lists.numbers.shape[2],
             *(stride for x in (q, k, v, *call.result) for stride in x.stride()[:3]),
-            *_entry_strides(lists),
+            *(
+                [0] * 3
+                if lists is None
+                else [x.shape[1] if len(x) > 1 else 0 for x in (lists.low, lists.keys, lists.numbers)]
+            ),
             HEADS=heads,
-            GROUP=heads // k.shape[1],
+            GROUP=group,
             **_pieces("D", d),
             **_pieces("DV", d_v),
             CAUSAL=spec.causal,
@@ -201,13 +205,6 @@ def _launch(call: _Call) -> None:
         )
 
 
-def _entry_strides(lists: BlockLists | None) -> list[int]:
-    """From one batch entry to the next, of low, keys and numbers; 0 where all have the same."""
-    return (
-        [0] * 3 if lists is None else [x.shape[1] if len(x) > 1 else 0 for x in (lists.low, lists.keys, lists.numbers)]
-    )
-
-
 def _form(call: _Call, lists: bool) -> str:
     spec = call.spec
     bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.mask.lengths))
@@ -221,12 +218,6 @@ def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:
     target = triton.runtime.driver.active.get_current_target()
     arch, bits = arch_of(target.backend, target.arch), 32 if dot == torch.float32 else 16
     return tile_for(problem_of(arch, bits, width, q_len=q_len, form=form))
-
-
-def _abreast(call: _Call, n: int, group: int) -> int:
-    """How many (entry, head) pairs run side by side: whole groups of heads that share keys."""
-    per_group = max(1, n * (call.k.shape[-1] + call.v.shape[-1]) * call.k.element_size())
-    return group * max(1, CACHE_BYTES // per_group)
 
 
 def _pieces(name: str, width: int) -> dict[str, int]:

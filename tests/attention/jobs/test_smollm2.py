@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from attention.jobs.generate_job import encode
-from attention.jobs.models import find_model, load_model, load_tokenizer
+from attention.jobs.models import find_model, load, load_model
 from tests.mpi import mpirun
 
 JOB = Path(__file__).with_name("smollm2_job.py")
@@ -24,7 +24,7 @@ def reference(tmp_path_factory):
     """What transformers makes of the first two hundred tokens of the demo's prompt, computed once."""
     path = find_model("smollm2")
     text = PROMPT_FILE.read_text(encoding="utf-8")[:PROMPT_LETTERS]
-    inputs = encode(load_tokenizer(path), text)
+    inputs = encode(load("tokenizer", path), text)
     assert 180 <= inputs["input_ids"].shape[1] <= 260
     made = load_model(path).generate(
         **inputs, max_new_tokens=NEW_TOKENS, do_sample=False, return_dict_in_generate=True, output_logits=True
@@ -54,5 +54,5 @@ def test_tokens_and_logits(reference, ranks):
 
 
 def test_the_demo_prompt_is_long_enough():
-    inputs = encode(load_tokenizer(find_model("smollm2")), PROMPT_FILE.read_text(encoding="utf-8"))
+    inputs = encode(load("tokenizer", find_model("smollm2")), PROMPT_FILE.read_text(encoding="utf-8"))
     assert 2_100 <= inputs["input_ids"].shape[1] < 7_000
