@@ -79,18 +79,11 @@ def empty_partial(shape: tuple[int, ...], device: torch.device) -> Partial:
 
 
 def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: Masking) -> Inputs:
-    """Return the arrays as tensors that share their memory.
-
-    Args:
-        function: The name that error messages start with.
-        q: [batch, heads, q_len, d], NumPy or torch; in host memory or on a GPU, and k and v there too.
-        k: [batch, kv_heads, n, d].
-        v: [batch, kv_heads, n, d_v].
-        spec: Which attention.
-        masking: Positions and masks as the caller gave them.
+    """Return the arrays, NumPy or torch, in host memory or all on one GPU, as tensors that share their memory.
 
     Raises:
-        OperatorError: Shapes, dtypes or devices do not fit; the message names the argument.
+        OperatorError: Shapes, dtypes or devices do not fit; the message begins with the function's name and names the
+            argument.
     """
     q, k, v = as_tensor(function, "q", q), as_tensor(function, "k", k), as_tensor(function, "v", v)
     for name, x in (("q", q), ("k", k), ("v", v)):

@@ -47,9 +47,7 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
 def load(inputs: Inputs, result: Partial) -> None:
     """Load what `attend` launches for inputs of these forms, whatever number of keys they have, unless it refuses them.
 
-    Args:
-        inputs: On the GPU, with strides as those of calls; one key at least, or one page.
-        result: As `attend`; contiguous, and written.
+    Inputs have strides as those of calls, and one key at least, or one page. The result is contiguous, and written.
     """
     if decodes(inputs):
         _decode_inputs(inputs, result, loads=True)
@@ -60,10 +58,8 @@ def load(inputs: Inputs, result: Partial) -> None:
 def attend_onto(inputs: Inputs, running: Partial, *, first: bool) -> None:
     """Merge the attention of checked inputs without pages, of any number of queries, onto a float32 partial there.
 
-    Args:
-        inputs: On the GPU; contiguous positions in host memory need no block lists.
-        running: `out` dense in its last axis.
-        first: Write it, whatever it holds.
+    Contiguous positions in host memory need no block lists. The partial's `out` is dense in its last axis; if `first`
+    it is written, whatever it holds.
     """
     _prefill("attend").attend_inputs(inputs, running, merges=not first)
 

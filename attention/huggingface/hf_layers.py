@@ -129,10 +129,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
 
 def layer_windows(config: Any) -> list[int | None]:
-    """Return the sliding window of every layer of a model, None where a layer has none.
-
-    Args:
-        config: The configuration of the text decoder.
+    """Return the sliding window of every layer of a text decoder of this configuration, None where a layer has none.
 
     Raises:
         OperatorError: A layer keeps something else than keys and values of its own, or the model is no decoder of which

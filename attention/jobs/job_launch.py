@@ -63,9 +63,7 @@ class Job(Protocol[Result]):
 def run(job: Job[Result], ranks: int | None) -> int:
     """Run the job and return this process's exit status: 0 done, 1 the work failed, 2 bad input.
 
-    Args:
-        job: What to do.
-        ranks: How many threads to run on, from the command line; None is 1, or as many as mpirun started.
+    `ranks` is how many threads to run on, from the command line; None is 1, or as many as mpirun started.
     """
     launched = launched_as()
     if launched is None:

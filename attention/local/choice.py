@@ -296,13 +296,7 @@ fill with zeros what lies beyond the length of an entry, so that NaN there does 
 
 
 def choose(call: Call, machine: Machine, *, skip: frozenset[str] = frozenset()) -> Choice:
-    """Return the first kernel of the table that takes the call on the machine, or else the device's last one.
-
-    Args:
-        call: What is asked.
-        machine: Where; of the call's device.
-        skip: Names of kernels to pass over.
-    """
+    """Return the first kernel of the table, but those of `skip`, that takes the call; else the device's last one."""
     passed: list[tuple[str, str]] = []
     rows = [row for row in TABLE if row.device == call.device]
     for row in rows:

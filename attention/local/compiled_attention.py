@@ -109,7 +109,8 @@ def _run(
     arguments = (*(to_dlpack(x) for x in (inputs.q, inputs.k, inputs.v)), result.out.numpy(), result.lse.numpy())
     pages = None if inputs.pages is None else inputs.pages.numpy()
     options = {**_spec_options(inputs), **cuts, "visible": _visible(inputs.visibility), "pages": pages}
-    kernel, threads = _kernel().attend, _threads_for(inputs, items)
+    worth = inputs.n * _bytes_per_key(inputs) // BYTES_PER_THREAD
+    kernel, threads = _kernel().attend, max(1, min(torch.get_num_threads(), items, worth))
     if between_pieces is None:
         kernel(*arguments, inputs.scale, **options, threads=threads)
         return
@@ -138,12 +139,7 @@ class StepKernel:
     def run(self, q: Any, k: Any, v: Any, see: See | None, result: Place) -> bool:
         """Write the result to these arrays; False, and nothing done, where the tensors are of another kind.
 
-        Args:
-            q: As the inputs have it, and k and v, with any number of keys that one thread attends in one piece.
-            k: Likewise.
-            v: Likewise.
-            see: Which query sees which of how many keys; None: all see all.
-            result: Where the partial goes.
+        q, k and v are as the inputs have them, with any number of keys that one thread attends in one piece.
         """
         if not (type(q) is type(k) is type(v) is torch.Tensor and q.is_cpu and k.is_cpu and v.is_cpu):
             return False
@@ -180,10 +176,6 @@ class StepKernel:
 def _items(inputs: Inputs) -> int:
     """Tiles of query rows, over all key heads."""
     return inputs.q.shape[0] * inputs.k.shape[1] * -(-inputs.rows // TILE_ROWS)
-
-
-def _threads_for(inputs: Inputs, items: int) -> int:
-    return max(1, min(torch.get_num_threads(), items, inputs.n * _bytes_per_key(inputs) // BYTES_PER_THREAD))
 
 
 def _bytes_per_key(inputs: Inputs) -> int:

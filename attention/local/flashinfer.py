@@ -231,12 +231,8 @@ def planned(
     A graph that is captured takes the plans of the call that ran before it, with their workspace, for good: later
     calls plan others, so that what the graph replays stays as it was captured.
 
-    Args:
-        kind: Of wrapper.
-        device: The current one.
-        key: All that a plan depends on.
-        make: Makes a wrapper around a workspace, uint8 [`WORKSPACE_BYTES`].
-        plan: Plans a wrapper, from host memory.
+    The key is all that a plan depends on. `make` makes a wrapper around a workspace, uint8 [`WORKSPACE_BYTES`]; `plan`
+    plans it, from host memory.
 
     Raises:
         OperatorError: A graph is captured, and the same call did not run before.

@@ -53,13 +53,8 @@ def as_partial(
 def write_partial(out: torch.Tensor, lse: torch.Tensor, convention: Convention, result: Partial) -> None:
     """Write the result (out, lse) of a kernel, in which every row saw a key, as `as_partial` gives it.
 
-    A few launches whatever the size, and no copy on the way: x - x is 0 for a number and NaN for any other mark.
-
-    Args:
-        out: Axes as `convention.out_layout` says, floating point.
-        lse: Axes as `convention.lse_layout` says, float32.
-        convention: How the kernel returns them.
-        result: Float32 tensors out [batch, heads, q_len, d_v] and lse [batch, heads, q_len] of any strides.
+    A few launches whatever the size, and no copy on the way: x - x is 0 for a number and NaN for any other mark. lse is
+    float32; the result are float32 tensors out [batch, heads, q_len, d_v] and lse [batch, heads, q_len] of any strides.
 
     Raises:
         OperatorError: Shapes or dtypes are not those of the convention.

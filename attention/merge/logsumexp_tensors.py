@@ -13,11 +13,9 @@ EMPTY = float("-inf")
 
 
 def combine_tensors(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the partial over the keys of both.
+    """Return the partial over the keys of both, on one device.
 
-    Args:
-        left: `out` float32 [*rows, dim] and `lse` float32 [*rows], natural logarithm; an empty one is (anything, -inf).
-        right: As `left`; on the same device.
+    Each is `out` float32 [*rows, dim] and `lse` float32 [*rows], natural logarithm; an empty one is (anything, -inf).
     """
     left_lse, right_lse = left[LSE], right[LSE]
     left_empty, right_empty = left_lse == EMPTY, right_lse == EMPTY

@@ -58,10 +58,7 @@ class ShardBuffers:
     def in_turn(self, inputs: Inputs, keys: torch.Tensor | None, sizes: list[int]) -> list[Shard]:
         """Return the shards in the order in which they are attended: this rank's, then those that arrive.
 
-        Args:
-            inputs: This rank's keys and values.
-            keys: Their positions, int64 [1 or batch, n], where a call masks.
-            sizes: Keys of every rank.
+        `keys` are the positions of this rank's, int64 [1 or batch, n], where a call masks; `sizes` the keys per rank.
         """
         rank = self._comm.rank
         arriving = [sizes[(rank - hop - 1) % len(sizes)] for hop in range(len(sizes) - 1)]

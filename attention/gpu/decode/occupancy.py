@@ -54,11 +54,7 @@ def multiprocessor_of(arch: str, properties: Any, hip: bool) -> Multiprocessor |
 
     torch gives `shared_memory_per_multiprocessor` for AMD's GPUs since pytorch/pytorch#170572 (December 2025): there it
     is the LDS, 64 KiB on CDNA 2 and 3 and 160 KiB on CDNA 4 (ROCm documentation, "AMD GPU specifications").
-
-    Args:
-        arch: Such as "sm_90" or "gfx942".
-        properties: What `torch.cuda.get_device_properties` says.
-        hip: Whether torch is built for AMD.
+    `properties` are those of `torch.cuda.get_device_properties`; `hip`: torch is built for AMD.
     """
     shared = getattr(properties, "shared_memory_per_multiprocessor", None)
     if hip:
