@@ -141,16 +141,16 @@ static PyObject *engine_results(PyObject *object, void *none) {
     int fields = self->engine.fields, held = fields > 0 && self->arrays[fields] != NULL;
     PyObject *results = PyTuple_New(held ? fields : 0);
     (void)none;
-    for (int field = 0; results != NULL && held && field < fields; field++) {
-        Py_INCREF(self->arrays[fields + field]);
-        PyTuple_SetItem(results, field, self->arrays[fields + field]);
-    }
+    for (int field = 0; results != NULL && held && field < fields; field++)
+        PyTuple_SetItem(results, field, Py_NewRef(self->arrays[fields + field]));
     return results;
 }
 
 /* Take (dtype, sizes, items of a row) of every field of the value, or of the result. */
 static int take_kinds(EngineObject *self, PyObject *described, int first) {
     Engine *engine = &self->engine;
+    if (PyTuple_Size(described) != engine->fields)
+        return -1;
     for (int field = 0; field < engine->fields; field++) {
         ArrayKind *kind = &self->kinds[first + field];
         PyObject *dtype, *sizes;
@@ -171,15 +171,6 @@ static int take_kinds(EngineObject *self, PyObject *described, int first) {
         engine->array_bytes[first + field] = bytes;
     }
     return 0;
-}
-
-/* Take the kinds of the value and the result, of as many fields. */
-static int take_fields(EngineObject *self, PyObject *value, PyObject *result) {
-    Py_ssize_t count = PyTuple_Size(value);
-    if (count > MOST_FIELDS || PyTuple_Size(result) != count || (count == 0 && self->engine.fold != NULL))
-        return -1;
-    self->engine.fields = (int)count;
-    return take_kinds(self, value, 0) < 0 ? -1 : take_kinds(self, result, (int)count);
 }
 
 /* Whether a buffer is of a whole number of units, and aligned if it is not empty: NumPy leaves empty ones anywhere. */
@@ -221,8 +212,11 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
         engine->streaming = 1, engine->until_choice = before_trial + 2 * CALLS_A_TRIAL;
         engine->quickest[0] = engine->quickest[1] = NO_TIME;
         self->most_looks = most_looks;
-        right = is_whole(&words, 8, 8) && most_looks >= 1 && before_trial >= 0 &&
-                take_memory(self, position, looks, final) == 0 && take_fields(self, value, result) == 0;
+        Py_ssize_t fields = PyTuple_Size(value);
+        engine->fields = fields <= MOST_FIELDS ? (int)fields : 0;
+        right = is_whole(&words, 8, 8) && most_looks >= 1 && before_trial >= 0 && (fields > 0 || fold == 0) &&
+                take_memory(self, position, looks, final) == 0 && take_kinds(self, value, 0) == 0 &&
+                take_kinds(self, result, engine->fields) == 0;
         if (!right && !PyErr_Occurred())
             fail("an engine takes fields, memory, counters and numbers that fit each other");
         if (right && read_program(engine, words.buf, words.len / 8) < 0) {
