@@ -35,6 +35,7 @@ def test_examples_run_as_jobs(path):
     assert all(part in job.stdout for part in PRINTS.get(path.stem, [])), job.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run_alone(path, tmp_path):
     """That of the energy draws the picture of its page."""

@@ -43,7 +43,7 @@ def tables(text):
     return found
 
 
-@pytest.mark.parametrize(("ranks", "dtype"), [(None, "bfloat16"), (2, "float32")])
+@pytest.mark.parametrize(("ranks", "dtype"), [(None, "bfloat16"), pytest.param(2, "float32", marks=pytest.mark.long)])
 def test_every_way_has_a_row_and_agrees(ranks, dtype):
     text = job(ranks, "--contexts=32:256:8", "--repeats=3", f"--dtype={dtype}")
     found = tables(text)

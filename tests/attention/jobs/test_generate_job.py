@@ -64,6 +64,7 @@ def test_on_threads(tiny_model, capsys):
         assert re.search(f"^{part}$", said.err, re.MULTILINE), part
 
 
+@pytest.mark.long
 def test_nothing_is_compiled_on_the_way_to_the_first_token(tiny_model):
     """Generation and `tree_decode` load no compiler."""
     code = f"""

@@ -55,6 +55,7 @@ def test_a_rank_that_raises_ends_the_others_waiting():
         assert jobs[rank][0] == expected
 
 
+@pytest.mark.long
 def test_a_stopped_rank_is_named_at_the_deadline():
     lost = 0
     told, _ = faults("stop", "messages", lost)

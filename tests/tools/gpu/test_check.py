@@ -16,6 +16,7 @@ KINDS = ["decode", "folds", "local_attention", "merging", "prefill", "states"]
 MISSING = "numba mpi4py cupy transformers"
 
 
+@pytest.mark.long
 def test_every_kind_is_right_on_a_machine_without_numba(tmp_path):
     """And every program can be imported there."""
     plant = tmp_path / "plant.py"

@@ -9,6 +9,7 @@ import pytest
 from tests.tools.gpu.running import TOOLS, finished, parts_of, run_all
 
 
+@pytest.mark.long
 def test_a_kernel_that_is_wrong_fails_the_run(tmp_path):
     """The planted fault is in what the decode kernel wrote."""
     plant = tmp_path / "plant.py"

@@ -20,6 +20,7 @@ def own_tables(tools, monkeypatch, tmp_path):
         monkeypatch.setattr(module, "TUNED", Tuned(tmp_path / f"{module.__name__.split('.')[-1]}.json"))
 
 
+@pytest.mark.long
 def test_tuning(part, own_tables, tmp_path):
     """The tables are written where it is told, not where they were read."""
     decode_table.TUNED.record("sm_80", {"kept": [16, 4, 2]})
