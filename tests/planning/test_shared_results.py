@@ -1,6 +1,7 @@
 """Results that threads share: made once each, several at a time, with errors for all who wait."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier, Event, Lock
 
 from tests.machines import switch
@@ -46,12 +47,12 @@ class Waited(Event):
 
 def asked_together(make, key="key"):
     """The results, and the futures, of threads that ask for one key while the first of them makes it."""
-    results = SharedResults(make, most=4)
+    results = SharedResults(most=4)
     with ThreadPoolExecutor(THREADS) as pool:
-        asked = [pool.submit(results.get, key)]
+        asked = [pool.submit(results.get, key, partial(make, key))]
         assert make.begun.wait(WAIT_S)
         waited = results._pending[key].done = Waited(THREADS - 1)
-        asked += [pool.submit(results.get, key) for _ in range(THREADS - 1)]
+        asked += [pool.submit(results.get, key, partial(make, key)) for _ in range(THREADS - 1)]
         assert waited.all_wait.wait(WAIT_S)
         make.go_on.set()
         return results, asked
@@ -60,7 +61,7 @@ def asked_together(make, key="key"):
 def test_threads_that_ask_for_the_same_share_one_result():
     make = Counted()
     results, asked = asked_together(make)
-    assert {id(one.result(WAIT_S)) for one in asked} == {id(results.get("key"))}
+    assert {id(one.result(WAIT_S)) for one in asked} == {id(results.get("key", lambda: make("key")))}
     assert make.calls == ["key"]
     assert not results._pending
 
@@ -71,7 +72,7 @@ def test_an_error_reaches_all_who_wait_and_is_not_kept():
     assert [str(one.exception(WAIT_S)) for one in asked] == ["no way"] * THREADS
     assert make.calls == ["key"] and not results._pending
     make.error = None
-    assert results.get("key") == ("key", 2)
+    assert results.get("key", lambda: make("key")) == ("key", 2)
 
 
 def test_who_waits_makes_what_an_interrupted_thread_does_not():
@@ -95,9 +96,9 @@ def test_who_waits_makes_what_an_interrupted_thread_does_not():
 
 def test_the_least_recently_used_is_dropped():
     calls = []
-    results = SharedResults(lambda key: calls.append(key) or key, most=2)
+    results = SharedResults(most=2)
     for key in "abacab":
-        assert results.get(key) == key
+        assert results.get(key, lambda key=key: calls.append(key) or key) == key
     assert calls == ["a", "b", "c", "b"]
 
 

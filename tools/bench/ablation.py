@@ -154,7 +154,7 @@ def planned(case: Case) -> Figures | None:
     layout = SUM.default_layout(len(ends))
     collective = collective_of(case.collective, len(ends), layout.rows)
     request = Request(collective, SUM, layout, ends, case.objective, 1, "alpha")
-    with patch.object(planner, "_searches", SharedResults(planner._search, most=1)):
+    with patch.object(planner, "_searches", SharedResults(most=1)):
         try:
             plan, took = timed(lambda: planner.make_plan(case.topology, request))
         except PlanError:

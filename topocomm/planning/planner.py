@@ -5,11 +5,11 @@ Planning is pure: equal inputs give equal plans, byte for byte, on every rank.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
-from weakref import ReferenceType, ref
 
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
@@ -105,13 +105,13 @@ def make_plan(topology: Topology, request: Request) -> Plan:
             plan takes more scratch.
     """
     place_ranks(topology, request.endpoints)
-    best = _searches.get((_TopologyKey(topology), request))[0]
+    best = _searched(topology, request)[0]
     return with_native(best, topology, request.operator, request.layout) if request.native else best
 
 
 def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:
     """Return name and cost of every candidate of a request, best first: the first is that of the plan."""
-    return _searches.get((_TopologyKey(topology), request))[1]
+    return _searched(topology, request)[1]
 
 
 def every_plan(topology: Topology, request: Request) -> list[Plan]:
@@ -132,21 +132,22 @@ class _Candidate:
     cost: Cost
 
 
-@dataclass(frozen=True)
-class _TopologyKey:
-    """A topology that is compared by its digest."""
+MOST_KEPT_ENDPOINTS = 256
+"""Endpoints of a machine whose routes are kept for the next plan: at most some MB a thread."""
+_Chosen = tuple[Plan, tuple[tuple[str, Cost], ...]]
+"""The best plan; name and cost of every candidate, best first."""
+_searches: SharedResults[tuple[str, Request], _Chosen] = SharedResults(most=256)
+"""By topology and request: ranks on threads that ask for one plan at the same time share one search."""
+_known_bounds: SharedResults[tuple[str, Collective, tuple[str, ...], int, PortModel], Bounds] = SharedResults(most=64)
+"""By all that they depend on, since a program plans many payloads of one kind."""
 
-    topology: Topology = field(compare=False)
-    digest: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", self.topology.digest)
+def _searched(topology: Topology, request: Request) -> _Chosen:
+    return _searches.get((topology.digest, request), lambda: _search(topology, request))
 
 
-def _search(key: tuple[_TopologyKey, Request]) -> tuple[Plan, tuple[tuple[str, Cost], ...]]:
-    """The best plan; name and cost of every candidate, best first."""
-    topology, request = key[0].topology, key[1]
-    paths = PathFinder(topology)
+def _search(topology: Topology, request: Request) -> _Chosen:
+    paths = _paths_of(topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
     candidates = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
@@ -168,8 +169,22 @@ def _search(key: tuple[_TopologyKey, Request]) -> tuple[Plan, tuple[tuple[str, C
     return plan, tuple((candidate.algorithm, candidate.cost) for candidate in candidates)
 
 
-_searches = SharedResults(_search, most=256)
-"""Plans by topology and request: ranks on threads that ask for one plan at the same time share one search."""
+class _LastPaths(threading.local):
+    """The routes of the machine that this thread planned for last."""
+
+    paths: PathFinder | None = None
+
+
+_last = _LastPaths()
+
+
+def _paths_of(topology: Topology) -> PathFinder:
+    """Return the routes of a machine, with those that this thread has searched before; of large ones none are kept."""
+    if len(topology.endpoints) > MOST_KEPT_ENDPOINTS:
+        return PathFinder(topology)
+    if _last.paths is None or _last.paths.topology is not topology:
+        _last.paths = PathFinder(topology)
+    return _last.paths
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Candidate]:
@@ -202,33 +217,12 @@ def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFi
     return _Candidate(name, schedule, cost)
 
 
-@dataclass(frozen=True)
-class _BoundsKey:
-    """Key of bounds, which depend on no payload; `paths` serves to make them and does not outlive its caller."""
-
-    machine: _TopologyKey
-    collective: Collective
-    endpoints: tuple[str, ...]
-    ports: int
-    port_model: PortModel
-    paths: ReferenceType[PathFinder] = field(compare=False)
-
-
 def _bounds(request: Request, paths: PathFinder) -> Bounds:
-    machine = _TopologyKey(paths.topology)
+    collective, endpoints, ports, port_model = request.collective, request.endpoints, request.ports, request.port_model
     return _known_bounds.get(
-        _BoundsKey(machine, request.collective, request.endpoints, request.ports, request.port_model, ref(paths))
+        (paths.topology.digest, collective, endpoints, ports, port_model),
+        lambda: bounds_of(collective, endpoints, paths, ports=ports, port_model=port_model),
     )
-
-
-def _make_bounds(key: _BoundsKey) -> Bounds:
-    paths = key.paths()
-    assert paths is not None, "who asks for bounds holds it"
-    return bounds_of(key.collective, key.endpoints, paths, ports=key.ports, port_model=key.port_model)
-
-
-_known_bounds = SharedResults(_make_bounds, most=64)
-"""Bounds by what they depend on, since a program plans many payloads of one kind."""
 
 
 def _within_scratch(candidates: list[_Candidate], request: Request) -> list[_Candidate]:

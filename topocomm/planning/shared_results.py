@@ -24,18 +24,21 @@ class SharedResults(Generic[Key, Result]):
     """Results by key, with a least-recently-used limit. No lock is held while a result is made.
 
     Args:
-        make: Makes the result of a key, never None; it must not ask for the same key again.
         most: Number of results that are kept.
     """
 
-    def __init__(self, make: Callable[[Key], Result], most: int) -> None:
-        self._make, self._most = make, most
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = Lock()
         self._kept: OrderedDict[Key, Result] = OrderedDict()
         self._pending: dict[Key, _Pending[Result]] = {}
 
-    def get(self, key: Key) -> Result:
+    def get(self, key: Key, make: Callable[[], Result]) -> Result:
         """Return the result of a key: kept, made by another thread meanwhile, or made here.
+
+        Args:
+            key: All that the result depends on.
+            make: Makes the result, never None; it must not ask for the same key.
 
         Raises:
             Exception: The error of `make`, in every thread that waited for it; it is not kept. If the thread that
@@ -55,11 +58,11 @@ class SharedResults(Generic[Key, Result]):
                 raise pending.error
             if pending.result is not None:
                 return pending.result
-        return self._make_pending(key, own)
+        return self._make_pending(key, own, make)
 
-    def _make_pending(self, key: Key, pending: _Pending[Result]) -> Result:
+    def _make_pending(self, key: Key, pending: _Pending[Result], make: Callable[[], Result]) -> Result:
         try:
-            pending.result = result = self._make(key)
+            pending.result = result = make()
         except Exception as error:
             pending.error = error
             raise

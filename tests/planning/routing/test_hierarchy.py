@@ -137,3 +137,8 @@ def test_ranks_scattered_over_hosts(collective, commutative):
         pytest.fail(str(error))
     assert made.figures.alpha_us <= 2 * 0.6 + 5.0 + 2 * 0.6 + 1e-9
     assert commutative or made.proof.order_kept
+
+
+def test_a_machine_is_grouped_once_for_all_its_plans():
+    assert nest(hosts(3, 7)) is nest(hosts(3, 7))
+    assert nest(hosts(3, 7), ports=2) is not nest(hosts(3, 7))

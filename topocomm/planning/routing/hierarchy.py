@@ -24,6 +24,7 @@ from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.range_tree import aligned_tree
+from topocomm.planning.shared_results import SharedResults
 
 SAME_US = 1e-9
 """Difference below which latencies count as equal: sums in another order."""
@@ -84,7 +85,14 @@ class Hierarchy:
 
 def hierarchy_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Hierarchy:
     """Return the ranks as nested groups, by the latencies between neighbours."""
-    return _Builder(endpoints, paths, ports, cuts_of(endpoints, paths)).hierarchy()
+    return _known.get(
+        (paths.topology.digest, tuple(endpoints), ports),
+        lambda: _Builder(endpoints, paths, ports, cuts_of(endpoints, paths)).hierarchy(),
+    )
+
+
+_known: SharedResults[tuple[str, tuple[str, ...], int], Hierarchy] = SharedResults(most=64)
+"""By topology, endpoints and ports, since a program plans many payloads of one kind."""
 
 
 def cuts_of(endpoints: Sequence[str], paths: PathFinder) -> list[tuple[int, ...]]:
