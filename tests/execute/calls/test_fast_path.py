@@ -142,7 +142,7 @@ MISFITS = {
 
 
 MISFITS_OF_X = {**MISFITS, "another order of fields": {"lse": LSE, "out": OUT}}
-"""Values in another order are another call on ranks that cannot go the fast_path way."""
+"""Values in another order are another call on ranks that cannot take the fast path."""
 
 
 @pytest.mark.parametrize("what", MISFITS_OF_X)
