@@ -65,3 +65,13 @@ Pattern 1, crossNic 0, nChannels 2, bw 20.000000/20.000000, type NVL/PIX, sameCh
     }
     assert nvls["channels"] == [[0], [2]]
     assert "channels" not in tree  # the second of two is not there
+
+
+def test_ranks_that_found_different_patterns_are_named_and_the_first_are_read():
+    search = """Pattern 4, crossNic 0, nChannels 1, bw {}/12.500000, type NVL/PIX, sameChannels 1
+ 0 : NET/0-a GPU/0-3000 GPU/0-13000 GPU/0-84000 GPU/0-83000 NET/0-b
+"""
+    text = by(0, SWITCHED + search.format("20.000000")) + by(1, search.format("40.000000"))
+    topology = read(text)
+    assert topology.warnings == ("job.log: ranks of one machine found different patterns; the first were read",)
+    assert topology.facts["graphs"][0]["speedintra"] == 20

@@ -91,6 +91,7 @@ class _Reader:
             raise TopologyError(f"{self.name}: nothing here names a rank or a GPU; {_REMEDY}")
         guessed = any(machine.guessed for machine in hosts)
         places = [RankPlace(int(d.id[3:]), d.host, d.id) for d in devices if d.kind == "gpu" and not guessed]
+        facts = self._facts(channels, hosts, known, fabrics)
         warnings = list(self.messages)
         if len(warnings) > _MAX_WARNINGS:
             warnings[_MAX_WARNINGS:] = [f"{self.file}: {len(warnings) - _MAX_WARNINGS} more such warnings"]
@@ -102,7 +103,7 @@ class _Reader:
             pairs=tuple(pair for part in fabrics for pair in part.pairs),
             ranks=tuple(sorted(places)),
             warnings=tuple(warnings),
-            facts=self._facts(channels, hosts, known, fabrics),
+            facts=facts,
         )
 
     def _place_rest(self, hosts: list[Machine], known: dict[int, str], channels: Channels) -> None:

@@ -157,7 +157,8 @@ def graphs(comm: Communicator, machine: Machine, warn: Warn) -> list[dict[str, A
             continue
         found = searches(session)
         if any(a[:-1] != b[:-1] for a, b in zip(best, found, strict=False)):
-            warn(f"ranks of one machine found different patterns (rank {session.rank}); the first were read")
+            who = "" if session.rank is None else f" (rank {session.rank})"
+            warn(f"ranks of one machine found different patterns{who}; the first were read")
         elif sum(len(s.channels) for s in found) > sum(len(s.channels) for s in best) or len(found) > len(best):
             best = found
     return [_graph(search, machine) for search in best]

@@ -126,7 +126,9 @@ def system(session: Session) -> System | None:
         if title := _TITLE.search(part.text):
             total_bw = None if title.group(2) is None else float(title.group(2))
             parser = _TreeParser(System(part.line, float(title.group(1)), total_bw))
-            all(map(parser.take, parts))  # up to the end of the tree
+            for below in parts:
+                if not parser.take(below):
+                    break
             return parser.close()
     return None
 
