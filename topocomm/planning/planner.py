@@ -30,7 +30,7 @@ from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 from topocomm.planning.search.gossip import SAME_US
-from topocomm.planning.searched import searched
+from topocomm.planning.searched import is_searched, searched
 from topocomm.planning.shared_results import SharedResults
 from topocomm.topology.model import Topology
 
@@ -133,7 +133,7 @@ class _Candidate:
 
 
 MOST_KEPT_ENDPOINTS = 256
-"""Endpoints of a machine whose routes are kept for the next plan: at most some MB a thread."""
+"""Endpoints of the largest machine whose routes a thread keeps for its next plan."""
 _Chosen = tuple[Plan, tuple[tuple[str, Cost], ...]]
 """The best plan; name and cost of every candidate, best first."""
 _searches: SharedResults[tuple[str, Request], _Chosen] = SharedResults(most=256)
@@ -152,8 +152,10 @@ def _search(topology: Topology, request: Request) -> _Chosen:
     candidates = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
     bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
-    reached = min((_merit_of(candidate, request.objective) for candidate in candidates), default=inf)
-    result = searched(request, paths, reached, bound)
+    result = None
+    if not candidates or is_searched(request):
+        reached = min((_merit_of(candidate, request.objective) for candidate in candidates), default=inf)
+        result = searched(request, paths, reached, bound)
     if result is not None and result.schedule is not None:
         candidates.append(_candidate_of("searched", result.schedule, request, paths))
     candidates = candidates or _candidates(relayed_builds(request, paths), request, paths)

@@ -43,6 +43,11 @@ class Searched:
     proof: str
 
 
+def is_searched(request: Request) -> bool:
+    """Whether a search can beat candidates by the figure of the objective: latency (alpha, us) or rounds."""
+    return request.objective == "rounds" or (request.objective == "latency" and request.port_model == "alpha")
+
+
 def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Searched | None:
     """Return a schedule better than the candidates, or a proof, for objective latency (alpha, us) or rounds.
 
@@ -51,7 +56,7 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
     is its lower bound. Returns None where no search is made.
     """
     ends, objective = request.endpoints, request.objective
-    modelled = objective == "rounds" or (objective == "latency" and request.port_model == "alpha")
+    modelled = is_searched(request)
     if reached < inf and (not modelled or reached <= bound + SAME_US):
         return None
     if request.collective.shards or not 2 <= len(ends) <= MOST_SEARCHED_RANKS or len(set(ends)) < len(ends):
