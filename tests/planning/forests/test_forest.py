@@ -9,10 +9,20 @@ from tests.hash_seeds import printed
 from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import check, forest, less, request, slower, solved, without
 from topocomm import Topology
+from topocomm.planning.bounds import bounds_of
+from topocomm.planning.collectives import collective_of
 from topocomm.planning.forests.forest import COLLECTIVES, forest_of
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
+
+
+def certified(topology):
+    """GB/s that certificates state for an allreduce: of partitions and cuts, found without linear programs."""
+    ends = topology.endpoints
+    collective = collective_of("allreduce", len(ends), 1 << 20)
+    return bounds_of(collective, ends, PathFinder(topology), ports=1, port_model="alpha").throughput_gb_per_s
 
 
 ASKED = [(case, name) for case in range(32) for number, name in enumerate(COLLECTIVES) if case % 4 == number % 4]
@@ -25,6 +35,14 @@ def test_reaches_the_optimum_on_random_machines(case, name):
     best = optima[name]
     assert best * 0.999 <= reached <= best * (1 + 1e-5)
     assert best * (1 - 1e-5) <= found.bound_gb_per_s <= best * 1.001
+
+
+@pytest.mark.parametrize("case", range(32))
+def test_the_certified_bound_is_no_less_than_the_optimum(case):
+    topology, optima = solved()[case]
+    assert certified(topology) >= optima["allreduce"] * (1 - 1e-5)
+    if not any(device.kind == "switch" for device in topology.devices):
+        assert certified(topology) == pytest.approx(optima["allreduce"], rel=1e-4), "Tutte, Nash-Williams"
 
 
 KNOWN = {
@@ -47,6 +65,9 @@ def test_catalogue(name, count):
     assert reached >= 0.999 * found.bound_gb_per_s
     assert found.trees_per_root <= 8
     assert found.height <= (4 if (name, count) == ("dgx-1-p100", 2) else 3)
+    assert certified(catalog(name, hosts=count)) == pytest.approx(found.bound_gb_per_s, rel=1e-5), (
+        "a partition proves it"
+    )
     if (name, count) in KNOWN:
         assert reached == pytest.approx(KNOWN[name, count], rel=1e-3)
 
@@ -64,6 +85,7 @@ def test_many_hosts(name, count):
         assert found.gb_per_s == pytest.approx(KNOWN[name, count], rel=1e-3)
     assert found.gb_per_s >= 0.999 * found.bound_gb_per_s
     assert found.trees_per_root <= 8 and found.height <= 3
+    assert certified(catalog(name, hosts=count)) == pytest.approx(found.bound_gb_per_s, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
