@@ -39,8 +39,19 @@ from topocomm.topology.model import Topology
 FORMATS = ("text", "json", "msccl-xml", "mscclpp-json", "svg")
 BYTES = "bytes of one rank's value, or of the whole for allgather and reduce_scatter (64KiB); 0: latency only"
 OF_A_PLAN = (
-    *("bytes", "ranks", "operator", "collective", "objective", "ports", "port-model", "launch-us", "order", "root"),
-    *("max-trees", "max-scratch", "without"),
+    "bytes",
+    "ranks",
+    "operator",
+    "collective",
+    "objective",
+    "ports",
+    "port-model",
+    "launch-us",
+    "order",
+    "root",
+    "max-trees",
+    "max-scratch",
+    "without",
 )
 """Options that a saved plan answers."""
 

@@ -113,8 +113,9 @@ def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
 
 def _named(operator: Any) -> str:
     """Return an operator's name, or one text for all that is no operator."""
-    known = operator is None or isinstance(operator, Operator)
-    return getattr(operator, "name", "None") if known else type(operator).__name__
+    if operator is None or isinstance(operator, Operator):
+        return getattr(operator, "name", "None")
+    return type(operator).__name__
 
 
 def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedCall:

@@ -138,8 +138,7 @@ class _Paths:
             return None
         paths = [[_bundle(from_a[switch]), _bundle(from_b[switch])] for switch in common]
         narrow = [min(path, key=_rate_or_none) for path in paths]
-        bonds = [(a.lanes, b.lanes) for a, b in paths]
-        lanes = _total([None if None in bond else min(bond) for bond in bonds])  # type: ignore[type-var]
+        lanes = _total([_least([ends.lanes for ends in path]) for path in paths])
         every = [ends.figures for path in paths for ends in path]
         figures = _Figures(
             _total([ends.figures.gb_per_s for ends in narrow]),
@@ -270,3 +269,8 @@ def _total(figures: Sequence[float | None]) -> float | None:
     """The sum; None where a figure is unknown."""
     known = [figure for figure in figures if figure is not None]
     return sum(known) if len(known) == len(figures) else None
+
+
+def _least(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return min(known) if known and len(known) == len(figures) else None

@@ -9,6 +9,7 @@ prices that grow exponentially with the load of each row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -97,7 +98,7 @@ Parts = tuple[tuple[float, Column], ...]
 """(GB/s, column) of a packing, the heaviest first."""
 
 
-class Pricer:
+class Pricer(ABC):
     """Finds cheap columns for prices on the rows.
 
     Attributes:
@@ -114,6 +115,7 @@ class Pricer:
         """Return the columns of the program before any is generated."""
         return []
 
+    @abstractmethod
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column]]]:
         """Return (least cost of a unit of payload, or 0 if unknown; groups of columns to try, the best of each first).
 
@@ -121,7 +123,6 @@ class Pricer:
             prices: float64 [links], above zero.
             turn: Number of the call, for pricers that alternate between roots.
         """
-        raise NotImplementedError
 
     def relax(self) -> bool:
         """Lift a limit on the columns offered; False where there is none."""

@@ -10,6 +10,7 @@ So a path counts with the greatest sum of weights, of trees that still need it, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 
@@ -79,7 +80,7 @@ def unequal_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree]
     return _Unequal(split, wanted).grown(sorted(range(len(wanted)), key=lambda number: -wanted[number][1]))
 
 
-class _Growth:
+class _Growth(ABC):
     """Trees that grow: their edges, the ranks that each has reached, and the edges that it cannot have."""
 
     def __init__(self, split: Split, wanted: Sequence[tuple[int, int]]) -> None:
@@ -90,9 +91,9 @@ class _Growth:
         self.reached = [[root] for root in self.roots]
         self.refused: list[set[tuple[object, ...]]] = [set() for _ in wanted]
 
+    @abstractmethod
     def grow(self, number: int) -> bool:
         """Add the lowest edge to a tree that leaves enough to all trees; False where none does."""
-        raise NotImplementedError
 
     def grown(self, todo: list[int]) -> list[Tree] | None:
         """Grow the trees in turns, in this order, until each spans the ranks; None where one cannot."""
