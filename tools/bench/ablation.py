@@ -46,6 +46,7 @@ from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.forests.units import bounded_tree_count
 from topocomm.planning.plan import Objective
 from topocomm.planning.request import Request
+from topocomm.planning.routing import hierarchy
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.transforms import most_slices, sliced
 from topocomm.planning.search import gossip_search
@@ -154,7 +155,10 @@ def planned(case: Case) -> Figures | None:
     layout = SUM.default_layout(len(ends))
     collective = collective_of(case.collective, len(ends), layout.rows)
     request = Request(collective, SUM, layout, ends, case.objective, 1, "alpha")
-    with patch.object(planner, "_searches", SharedResults(most=1)):
+    with ExitStack() as stack:
+        for where, name in ((planner, "_searches"), (planner, "_known_bounds"), (hierarchy, "_known")):
+            stack.enter_context(patch.object(where, name, SharedResults(most=64)))
+        stack.enter_context(patch.object(planner, "MOST_KEPT_ENDPOINTS", 0))
         try:
             plan, took = timed(lambda: planner.make_plan(case.topology, request))
         except PlanError:
