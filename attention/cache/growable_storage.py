@@ -101,7 +101,8 @@ class GrowableTensor:
 
     def replace(self, rows: torch.Tensor) -> None:
         """Hold these rows, in their own memory, instead."""
-        self._storage, self.rows = rows, rows.shape[2]
+        self._storage = rows
+        self.rows = rows.shape[2]
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""
@@ -110,7 +111,8 @@ class GrowableTensor:
 
     def clear(self) -> None:
         """Forget rows, shape and dtype."""
-        self._storage, self.rows = None, 0
+        self.rows = 0
+        self._storage = None
 
 
 class TokenRows:

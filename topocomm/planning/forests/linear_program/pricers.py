@@ -156,7 +156,8 @@ class DirectedPairs(Pricer):
 
     def __init__(self, symmetry: Symmetry) -> None:
         super().__init__(symmetry.network, *_directed_rows(symmetry))
-        self.roots, turned = symmetry.roots, symmetry.network.transposed()
+        self.roots = symmetry.roots
+        turned = symmetry.network.transposed()
         self._turned_link = np.array([self.network.index[b, a] for a, b in turned.links], dtype=np.int64)
         self._up, self._down = Growing(turned), Growing(self.network)
 
