@@ -27,7 +27,7 @@ from topocomm.topology.links import both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, RankPlace, Topology
 from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
-from topocomm.topology.readers.nccl.log.nccl_log_channels import ChannelReader, Channels
+from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels
 from topocomm.topology.readers.nccl.log.nccl_log_comms import communicator
 from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, FabricBuilder, address
 from topocomm.topology.readers.nccl.log.nccl_log_lines import is_log, parts
@@ -72,7 +72,7 @@ class _Reader:
         self.messages[where] = None
 
     def topology(self) -> Topology:
-        channels = ChannelReader(self.comm).read()
+        channels = Channels(self.comm)
         known = facts_of.bus_ids(self.comm, self.warn)
         passed_over: list[str] = []
         hosts = machines(self.comm, known, passed_over)

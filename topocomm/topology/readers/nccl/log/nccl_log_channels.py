@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from topocomm.topology.readers.nccl.log.nccl_log_comms import GOES_ON, MOST_PRINTED, Communicator, Session
@@ -37,16 +37,39 @@ class Node(NamedTuple):
     children: tuple[int, ...]
 
 
-class Channels(NamedTuple):
-    """Rings by channel, trees by channel and rank, as far as the log is certain, and warnings."""
+Places = dict[int, dict[int, list[Node]]]
+"""By channel and rank."""
 
-    ranks: int | None
-    number: int | None
-    rings: dict[int, list[int]]
-    trees: dict[int, dict[int, Node]]
-    broadcast: dict[int, dict[int, Node]]
-    """Second halves of the old notation, where they differ from the first."""
-    warnings: list[str]
+
+class Channels:
+    """Rings by channel, trees by channel and rank, as far as the lines of a communicator are certain, and warnings."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.ranks = comm.ranks
+        self.warnings: list[str] = []
+        self.warn = self.warnings.append
+        self.counts: dict[int, set[int]] = defaultdict(set)
+        """Numbers of channels: of `Channel 00/02` (0, most certain), the summary line (1), whole `Trees` lines (2)."""
+        orders = self._orders()
+        steps = self._steps()
+        rings = {c: self._ring(c, orders.get(c, []), steps.get(c, {})) for c in sorted({*orders, *steps})}
+        self.rings = {channel: ring for channel, ring in rings.items() if ring is not None}
+        sizes = {len(ring) for ring in self.rings.values()}
+        if self.ranks is None and len(sizes) > 1:
+            self.warn(f"rings of {min(sizes)} and of {max(sizes)} ranks; none is used")
+            self.rings = {}
+        elif self.ranks is None and sizes:
+            self.ranks = sizes.pop()
+        self.trees, self.broadcast = map(self._checked, self._all_trees())
+        if self.broadcast == self.trees:  # the second half of the old notation says the same
+            self.broadcast = {}
+        self.number = self._count()
+        if self.number is not None:
+            for what, kept in (("Ring", self.rings), ("Tree", self.trees), ("Tree", self.broadcast)):
+                for channel in [c for c in kept if c >= self.number]:
+                    self.warn(f"{what} of channel {channel}, but there are {self.number} channels; not used")
+                    del kept[channel]
 
     def facts(self) -> dict[str, Any]:
         """Return `nchannels`, `rings` {channel: ranks}, `trees` {channel: {rank: {parent, children}}}."""
@@ -69,42 +92,6 @@ class Channels(NamedTuple):
             rank = known.pop()
             facts[f"trees_rank{rank}"] = {c: nodes[str(rank)] for c, nodes in facts["trees"].items()}
         return facts
-
-
-class ChannelReader:
-    """Finds the rings and trees of a communicator."""
-
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
-        self.ranks = comm.ranks
-        self.warnings: list[str] = []
-        self.warn = self.warnings.append
-        self.counts: dict[int, set[int]] = defaultdict(set)
-        """Numbers of channels: of `Channel 00/02` (0, most certain), the summary line (1), whole `Trees` lines (2)."""
-        self.bad_places: set[tuple[int, int]] = set()
-
-    def read(self) -> Channels:
-        """Return the rings and trees that the log is certain of."""
-        orders = self._orders()
-        steps = self._steps()
-        found = {c: self._ring(c, orders.get(c, []), steps.get(c, {})) for c in sorted({*orders, *steps})}
-        rings = {channel: ring for channel, ring in found.items() if ring is not None}
-        sizes = {len(ring) for ring in rings.values()}
-        if self.ranks is None and len(sizes) > 1:
-            self.warn(f"rings of {min(sizes)} and of {max(sizes)} ranks; none is used")
-            rings = {}
-        elif self.ranks is None and sizes:
-            self.ranks = sizes.pop()
-        trees, broadcast = map(self._checked, self._all_trees())
-        if broadcast == trees:
-            broadcast = {}
-        count = self._count()
-        if count is not None:
-            for what, kept in (("Ring", rings), ("Tree", trees), ("Tree", broadcast)):
-                for channel in [c for c in kept if c >= count]:
-                    self.warn(f"{what} of channel {channel}, but there are {count} channels; not used")
-                    del kept[channel]
-        return Channels(self.ranks, count, rings, trees, broadcast, self.warnings)
 
     def _parts(self) -> Iterator[tuple[Session, Part, str]]:
         for session in self.comm.sessions:
@@ -151,6 +138,7 @@ class ChannelReader:
     def _steps(self) -> dict[int, dict[int, tuple[int, int]]]:
         """Return (previous, next) by channel and rank, from `Ring` lines."""
         steps: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        bad_places: set[tuple[int, int]] = set()
         for session, part, text in self._parts():
             match = _RING.match(text)
             if match is None:
@@ -163,8 +151,8 @@ class ChannelReader:
                 self.warn(f"line {part.line}: {text!r} does not fit rank {session.rank} of {self.ranks}; not used")
             elif steps[channel].setdefault(me, (before, after)) != (before, after):
                 self.warn(f"line {part.line}: rank {me} is in ring {channel} twice and not in one place")
-                self.bad_places.add((channel, me))
-        for channel, me in self.bad_places:
+                bad_places.add((channel, me))
+        for channel, me in bad_places:
             steps[channel].pop(me, None)
         return steps
 
@@ -207,45 +195,37 @@ class ChannelReader:
             order.append(after[order[-1]])
         return order if sorted(order) == list(range(self.ranks)) else None
 
-    def _all_trees(self) -> tuple[dict[int, dict[int, list[Node]]], dict[int, dict[int, list[Node]]]]:
-        first: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
-        second: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
+    def _all_trees(self) -> tuple[Places, Places]:
+        """Return the places in both halves of the trees, the same where the notation has one half."""
+        first: Places = defaultdict(lambda: defaultdict(list))
+        second: Places = defaultdict(lambda: defaultdict(list))
         for session, part, text in self._parts():
             is_list = text.startswith("Trees [")
-            matches = _TREES.finditer(text) if is_list else filter(None, [_TREE.match(text)])
-            kept = list(self._nodes(session, part, text, matches))
-            for channel, me, node, other in kept:
-                first[channel][me].append(node)
-                second[channel][me].append(other)
-            numbers = [channel for channel, *_ in kept]
-            if is_list and not part.cut and numbers == list(range(text.count("["))) and numbers:
-                self.counts[2].add(len(numbers))
+            channels = []
+            for match in _TREES.finditer(text) if is_list else filter(None, [_TREE.match(text)]):
+                channel, left, rank, right, *ends = match.groups()
+                me, node = int(rank), _node(left, right)
+                other = _node(*ends) if any(ends) else node
+                if (
+                    node is None
+                    or other is None
+                    or not self._in_range(me, node.parent, *node.children, other.parent, *other.children)
+                ):
+                    words = f"is no place in a tree of {self.ranks} ranks"
+                    self.warn(f"line {part.line}: {match.group()!r} {words}; not used")
+                elif part.cut and match.end() == len(text) and not self._complete(int(re.split("[/> ]", text)[-1])):
+                    self.warn(f"line {part.line}: cut inside a tree; not used")
+                elif session.rank not in (None, me):
+                    self.warn(f"line {part.line}: {match.group()!r} is not of rank {session.rank}; not used")
+                else:
+                    channels.append(int(channel))
+                    first[int(channel)][me].append(node)
+                    second[int(channel)][me].append(other)
+            if is_list and not part.cut and channels == list(range(text.count("["))) and channels:
+                self.counts[2].add(len(channels))
         return first, second
 
-    def _nodes(
-        self, session: Session, part: Part, text: str, matches: Iterable[re.Match[str]]
-    ) -> Iterator[tuple[int, int, Node, Node]]:
-        """Yield channel, rank, and its place in both halves (the same where the notation has one)."""
-        for match in matches:
-            groups = match.groups()
-            me = int(groups[2])
-            node = _node(groups[1], groups[3])
-            halved = len(groups) > 4 and groups[4] is not None
-            other = _node(groups[4], groups[5]) if halved else node
-            if (
-                node is None
-                or other is None
-                or not self._in_range(me, node.parent, *node.children, other.parent, *other.children)
-            ):
-                self.warn(f"line {part.line}: {match.group()!r} is no place in a tree of {self.ranks} ranks; not used")
-            elif part.cut and match.end() == len(text) and not self._complete(int(re.split("[/> ]", text)[-1])):
-                self.warn(f"line {part.line}: cut inside a tree; not used")
-            elif session.rank not in (None, me):
-                self.warn(f"line {part.line}: {match.group()!r} is not of rank {session.rank}; not used")
-            else:
-                yield int(groups[0]), me, node, other
-
-    def _checked(self, places_by_rank: dict[int, dict[int, list[Node]]]) -> dict[int, dict[int, Node]]:
+    def _checked(self, places_by_rank: Places) -> dict[int, dict[int, Node]]:
         """Return places that all lines, and parents and children, agree on."""
         trees: dict[int, dict[int, Node]] = {}
         for channel, by_rank in places_by_rank.items():

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, Thread
 
 _COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)")
-_FIELD = re.compile(r"\b(nNodes|localRanks|cudaDev|nvmlDev|busId|commId) (-?[0-9a-fA-FxX]+)(?=\s|$)")
+_FIELD = re.compile(r"\b(nNodes|localRanks|nvmlDev|busId|commId) (-?[0-9a-fA-FxX]+)(?=\s|$)")
 _RCCL = re.compile(r"\bcomm (0x[0-9a-fA-F]+) nRanks (\d+)(?: busId ([0-9a-fA-F]+))?(?=\s|$)")
 _SETUP = re.compile(
     r"(?:Channel|Ring) \d+(?:/\d+)? ?:(?: +\d+)+\.{0,3}$|Trees? (?:\[\d+\]|\d+ :)|Ring \d+ : -?\d+ -> \d+ -> -?\d+"
@@ -47,7 +47,6 @@ class Session:
     ranks: int | None = None
     nodes: int | None = None
     local_ranks: int | None = None
-    cuda_dev: int | None = None
     nvml_dev: int | None = None
     bus_id: str | None = None
     comm: str | None = None
@@ -69,10 +68,10 @@ class Communicator(NamedTuple):
 
     ranks: int | None
     sessions: list[Session]
-    others: int
-    """Number of other communicators in the log."""
     mixed: bool
     """True if two processes have the same rank: communicators of one size that nothing tells apart."""
+    others: int
+    """Number of other communicators in the log."""
 
 
 def communicator(parts: list[Part]) -> Communicator:
@@ -80,17 +79,22 @@ def communicator(parts: list[Part]) -> Communicator:
     sessions = _sessions(parts)
     if all(session.rank is None for session in sessions):
         _name_writers(sessions)
-    _count_orders(sessions)
+    unknown = [s for s in sessions if s.ranks is None]
+    highest = max((s.rank for s in unknown if s.rank is not None), default=0)
+    for session in unknown:  # `Channel` lines give the number of ranks, where no rank is greater
+        count = max(session.orders, default=0)
+        if len(session.orders) == 1 and count > highest and (count != MOST_PRINTED or _closes(session)):
+            session.ranks = count
     keys = dict.fromkeys((s.comm_id, s.ranks) for s in sessions if s.ranks is not None)
     ids_of = Counter(ranks for comm_id, ranks in keys if comm_id is not None)
     named = [key for key in keys if key[0] is not None or ids_of[key[1]] != 1]
     if not named:
-        return Communicator(None, *_first_of_each(sessions, 0))
+        return Communicator(None, *_first_of_each(sessions), 0)
     comm_id, ranks = max(named, key=lambda key: key[1] or 0)
     ids = (comm_id, None if ids_of[ranks] <= 1 else comm_id)
     alone = len(named) == 1
     members = [s for s in sessions if (s.ranks == ranks and s.comm_id in ids) or (alone and s.ranks is None)]
-    return Communicator(ranks, *_first_of_each(members, len(named) - 1))
+    return Communicator(ranks, *_first_of_each(members), len(named) - 1)
 
 
 def _name_writers(sessions: list[Session]) -> None:
@@ -102,16 +106,6 @@ def _name_writers(sessions: list[Session]) -> None:
         if len(ranks) == 1 and not ranks <= named:
             named |= ranks
             session.rank = min(ranks)
-
-
-def _count_orders(sessions: list[Session]) -> None:
-    """Set numbers of ranks from `Channel` lines, where nothing else states them and no rank is greater."""
-    unknown = [s for s in sessions if s.ranks is None]
-    highest = max((s.rank for s in unknown if s.rank is not None), default=0)
-    for session in unknown:
-        count = max(session.orders, default=0)
-        if len(session.orders) == 1 and count > highest and (count != MOST_PRINTED or _closes(session)):
-            session.ranks = count
 
 
 def _closes(session: Session) -> bool:
@@ -195,12 +189,11 @@ def _note_comm(session: Session, text: str) -> None:
     whole = {key: int(value) for key, value in values.items() if re.fullmatch(r"-?\d{1,9}", value)}
     session.nodes = whole.get("nNodes", session.nodes)
     session.local_ranks = whole.get("localRanks", session.local_ranks)
-    session.cuda_dev = whole.get("cudaDev", session.cuda_dev)
     session.nvml_dev = whole.get("nvmlDev", session.nvml_dev)
 
 
-def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session], int, bool]:
-    """Drop later sessions of a thread or rank, as of a second run; return also whether ranks are mixed."""
+def _first_of_each(sessions: list[Session]) -> tuple[list[Session], bool]:
+    """Drop later sessions of a thread or rank, as of a second run; return also whether two processes have one rank."""
     threads: set[Thread | None] = set()
     by_rank: dict[int, Session] = {}
     mixed = False
@@ -209,16 +202,11 @@ def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session],
         if session.rank is None and session.thread in threads:
             continue
         if session.rank is not None and (first := by_rank.setdefault(session.rank, session)) is not session:
-            mixed = mixed or not _same_process(first, session)
+            a, b = first.thread, session.thread  # a last line may name another device
+            if a is not None and b is not None:
+                same_device = a[3] == b[3] or (first.comm is not None and first.comm == session.comm)
+                mixed = mixed or a[:2] != b[:2] or not same_device
             continue
         threads.add(session.thread)
         kept.append(session)
-    return kept, others, mixed
-
-
-def _same_process(first: Session, second: Session) -> bool:
-    """Return whether two sessions of a rank may be of one process and device; a last line may name another device."""
-    a, b = first.thread, second.thread
-    if a is None or b is None:
-        return True
-    return a[:2] == b[:2] and (a[3] == b[3] or (first.comm is not None and first.comm == second.comm))
+    return kept, mixed

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from topocomm.topology.readers.plain.paste import plain_lines
@@ -58,7 +60,7 @@ def parts(text: str) -> list[Part]:
     marks_of = [list(_FULL.finditer(line)) if "NCCL" in line else [] for line in lines]
     if not any(marks_of):
         marks_of = [list(_SHORT.finditer(line)) if "NCCL" in line else [] for line in lines]
-    hosts = _Hosts(marks_of)
+    host_of = _host_finder(marks_of)
     alone = None if any(marks_of) else ("", "", "", "")
     whole = text.endswith(("\n", "\r"))
     result: list[Part] = []
@@ -66,69 +68,56 @@ def parts(text: str) -> list[Part]:
     for index, (line, marks) in enumerate(zip(lines, marks_of, strict=True)):
         last = index == len(lines) - 1 and not whole
         loose = 0 if marks else loose + 1
-        if not marks and "->" in line and result and _is_wrapped_tree(result[-1], line):
-            result[-1] = result[-1]._replace(text=f"{result[-1].text.rstrip()} {line.strip()}")
-            continue
+        if not marks and "->" in line and result:
+            before = result[-1].text
+            if len(before) < _LONGEST_TREES and before.lstrip().startswith("Trees [") and _TREES_GO_ON.fullmatch(line):
+                result[-1] = result[-1]._replace(text=f"{before.rstrip()} {line.strip()}")
+                continue
         if not marks:
             if alone is not None or " version" in line or (loose <= _MOST_LOOSE and _NUMBERS.fullmatch(line)):
                 result.append(Part(alone, line, last, index + 1))
             continue
-        starts = [hosts.start(mark, mark is marks[0]) for mark in marks]
+        hosts = [host_of(*_process(mark), mark is marks[0]) for mark in marks]
+        starts = [
+            mark.start() + max(0, len(_process(mark)[0]) - len(host)) for mark, host in zip(marks, hosts, strict=True)
+        ]
         if " version" in line[: starts[0]]:
             result.append(Part(None, line[: starts[0]], True, index + 1))
-        for i, mark in enumerate(marks):
-            end = starts[i + 1] if i + 1 < len(marks) else len(line)
-            cut = i + 1 < len(marks) or last or end - starts[i] >= _CUT_AT
-            result.append(Part(hosts.thread(mark, i == 0), line[mark.end() : end], cut, index + 1))
+        for mark, host, start, end in zip(marks, hosts, starts, [*starts[1:], len(line)], strict=True):
+            groups = mark.groupdict(default="")
+            thread = host, groups.get("pid", ""), groups.get("tid", ""), groups["dev"]
+            cut = mark is not marks[-1] or last or end - start >= _CUT_AT
+            result.append(Part(thread, line[mark.end() : end], cut, index + 1))
     return result
 
 
-def _is_wrapped_tree(before: Part, line: str) -> bool:
-    is_tree = len(before.text) < _LONGEST_TREES and before.text.lstrip().startswith("Trees [")
-    return is_tree and _TREES_GO_ON.fullmatch(line) is not None
+def _host_finder(marks_of: list[list[re.Match[str]]]) -> Callable[[str, str, bool], str]:
+    """Return a function that tells host names from host names that another line's end is glued to (`nNodesnode0`).
 
+    Its arguments are the printed name, the process, and whether the prefix is the first on its line. The name is then
+    as printed, unless this process is mostly known by an end of it, or by a name whose beginning is lost here. Within a
+    line it is the longest end that is a name where lines begin.
+    """
+    known = Counter(_process(marks[0]) for marks in marks_of if marks)
+    names = Counter(host for host, _ in known.elements())
+    longer: dict[tuple[str, str], str] = {}
+    for host, pid in known:
+        for i in range(1, len(host)):
+            other = longer.setdefault((host[i:], pid), host)
+            if known[host, pid] > known[other, pid]:
+                longer[host[i:], pid] = host
 
-class _Hosts:
-    """Tells host names from host names that another line's end is glued to (`nNodesnode0`)."""
+    @cache
+    def host_of(printed: str, pid: str, first: bool) -> str:
+        ends = [printed[i:] for i in range(len(printed))]
+        if not first:
+            return next((end for end in ends if end in names), printed)
+        if (printed, pid) in longer:
+            ends.append(longer[printed, pid])
+        counts = {end: known[end, pid] for end in ends}
+        return max(ends, key=lambda end: (counts[end], counts[end] and names[end]), default=printed)
 
-    def __init__(self, found: list[list[re.Match[str]]]) -> None:
-        self.known = Counter(_process(marks[0]) for marks in found if marks)
-        self.names = Counter(host for host, _ in self.known.elements())
-        self.longer: dict[tuple[str, str], str] = {}
-        for host, pid in self.known:
-            for i in range(1, len(host)):
-                other = self.longer.setdefault((host[i:], pid), host)
-                if self.known[host, pid] > self.known[other, pid]:
-                    self.longer[host[i:], pid] = host
-        self.settled: dict[tuple[str, str, bool], str] = {}
-
-    def host(self, mark: re.Match[str], first: bool) -> str:
-        """Return the host of a prefix.
-
-        Of the first prefix on a line that is as printed, unless this process is mostly known by an end of it, or by a
-        name whose beginning is lost here. Within a line it is the longest end that is a name where lines begin.
-        """
-        key = (*_process(mark), first)
-        if key not in self.settled:
-            printed, pid = _process(mark)
-            ends = [printed[i:] for i in range(len(printed))]
-            if first:
-                ends += [self.longer[printed, pid]] if (printed, pid) in self.longer else []
-                counts = {end: self.known[end, pid] for end in ends}
-                best = max(ends, key=lambda end: (counts[end], counts[end] and self.names[end]), default=printed)
-            else:
-                best = next((end for end in ends if end in self.names), printed)
-            self.settled[key] = best
-        return self.settled[key]
-
-    def start(self, mark: re.Match[str], first: bool) -> int:
-        """Return the start of the prefix, behind a glued end."""
-        return mark.start() + max(0, len(_process(mark)[0]) - len(self.host(mark, first)))
-
-    def thread(self, mark: re.Match[str], first: bool) -> Thread:
-        """Return the writer of the text behind the prefix."""
-        groups = mark.groupdict(default="")
-        return self.host(mark, first), groups.get("pid", ""), groups.get("tid", ""), groups["dev"]
+    return host_of
 
 
 def _process(mark: re.Match[str]) -> tuple[str, str]:
