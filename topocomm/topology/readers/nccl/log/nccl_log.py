@@ -29,7 +29,7 @@ from topocomm.topology.model import Device, Link, RankPlace, Topology
 from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
 from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels
 from topocomm.topology.readers.nccl.log.nccl_log_comms import communicator
-from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, FabricBuilder, address
+from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, address
 from topocomm.topology.readers.nccl.log.nccl_log_lines import is_log, parts
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine, machines
 
@@ -72,19 +72,15 @@ class _Reader:
         self.messages[where] = None
 
     def topology(self) -> Topology:
-        channels = Channels(self.comm)
         known = facts_of.bus_ids(self.comm, self.warn)
-        passed_over: list[str] = []
-        hosts = machines(self.comm, known, passed_over)
-        for message in (*channels.warnings, *passed_over):
-            self.warn(message)
+        channels = Channels(self.comm, self.warn)
+        hosts = machines(self.comm, known, self.warn)
         if self.comm.others:
             count, ranks = self.comm.others + 1, self.comm.ranks
             self.warn(f"{count} communicators in this log; the one with {ranks} ranks was read")
         if self.comm.mixed:
             self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
         self._place_rest(hosts, known, channels)
-        self._bound(hosts)
         fabrics = self._fabrics(hosts)
         devices, links = self._devices(hosts, fabrics, known)
         if not devices:
@@ -114,32 +110,24 @@ class _Reader:
         lost = spoken - {rank for machine in hosts for rank in machine.members}
         if not lost or not hosts:
             return
-        if self._is_one_machine(hosts):
+        nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
+        local = any(s.local_ranks is not None and s.local_ranks != self.comm.ranks for s in self.comm.sessions)
+        whole = any(machine.system is not None and machine.system.whole for machine in hosts)
+        net = any(word.startswith("NET") for word in facts_of.transports(self.comm).get("transports", ()))
+        if nodes == {1} or (not nodes and len(hosts) == 1 and not (local or whole or net)):
             hosts[0].members |= lost
         else:
             self.warn(f"{len(lost)} of {len(spoken)} ranks are on hosts whose lines are not in this log: no devices")
 
-    def _is_one_machine(self, hosts: list[Machine]) -> bool:
-        nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
-        if nodes:
-            return nodes == {1}
-        local = any(s.local_ranks is not None and s.local_ranks != self.comm.ranks for s in self.comm.sessions)
-        whole = any(machine.system is not None and machine.system.whole for machine in hosts)
-        net = any(word.startswith("NET") for word in facts_of.transports(self.comm).get("transports", ()))
-        return len(hosts) == 1 and not (local or whole or net)
-
-    def _bound(self, hosts: list[Machine]) -> None:
-        for machine in hosts:
+    def _fabrics(self, hosts: list[Machine]) -> list[Fabric]:
+        labels: dict[str, None] = {}
+        for i, machine in enumerate(hosts):
             tree = machine.system
             nets = len({b.node for b in tree.branches if b.node.type == "NET"}) if tree else 0
             if max(nets, len(machine.members)) > MAX_DEVICES:
                 raise TopologyError(f"{self.name}: more than {MAX_DEVICES} GPUs or network devices; this is no machine")
             if len(machine.ranks) + nets > MAX_PAIRED:
                 self.warn(f"more than {MAX_PAIRED} devices on one machine: no pairs")
-
-    def _fabrics(self, hosts: list[Machine]) -> list[Fabric]:
-        labels: dict[str, None] = {}
-        for i, machine in enumerate(hosts):
             label = machine.host if machine.host and machine.host not in labels else f"host{i}"
             labels[label if label not in labels else f"host{i}-{i}"] = None
         fabrics = []
@@ -150,7 +138,7 @@ class _Reader:
                 self.warn(f"line {tree.line}: no links are made from the system tree: {why}")
             host, prefix = ("host0", "") if len(hosts) == 1 else (label, f"{label}/")
             names = facts_of.nic_names(self.comm, machine.host)
-            fabrics.append(FabricBuilder(machine, host, prefix, names, facts_of.nvls(self.comm) is True).build())
+            fabrics.append(Fabric(machine, host, prefix, names, facts_of.nvls(self.comm) is True))
         self.labels = ["host0"] if len(hosts) == 1 else list(labels)
         return fabrics
 
@@ -169,7 +157,7 @@ class _Reader:
                     self.warn(f"rank {rank} is on two hosts, {gpus[rank].host} and {label}; the first is used")
                 gpus.setdefault(rank, gpu._replace(cpu_affinity=lists.get(rank)))
         nics = [nic for part in fabrics for nic in part.nics]
-        links = [link for part in fabrics for link in part.links]
+        links = [link for part in fabrics for link in part.links.values()]
         devices = [*(gpus[rank] for rank in sorted(gpus)), *nics, *(d for part in fabrics for d in part.others)]
         if len(hosts) > 1 and nics:
             devices.append(NETWORK)
@@ -203,13 +191,11 @@ class _Reader:
             "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},
         }
         facts = {key: value for key, value in stated.items() if value or value is False}
-        return {**facts, **channels.facts(), **facts_of.transports(self.comm), **self._graphs(hosts)}
-
-    def _graphs(self, hosts: list[Machine]) -> dict[str, Any]:
+        facts |= {**channels.facts(), **facts_of.transports(self.comm)}
         graphs: list[dict[str, Any]] = []
         for machine, label in zip(hosts, self.labels, strict=True):
             where = {"host": label} if len(hosts) > 1 else {}
             graphs += [{**where, **graph} for graph in facts_of.graphs(self.comm, machine, self.warn)]
         rings = {graph["speedintra"] for graph in graphs if graph["pattern"] == 4}
-        facts: dict[str, Any] = {"graphs": graphs} if graphs else {}
-        return {**facts, "pattern_bw": rings.pop()} if len(rings) == 1 else facts
+        facts |= {"graphs": graphs} if graphs else {}
+        return facts | ({"pattern_bw": rings.pop()} if len(rings) == 1 else {})

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from topocomm.topology.readers.nccl.log.nccl_log_comms import GOES_ON, MOST_PRINTED, Communicator, Session
-from topocomm.topology.readers.nccl.log.nccl_log_lines import Part
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, Warn
 
 _ORDER = re.compile(r"(?:Channel|Ring) (\d{1,4})(?:/(\d{1,4}))? ?:((?: +\d{1,6})+)(\.{1,3})?$")
 _RING = re.compile(r"Ring (\d{1,4}) : (-?\d{1,6}) -> (\d{1,6}) -> (-?\d{1,6})(?= (?!->)|$)")
@@ -42,13 +42,11 @@ Places = dict[int, dict[int, list[Node]]]
 
 
 class Channels:
-    """Rings by channel, trees by channel and rank, as far as the lines of a communicator are certain, and warnings."""
+    """Rings by channel, trees by channel and rank, as far as the lines of a communicator are certain."""
 
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(self, comm: Communicator, warn: Warn) -> None:
+        self.comm, self.warn = comm, warn
         self.ranks = comm.ranks
-        self.warnings: list[str] = []
-        self.warn = self.warnings.append
         self.counts: dict[int, set[int]] = defaultdict(set)
         """Numbers of channels: of `Channel 00/02` (0, most certain), the summary line (1), whole `Trees` lines (2)."""
         orders = self._orders()

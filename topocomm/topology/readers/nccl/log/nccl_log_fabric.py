@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
-from typing import NamedTuple
 
 from topocomm.topology.inference.host_tree import LEVELS, host_tree
 from topocomm.topology.inference.nccl_paths import ADAPTER
@@ -33,18 +32,6 @@ _SHAPES: dict[str, tuple[str, DeviceKind, str]] = {
 }
 
 
-class Fabric(NamedTuple):
-    """One machine: GPUs by rank, NICs, the devices between them, links and pairs."""
-
-    gpus: list[Device]
-    nics: list[Device]
-    others: list[Device]
-    links: list[Link]
-    pairs: list[Pair]
-    nic_gb_per_s: dict[str, float]
-    """GB/s of the network side of each NIC in the tree."""
-
-
 def address(bus_id: str) -> str | None:
     """Return a PCI address from NCCL's number: `26000` is 0000:26:00.0; None for other numbers."""
     number = int(bus_id, 16)
@@ -60,8 +47,8 @@ def numa_of(machine: Machine, node: Key) -> int | None:
     return number if 0 <= number < 2**31 else None
 
 
-class FabricBuilder:
-    """Makes the fabric of one machine.
+class Fabric:
+    """One machine: GPUs by rank, NICs, the devices between them, links and pairs.
 
     Args:
         machine: Its tree, matrix and ranks.
@@ -83,27 +70,27 @@ class FabricBuilder:
         several = len({net.system for net in self.nets}) > 1
         for net in self.nets:
             self.ids[net] = f"{prefix}NET{f'{net.system}-' if several else ''}{int(net.id, 16)}"
+        self.gpus = [
+            Device(f"GPU{rank}", "gpu", host, numa=numa_of(machine, node), bus_id=address(node.id))
+            for node, rank in machine.ranks.items()
+        ]
+        self.nics = [self._nic(net) for net in self.nets]
         self.others: list[Device] = []
         self.links: dict[tuple[str, str], Link] = {}
         self.counts: Counter[str] = Counter()
-
-    def build(self) -> Fabric:
-        """Return the devices, links and pairs."""
-        pairs = self._pairs()
-        gpus = [
-            Device(f"GPU{rank}", "gpu", self.host, numa=numa_of(self.machine, node), bus_id=address(node.id))
-            for node, rank in self.machine.ranks.items()
-        ]
-        nics = [self._nic(net) for net in self.nets]
         if self.tree.branches:
             self._connect()
-        elif not self.prefix and 1 < len(gpus) <= _MAX_DERIVED and self._is_pcie_only(pairs, len(gpus)):
-            codes = {(pair.a, pair.b): pair.code for pair in pairs if pair.code}
-            tree = host_tree([*gpus, *nics], codes)
-            self.others = [d for d in tree.devices if d.kind not in ("gpu", "nic")]
-            self.links = {(link.src, link.dst): link for link in tree.links}
-        speeds = {self.ids[b.node]: b.gb_per_s for b in self.tree.branches if b.type == "NET" and b.node in self.ids}
-        return Fabric(gpus, nics, self.others, list(self.links.values()), pairs, speeds)
+        self.pairs = self._pairs()
+        if not self.tree.branches and not prefix and 1 < len(self.gpus) <= _MAX_DERIVED:
+            codes = {(pair.a, pair.b): pair.code for pair in self.pairs if pair.code}
+            between = [code for (_, end), code in codes.items() if end.startswith("GPU")]
+            if 2 * len(between) == len(self.gpus) * (len(self.gpus) - 1) and all(code in LEVELS for code in between):
+                tree = host_tree([*self.gpus, *self.nics], codes)
+                self.others = [d for d in tree.devices if d.kind not in ("gpu", "nic")]
+                self.links = {(link.src, link.dst): link for link in tree.links}
+        branches = [b for b in self.tree.branches if b.type == "NET" and b.node in self.ids]
+        self.nic_gb_per_s = {self.ids[branch.node]: branch.gb_per_s for branch in branches}
+        """GB/s of the network side of each NIC in the tree."""
 
     def _nic(self, net: Key) -> Device:
         """Return a NET. Several lines may hold one without a slot; it has a place only where they agree."""
@@ -138,11 +125,6 @@ class FabricBuilder:
                 pair = pair._replace(gb_per_s_source="read")
             pairs.append(pair if latency_us is None else pair._replace(latency_us_source="assumed"))
         return pairs
-
-    def _is_pcie_only(self, pairs: list[Pair], gpus: int) -> bool:
-        """Return whether the codes of all GPU pairs are known and name PCIe, so that they give a tree."""
-        codes = [pair.code for pair in pairs if pair.b.startswith("GPU")]
-        return 2 * len(codes) == gpus * (gpus - 1) and all(c in LEVELS for c in codes)
 
     def _connect(self) -> None:
         """Add the links of the tree that lead to a GPU or NIC."""

@@ -7,14 +7,14 @@ XML, so that it can be written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
 from topocomm.topology.inference.gpu_vendor import VENDOR
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
 from topocomm.topology.readers.nccl.log.nccl_log_fabric import address, numa_of
-from topocomm.topology.readers.nccl.log.nccl_log_lines import Part
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, Warn
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
 from topocomm.topology.readers.nccl.log.nccl_log_system import FAST, NO_LIMIT, Key, Search, Tree, key, searches
 from topocomm.topology.readers.nccl.xml.nccl_graph_xml import PATTERN_NAMES
@@ -45,7 +45,6 @@ _VENDOR = {1: "GenuineIntel", 2: "AuthenticAMD", 3: "CentaurHauls"}
 _INTEL_MODEL = {1: 0x4F, 2: 0x55, 3: 0x8F, 4: 0xCF}
 """Numbers of `src/include/graph.h`. Of Intel's model a log names only the class, which stands for its first model."""
 
-Warn = Callable[[str], None]
 Figure = float | dict[str, float]
 """One number where the log has all devices and they have the same, else by device."""
 
@@ -216,18 +215,28 @@ def figures(hosts: list[Machine]) -> dict[str, Figure]:
         facts["max_bw"], total_bw = titles.pop()
         if total_bw is not None:
             facts["total_bw"] = total_bw
-    by_device: dict[str, dict[str, float]] = {"pci_bw": {}, "sys_bw": {}, "nvlink_bw": {}, "xgmi_bw": {}}
+    pci_bw: dict[str, float] = {}
+    sys_bw: dict[str, float] = {}
+    fabric_bw: dict[str, dict[str, float]] = {"NVL": {}, "XGMI": {}}
     paths: dict[str, float] = {}
     for i, machine in enumerate(hosts):
         tree = Tree(machine.system)
-        by_device["pci_bw"].update(_pci_bw(machine, tree))
-        for fact, device, gb_per_s in _link_bw(machine, tree, f"host{i}/" if len(hosts) > 1 else ""):
-            by_device[fact][device] = gb_per_s
-        for (a, rank), (b, other) in combinations(machine.ranks.items(), 2):
-            rates = {cell.gb_per_s for cell in (machine.paths.get((a, b)), machine.paths.get((b, a))) if cell}
+        prefix = f"host{i}/" if len(hosts) > 1 else ""
+        pci_bw |= _pci_bw(machine, tree)
+        for branch in tree.branches:
+            gpu = tree.board_gpu.get(branch.parent, branch.parent)
+            if branch.type == "SYS":
+                a, b = sorted((int(branch.parent.id, 16), int(branch.node.id, 16)))
+                sys_bw[f"{prefix}CPU{a}-CPU{b}"] = branch.gb_per_s
+            elif branch.type in FAST and gpu in machine.ranks:
+                sums, name = fabric_bw[branch.type], f"GPU{machine.ranks[gpu]}"
+                sums[name] = round(sums.get(name, 0.0) + branch.gb_per_s, 6)
+        for (x, rank), (y, other) in combinations(machine.ranks.items(), 2):
+            rates = {cell.gb_per_s for cell in (machine.paths.get((x, y)), machine.paths.get((y, x))) if cell}
             if len(rates) == 1:  # in both directions
                 paths[f"GPU{rank}-GPU{other}"] = rates.pop()
     whole = all(machine.system is not None and machine.system.whole for machine in hosts)
+    by_device = {"pci_bw": pci_bw, "sys_bw": sys_bw, "nvlink_bw": fabric_bw["NVL"], "xgmi_bw": fabric_bw["XGMI"]}
     for fact, values in by_device.items():
         if values:
             facts[fact] = same_or_all(values) if whole else values
@@ -250,21 +259,6 @@ def _pci_bw(machine: Machine, tree: Tree) -> dict[str, float]:
     return rates
 
 
-def _link_bw(machine: Machine, tree: Tree, prefix: str) -> list[tuple[str, str, float]]:
-    """Return fact, device and GB/s of SYS links by pair of CPUs, and of each GPU's NVLinks or xGMI links together."""
-    rates: list[tuple[str, str, float]] = []
-    sums: dict[tuple[str, int], float] = {}
-    for branch in tree.branches:
-        gpu = tree.board_gpu.get(branch.parent, branch.parent)
-        if branch.type == "SYS":
-            a, b = sorted((int(branch.parent.id, 16), int(branch.node.id, 16)))
-            rates.append(("sys_bw", f"{prefix}CPU{a}-CPU{b}", branch.gb_per_s))
-        elif branch.type in FAST and gpu in machine.ranks:
-            fact_rank = ("nvlink_bw" if branch.type == "NVL" else "xgmi_bw", machine.ranks[gpu])
-            sums[fact_rank] = round(sums.get(fact_rank, 0.0) + branch.gb_per_s, 6)
-    return rates + [(fact, f"GPU{rank}", total) for (fact, rank), total in sums.items()]
-
-
 def hardware(comm: Communicator, machines: list[Machine], parts: list[Part]) -> dict[str, Any]:
     """Return `cpus`, `bridge_ids`, `gpu_dev` (the driver's numbers) and `gpu_rank` of one machine.
 
@@ -283,8 +277,15 @@ def hardware(comm: Communicator, machines: list[Machine], parts: list[Part]) -> 
     if tree is not None:
         cpus = [(numa_of(machine, cpu), _cpu(tree.about.get(cpu, ""))) for cpu in dict.fromkeys(tree.roots)]
         facts["cpus"] = [{"numaid": str(numa), **words} for numa, words in cpus if numa is not None and words]
-        bridges = {address(node.id): _ids(text) for node, text in tree.about.items() if node.type == "PCI"}
-        facts[BRIDGE_IDS] = {bus_id: ids for bus_id, ids in bridges.items() if bus_id is not None and ids}
+        bridges = {address(node.id): text for node, text in tree.about.items() if node.type == "PCI"}
+        numbers = {
+            bus_id: int(text, 16) if re.fullmatch(r"[0-9a-fA-F]{1,16}", text) else 0 for bus_id, text in bridges.items()
+        }
+        facts[BRIDGE_IDS] = {  # 16 bits each
+            bus_id: {name: f"0x{ids >> shift & 0xFFFF:04x}" for name, shift in zip(IDS, (48, 32, 16, 0), strict=True)}
+            for bus_id, ids in numbers.items()
+            if bus_id is not None and ids
+        }
     return {fact: value for fact, value in facts.items() if value}
 
 
@@ -300,11 +301,3 @@ def _cpu(about: str) -> dict[str, str]:
         if vendor == 1 and model in _INTEL_MODEL:
             words |= {"familyid": "6", "modelid": str(_INTEL_MODEL[model])}
     return words
-
-
-def _ids(text: str) -> dict[str, str]:
-    """Return vendor, device, and those of the subsystem, 16 bits each; nothing for an id that is not known."""
-    if re.fullmatch(r"[0-9a-fA-F]{1,16}", text) is None or int(text, 16) == 0:
-        return {}
-    number = int(text, 16)
-    return {name: f"0x{number >> shift & 0xFFFF:04x}" for name, shift in zip(IDS, (48, 32, 16, 0), strict=True)}

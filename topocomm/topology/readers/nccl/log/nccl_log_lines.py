@@ -18,6 +18,9 @@ from topocomm.topology.readers.plain.paste import plain_lines
 Thread = tuple[str, str, str, str]
 """Host, process id, thread id and CUDA device, as printed; empty where a copy lost them."""
 
+Warn = Callable[[str], None]
+"""Takes a warning, `line 3: ...` where it is about a line."""
+
 _WHERE = r"(?<![\w.-])(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,10}):(?P<tid>\d{1,20}) \[(?P<dev>-?\d{1,4})\] "
 _LEVEL = r"NCCL (?:INFO|WARN|TRACE|CALL|ABORT|VERSION)(?: |$)"
 _FULL = re.compile(rf"{_WHERE}(?:[^\[\]]{{0,120}}? )?{_LEVEL}")

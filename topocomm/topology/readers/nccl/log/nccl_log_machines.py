@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Warn
 from topocomm.topology.readers.nccl.log.nccl_log_system import Key, Path, System, key, paths, system
 
 PathKey = tuple[Key, Key]
@@ -30,23 +31,23 @@ class Machine:
     """True if nothing tells the ranks of the GPUs; they are numbered in the order printed."""
 
 
-def machines(comm: Communicator, bus_ids: dict[int, str], warnings: list[str]) -> list[Machine]:
+def machines(comm: Communicator, bus_ids: dict[int, str], warn: Warn) -> list[Machine]:
     """Return the machines that lines of the communicator describe or run on, in order of appearance.
 
-    `bus_ids` are by rank, as NCCL writes them; `warnings` takes what had to be passed over.
+    `bus_ids` are by rank, as NCCL writes them; `warn` takes what had to be passed over.
     """
     by_host: dict[str, list[Session]] = {}
     for session in comm.sessions:
         if session.thread is not None:
             by_host.setdefault(session.host, []).append(session)
-    return [m for host, sessions in by_host.items() for m in _of_host(host, sessions, bus_ids, warnings)]
+    return [m for host, sessions in by_host.items() for m in _of_host(host, sessions, bus_ids, warn)]
 
 
-def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warnings: list[str]) -> list[Machine]:
+def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warn: Warn) -> list[Machine]:
     trees = [(tree, session) for session in sessions if (tree := _system(session)) is not None]
     members = frozenset(s.rank for s in sessions if s.rank is not None)
     if not trees:
-        return [_named(Machine(host, None, _agreed(sessions, warnings), {}, members), bus_ids, warnings)]
+        return [_named(Machine(host, None, _agreed(sessions, warn), {}, members), bus_ids, warn)]
     is_one = any(session.nodes == 1 for session in sessions)
     groups: list[list[tuple[System, Session]]] = []
     trees.sort(key=lambda pair: (pair[0].placed, pair[0].whole, len(pair[0].branches), -pair[0].line), reverse=True)
@@ -63,10 +64,10 @@ def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warnin
         content = best.roots, best.branches, best.ranks
         for tree, _ in group[1:]:
             if tree.whole and best.whole and (tree.roots, tree.branches, tree.ranks) != content:
-                warnings.append(f"the system trees of lines {best.line} and {tree.line} differ; the first was read")
+                warn(f"the system trees of lines {best.line} and {tree.line} differ; the first was read")
         own = [session for _, session in group] if len(groups) > 1 else sessions
         local = frozenset(best.ranks.values()) | (members if len(groups) == 1 else frozenset())
-        machines_of_host.append(_named(Machine(host, best, _agreed(own, warnings), {}, local), bus_ids, warnings))
+        machines_of_host.append(_named(Machine(host, best, _agreed(own, warn), {}, local), bus_ids, warn))
     return machines_of_host
 
 
@@ -79,7 +80,7 @@ def _system(session: Session) -> System | None:
     return replace(tree, whole=False, placed=False) if lost else tree
 
 
-def _agreed(sessions: list[Session], warnings: list[str]) -> dict[PathKey, Path]:
+def _agreed(sessions: list[Session], warn: Warn) -> dict[PathKey, Path]:
     """Return the path matrix without cells that ranks print differently."""
     cells: dict[PathKey, Path] = {}
     printed = [cell for session in sessions for cell in paths(session).items()]
@@ -87,11 +88,11 @@ def _agreed(sessions: list[Session], warnings: list[str]) -> dict[PathKey, Path]
     if bad:
         a, b = next(iter(bad))
         words = f"{a.type}/{a.id} - {b.type}/{b.id}"
-        warnings.append(f"{len(bad)} cells of the path matrix differ between ranks ({words}, ...); not used")
+        warn(f"{len(bad)} cells of the path matrix differ between ranks ({words}, ...); not used")
     return {pair: path for pair, path in cells.items() if pair not in bad}
 
 
-def _named(machine: Machine, bus_ids: dict[int, str], warnings: list[str]) -> Machine:
+def _named(machine: Machine, bus_ids: dict[int, str], warn: Warn) -> Machine:
     """Return the machine with the rank of each GPU: from the tree, else by bus id, else in the order of the tree."""
     tree = machine.system
     nodes = [*(branch.node for branch in (tree.branches if tree else ())), *(b for _, b in machine.paths)]
@@ -106,12 +107,12 @@ def _named(machine: Machine, bus_ids: dict[int, str], warnings: list[str]) -> Ma
     twice = len(set(ranks.values())) < len(ranks)
     if gpus and (twice or not ranks):
         why = "give a rank twice" if twice else "name no ranks"
-        warnings.append(f"tree and matrix {why}: GPUs are numbered in the order printed, which may not be their ranks")
+        warn(f"tree and matrix {why}: GPUs are numbered in the order printed, which may not be their ranks")
         ranks = {gpu: i for i, gpu in enumerate(gpus)}
         machine.guessed, machine.members = True, frozenset()
     lost = [gpu for gpu in gpus if gpu not in ranks]
     if lost:
-        warnings.append(f"the rank of GPU/{lost[0].id} is not known; {len(lost)} such GPUs are left out")
+        warn(f"the rank of GPU/{lost[0].id} is not known; {len(lost)} such GPUs are left out")
     machine.ranks = dict(sorted(ranks.items(), key=lambda item: item[1]))
     machine.members = machine.members | frozenset(ranks.values())
     return machine
