@@ -69,9 +69,12 @@ class _Groups:
         self.at: list[list[Group]] = []
         groups: list[Group] = [(name,) for name in self.by_id]
         for limit in range(NODE + 1):
-            groups = self._by_code(groups, limit)
+            groups = self._united(groups, [pair for pair, at in level.items() if at <= limit], limit)
             self.at.append(groups)
-        self.at[NODE] = self._by_place(groups)
+        place = {d.id: d.numa if d.numa is not None else d.cpu_affinity for d in devices}
+        uncoded = [pair for pair in combinations(self.by_id, 2) if pair not in level]
+        same_place = [(a, b) for a, b in uncoded if place[a] is not None and place[a] == place[b]]
+        self.at[NODE] = self._united(groups, same_place)
         numas = {d.id: d.numa for d in devices if d.numa is not None}
         named = {group: {numas[name] for name in group if name in numas} for group in self.at[NODE]}
         self.number: dict[Group, int | str] = {
@@ -81,31 +84,19 @@ class _Groups:
         }
         self.unsettled = [group for group, numbers in named.items() if numbers and group not in self.number]
 
-    def _between(self, a: Group, b: Group) -> list[int]:
-        """Levels of the pairs between two groups."""
-        pairs = ((x, y) for x in a for y in b)
-        return [self.level[pair] for x, y in pairs for pair in ((x, y), (y, x)) if pair in self.level]
+    def _united(self, groups: list[Group], pairs: Iterable[PairKey], limit: int | None = None) -> list[Group]:
+        """Unite groups that a pair joins.
 
-    def _by_code(self, groups: list[Group], limit: int) -> list[Group]:
-        """Unite groups that a code joins at this level, unless more codes separate them (a damaged matrix)."""
-        for (a, b), level in self.level.items():
-            if level > limit:
-                continue
+        Not where more codes than not are beyond the limit (a damaged matrix), or, without limit, one code says SYS.
+        """
+        for a, b in pairs:
             one, other = (next(g for g in groups if name in g) for name in (a, b))
-            if one != other:
-                between = self._between(one, other)
-                if 2 * sum(level <= limit for level in between) >= len(between):
-                    groups = merge_groups(groups, [(a, b)])
-        return groups
-
-    def _by_place(self, groups: list[Group]) -> list[Group]:
-        """Unite groups without a code between them by the NUMA number or CPU list of two of their devices."""
-        place = {d.id: d.numa if d.numa is not None else d.cpu_affinity for d in self.by_id.values()}
-        for a, b in combinations(self.by_id, 2):
-            if (a, b) in self.level or place[a] is None or place[a] != place[b]:
+            if one == other:
                 continue
-            one, other = (next(g for g in groups if name in g) for name in (a, b))
-            if one != other and SYS not in self._between(one, other):
+            ends = ((x, y) for x in one for y in other)
+            between = [self.level[pair] for x, y in ends for pair in ((x, y), (y, x)) if pair in self.level]
+            below = sum(limit is not None and level <= limit for level in between)
+            if (2 * below >= len(between)) if limit is not None else (SYS not in between):
                 groups = merge_groups(groups, [(a, b)])
         return groups
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import chain, combinations, count
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, combinations, count, product
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from topocomm.topology.inference.host_tree import NODE, PHB, PIX, PXB, SYS
 from topocomm.topology.links import PATH_LATENCY_US
@@ -33,30 +33,19 @@ PORT = "network port"
 _FABRICS = {"nvlink": ("NV", "NVL"), "xgmi": ("XGMI", "XGMI")}
 """Code with a number of links, and without."""
 
-_SOURCES: tuple[FigureSource | None, ...] = ("measured", "read", "table", "assumed", None)
-_DOUBT = {source: place for place, source in enumerate(_SOURCES)}
+_DOUBT: dict[FigureSource | None, int] = {"measured": 0, "read": 1, "table": 2, "assumed": 3, None: 4}
 _NODE_FROM_US = (PATH_LATENCY_US["PHB"] + PATH_LATENCY_US["NODE"]) / 2
 """Latency above which a path over a NUMA node is taken to cross two host bridges."""
 
 
-class _Figures(NamedTuple):
-    """Figures of a path: GB/s of its slowest link and the sum of latencies; None once a link lacks its own."""
-
-    gb_per_s: float | None = inf
-    latency_us: float | None = 0.0
-    gb_per_s_doubt: int = 0
-    latency_us_doubt: int = 0
-    """Index in `_SOURCES` of the least certain figure."""
-
-    def after(self, link: Link) -> _Figures:
-        """Return the figures of the path with one more link."""
-        rate, latency = self.gb_per_s, self.latency_us
-        return _Figures(
-            None if rate is None or link.gb_per_s is None else min(rate, link.gb_per_s),
-            None if latency is None or link.latency_us is None else latency + link.latency_us,
-            max(self.gb_per_s_doubt, _DOUBT[link.gb_per_s_source]),
-            max(self.latency_us_doubt, _DOUBT[link.latency_us_source]),
-        )
+_OF_ROLE = {"host": SYS, "numa": PHB, "bridge": PHB, "switches": PXB, "switch": PIX, "adapter": PIX, "end": PIX}
+_LEVELS = {ends: max(_OF_ROLE[ends[0]], _OF_ROLE[ends[1]]) for ends in product(_OF_ROLE, repeat=2)}
+_LEVELS |= {("numa", "numa"): SYS, ("numa", "bridge"): NODE, ("bridge", "numa"): NODE, ("switch", "switch"): PXB}
+"""Least level of a path with a link between devices of two roles."""
+_NO_PATH = Link("", "", "", None, inf, 0.0, None, "measured", "measured")
+"""Figures of a path without links. As a link, a path has the GB/s of its slowest link and the sum of the latencies;
+None once a link lacks its own."""
+_N = TypeVar("_N", int, float)
 
 
 class _Label(NamedTuple):
@@ -67,7 +56,7 @@ class _Label(NamedTuple):
     hops: int
     order: int
     device: str
-    figures: _Figures
+    figures: Link
     over_numa: bool
 
 
@@ -129,24 +118,22 @@ class _Paths:
         if b in from_a and a in from_b:
             forth, back = _bundle(from_a[b]), _bundle(from_b[a])
             slower = min(forth, back, key=_rate_or_none)
-            lanes = forth.lanes
-            if None not in (lanes, back.lanes) and lanes != back.lanes:
-                return _pair(a, b, None, slower.figures)  # the two GPUs contradict each other
-            return _pair(a, b, _fabric_code(from_a[b][0].kind, lanes), slower.figures)
+            if None not in (forth.lanes, back.lanes) and forth.lanes != back.lanes:
+                return _pair(a, b, None, slower)  # the two GPUs contradict each other
+            return _pair(a, b, _fabric_code(forth.kind, forth.lanes), slower)
         common = [switch for switch in from_a if switch in from_b and self.devices[switch].kind == "switch"]
         if not common:
             return None
         paths = [[_bundle(from_a[switch]), _bundle(from_b[switch])] for switch in common]
-        narrow = [min(path, key=_rate_or_none) for path in paths]
-        lanes = _total([_least([ends.lanes for ends in path]) for path in paths])
-        every = [ends.figures for path in paths for ends in path]
-        figures = _Figures(
-            _total([ends.figures.gb_per_s for ends in narrow]),
-            _total([ends.figures.latency_us for ends in paths[0]]),
-            max(f.gb_per_s_doubt for f in every),
-            max(f.latency_us_doubt for f in every),
+        every = [ends for path in paths for ends in path]
+        figures = every[0]._replace(
+            lanes=_total([_least([ends.lanes for ends in path]) for path in paths]),
+            gb_per_s=_total([min(path, key=_rate_or_none).gb_per_s for path in paths]),
+            latency_us=_total([ends.latency_us for ends in paths[0]]),
+            gb_per_s_source=_least_certain(ends.gb_per_s_source for ends in every),
+            latency_us_source=_least_certain(ends.latency_us_source for ends in every),
         )
-        return _pair(a, b, _fabric_code(from_a[common[0]][0].kind, lanes), figures)
+        return _pair(a, b, _fabric_code(figures.kind, figures.lanes), figures)
 
     def _over_pcie(self, a: str, b: str) -> Pair:
         last = self.only_link.get(b)
@@ -172,7 +159,7 @@ class _Paths:
             return self.searches[source]
         best: dict[str, _Label] = {}
         order = count()
-        heap = [_Label(PIX, -inf, 0, next(order), source, _Figures(), over_numa=False)]
+        heap = [_Label(PIX, -inf, 0, next(order), source, _NO_PATH, over_numa=False)]
         while heap:
             label = heapq.heappop(heap)
             if label.device in best:
@@ -188,26 +175,22 @@ class _Paths:
 
     def _further(self, label: _Label, link: Link, order: int) -> _Label:
         rate = inf if link.gb_per_s is None else link.gb_per_s
+        path = label.figures
+        role = self.roles[link.dst]
+        rate_source = max(path.gb_per_s_source, link.gb_per_s_source, key=_DOUBT.__getitem__)
+        latency_source = max(path.latency_us_source, link.latency_us_source, key=_DOUBT.__getitem__)
+        slowest = None if path.gb_per_s is None or link.gb_per_s is None else min(path.gb_per_s, link.gb_per_s)
+        latency_us = None if path.latency_us is None or link.latency_us is None else path.latency_us + link.latency_us
+        figures = Link("", "", "", None, slowest, latency_us, None, rate_source, latency_source)
         return _Label(
-            max(label.level, self._level(link.src, link.dst)),
+            max(label.level, _LEVELS[self.roles[link.src], role]),
             max(label.minus_gb_per_s, -rate),
             label.hops + 1,
             order,
             link.dst,
-            label.figures.after(link),
-            label.over_numa or self.roles[link.dst] == "numa",
+            figures,
+            label.over_numa or role == "numa",
         )
-
-    def _level(self, a: str, b: str) -> int:
-        """The least level of a path with a link between two devices."""
-        one, other = self.roles[a], self.roles[b]
-        if one == "host" or other == "host" or one == other == "numa":
-            return SYS
-        if one == "numa" or other == "numa":
-            return NODE if one == "bridge" or other == "bridge" else PHB
-        if one == "bridge" or other == "bridge":
-            return PHB
-        return PXB if one == "switches" or other == "switches" or one == other == "switch" else PIX
 
 
 def _role(device: Device) -> str:
@@ -222,55 +205,43 @@ def _role(device: Device) -> str:
     return "adapter" if name == ADAPTER else "switches" if name == "PCIe switches" else "switch"
 
 
-class _Bundle(NamedTuple):
-    """The sum of parallel links of one direction."""
-
-    lanes: float | None
-    figures: _Figures
-
-
-def _bundle(links: Sequence[Link]) -> _Bundle:
-    return _Bundle(
-        _total([link.lanes for link in links]),
-        _Figures(
-            _total([link.gb_per_s for link in links]),
-            links[0].latency_us,
-            max(_DOUBT[link.gb_per_s_source] for link in links),
-            max(_DOUBT[link.latency_us_source] for link in links),
-        ),
+def _bundle(links: Sequence[Link]) -> Link:
+    """Return parallel links of one direction as one."""
+    return links[0]._replace(
+        lanes=_total([link.lanes for link in links]),
+        gb_per_s=_total([link.gb_per_s for link in links]),
+        gb_per_s_source=_least_certain(link.gb_per_s_source for link in links),
+        latency_us_source=_least_certain(link.latency_us_source for link in links),
     )
 
 
-def _rate_or_none(ends: _Bundle) -> float:
+def _least_certain(sources: Iterable[FigureSource | None]) -> FigureSource | None:
+    return max(sources, key=_DOUBT.__getitem__)
+
+
+def _rate_or_none(link: Link) -> float:
     """Sort key with unknown rates first, as the slower end is then unknown."""
-    return -1.0 if ends.figures.gb_per_s is None else ends.figures.gb_per_s
+    return -1.0 if link.gb_per_s is None else link.gb_per_s
 
 
-def _fabric_code(kind: str, lanes: float | None) -> str:
+def _fabric_code(kind: str, lanes: int | None) -> str:
     words, bare = _FABRICS[kind]
     return bare if lanes is None else f"{words}{lanes:.0f}"
 
 
-def _pair(a: str, b: str, code: str | None, figures: _Figures) -> Pair:
-    rate = None if figures.gb_per_s == inf else figures.gb_per_s
-    latency = None if figures.latency_us is None else round(figures.latency_us, 6)
-    return Pair(
-        a,
-        b,
-        code,
-        rate,
-        latency,
-        None if rate is None else _SOURCES[figures.gb_per_s_doubt],
-        None if latency is None else _SOURCES[figures.latency_us_doubt],
-    )
+def _pair(a: str, b: str, code: str | None, path: Link) -> Pair:
+    rate = None if path.gb_per_s == inf else path.gb_per_s
+    latency = None if path.latency_us is None else round(path.latency_us, 6)
+    rate_source = None if rate is None else path.gb_per_s_source
+    return Pair(a, b, code, rate, latency, rate_source, None if latency is None else path.latency_us_source)
 
 
-def _total(figures: Sequence[float | None]) -> float | None:
+def _total(figures: Sequence[_N | None]) -> _N | None:
     """The sum; None where a figure is unknown."""
     known = [figure for figure in figures if figure is not None]
     return sum(known) if len(known) == len(figures) else None
 
 
-def _least(figures: Sequence[float | None]) -> float | None:
+def _least(figures: Sequence[_N | None]) -> _N | None:
     known = [figure for figure in figures if figure is not None]
     return min(known) if known and len(known) == len(figures) else None

@@ -44,20 +44,24 @@ def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> GpuFabric:
     ids = [gpu.id for gpu in gpus]
     islands = [g for g in merge_groups([(name,) for name in ids], counts) if len(g) > 1]
     switched = {group for group in islands if _is_switched(group, counts)}
-    total = max((_links_of(name, group, counts, group in switched) for group in islands for name in group), default=0)
+    lanes_of = {}
+    for group in islands:
+        for name in group:
+            own = [n for pair, n in counts.items() if name in pair]
+            lanes_of[name] = max(own) if group in switched else sum(own)
+    total = max(lanes_of.values(), default=0)
     kind = _GENERATION_BY_TOTAL.get(total, "nvlink")
     source: FigureSource | None = None if kind == "nvlink" else "assumed" if total == MAX_LINKS_PER_GPU else "table"
     devices: list[Device] = []
     links: list[Link] = []
     for group in islands:
         if group in switched:
-            most = max(_links_of(name, group, counts, True) for name in group)
+            most = max(lanes_of[name] for name in group)
             in_network: InNetworkKind | None = "nvls" if most == MAX_LINKS_PER_GPU else None
             switch = Device(f"nvswitch{len(devices)}", "switch", gpus[0].host, "NVSwitch", in_network=in_network)
             devices.append(switch)
             for name in group:
-                lanes = _links_of(name, group, counts, True)
-                links += both_ways(name, switch.id, kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
+                links += both_ways(name, switch.id, kind, lanes=lanes_of[name], latency_us=NVSWITCH_HOP_US)
         else:
             for (a, b), lanes in counts.items():
                 if a in group:
@@ -95,11 +99,6 @@ def _is_switched(group: Group, counts: Mapping[PairKey, int]) -> bool:
     # A container may show three GPUs of a switched machine. Direct links of 6 to each other are those of 4-GPU H100
     # boards; no board has more.
     return len(set(inside)) == 1 and inside[0] in _SWITCHED_COUNTS and inside[0] != 6
-
-
-def _links_of(name: str, group: Group, counts: Mapping[PairKey, int], switched: bool) -> int:
-    own = [n for pair, n in counts.items() if name in pair and pair[0] in group]
-    return max(own) if switched else sum(own)
 
 
 def _warnings(total: int, counts: Mapping[PairKey, int], islands: Sequence[Group]) -> list[str]:

@@ -113,8 +113,9 @@ def pci_graph(leaves: Sequence[Leaf], numas: Sequence[Device]) -> tuple[tuple[De
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A bridge with its children, or a leaf; `is_host` marks a host bridge."""
+    """A NUMA node or a bridge with its children, or a leaf; `is_host` marks a host bridge."""
 
+    numa: Device | None = None
     bridge: Bridge | None = None
     leaf: Leaf | None = None
     is_host: bool = False
@@ -132,15 +133,15 @@ class _Tree:
         self.devices: list[Device] = []
         self.links: list[Link] = []
         self.used = Counter[str]()
-        tops = [_Node() for _ in numas]
+        tops = [_Node(numa) for numa in numas]
         unplaced = _Node()
         for leaf in leaves:
             node = tops[next(iter(leaf.places))] if len(leaf.places) == 1 else unplaced
             for depth, bridge in enumerate(leaf.path):
-                node = node.children.setdefault(id(bridge), _Node(bridge, is_host=depth == 0))
+                node = node.children.setdefault(id(bridge), _Node(bridge=bridge, is_host=depth == 0))
             node.children[id(leaf)] = _Node(leaf=leaf)
         self.host = next((leaf.device.host for leaf in leaves), numas[0].host if numas else "host0")
-        added = [self._add_numa(device, top) for device, top in zip(numas, tops, strict=True)]
+        added = [self._add(top) for top in tops]
         loose = [self._add(child) for child in unplaced.children.values()]
         if len(added) + len(loose) > 1 or (loose and not added):
             root = self._new("host", "host", None)
@@ -150,25 +151,21 @@ class _Tree:
             for top in loose:
                 self._join(top, root, height_us, "pcie")
 
-    def _add_numa(self, device: Device, top: _Node) -> _Added:
-        added = [self._add(child) for child in top.children.values()]
-        height_us = max([NODE_US, *(below.height_us + _STEP_US for below in added)])
-        for below in added:
-            self._join(below, device.id, height_us, "pcie")
-        return _Added(device.id, height_us, None)
-
     def _add(self, node: _Node) -> _Added:
         """Add the device of a node: its id, its height above the leaves, GB/s of its link upwards."""
         if node.leaf is not None:
             return _Added(node.leaf.device.id, 0.0, node.leaf.gb_per_s)
         own = node.bridge.gb_per_s if node.bridge else None
         added = [self._add(child) for child in node.children.values()]
-        if len(added) == 1:
+        if len(added) == 1 and node.numa is None:
             rates = [rate for rate in (added[0].gb_per_s, own) if rate is not None]
             return added[0]._replace(gb_per_s=min(rates, default=None))
         prefix, name = ("bridge", "PCIe host bridge") if node.is_host else ("pcie", "PCIe switch")
-        new = self._new(prefix, "switch", name, node.bridge.bus_id if node.bridge else None)
         least_us = PHB_US if node.is_host else PIX_US
+        if node.numa is not None:
+            new, least_us = node.numa.id, NODE_US
+        else:
+            new = self._new(prefix, "switch", name, node.bridge.bus_id if node.bridge else None)
         height_us = max([least_us, *(below.height_us + _STEP_US for below in added if below.height_us)])
         for below in added:
             self._join(below, new, height_us, "pcie")

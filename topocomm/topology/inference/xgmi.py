@@ -75,7 +75,11 @@ def joined_by_tables(
     unsettled: list[PairKey] = []
     pairs = list(pairs)
     stated = {pair: bandwidth for pair in pairs if (bandwidth := bandwidths.get(pair)) is not None}
-    counts = {pair: _links(*bandwidth) for pair, bandwidth in stated.items() if bandwidth[1]}
+    counts = {  # the least bandwidth is that of one link, the greatest that of all
+        pair: most // least if least and most % least == 0 and most // least <= 8 else None
+        for pair, (least, most) in stated.items()
+        if most
+    }
     mi250 = _MI250_DIE_LINKS in counts.values() and all(stated[pair][0] == _MI250_MB_PER_S for pair in counts)
     for pair in pairs:
         weight = weights.get(pair)
@@ -89,8 +93,3 @@ def joined_by_tables(
             if weight not in (STEP_WEIGHT, SOCKET_WEIGHT):
                 unsettled.append(pair)
     return joined, unsettled
-
-
-def _links(least: int, most: int) -> int | None:
-    """Number of links: the least bandwidth is that of one, the greatest that of all."""
-    return most // least if least and most % least == 0 and most // least <= 8 else None
