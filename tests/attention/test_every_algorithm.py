@@ -32,7 +32,7 @@ def check_on_threads(topology, ranks):
     return {plan.algorithm for plan in plans}
 
 
-@pytest.mark.parametrize("ranks", [*range(1, 18), 31, 32, 64])
+@pytest.mark.parametrize("ranks", [*range(1, 18), 31, 32, pytest.param(64, marks=pytest.mark.long)])
 def test_on_threads(ranks):
     assert check_on_threads(switch(ranks), ranks) >= {"flat", "binomial", "recursive-doubling", "ring"}
 

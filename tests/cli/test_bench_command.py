@@ -213,6 +213,7 @@ def test_under_mpirun_the_alternatives_are_rows(with_attention):
     assert document["facts"]["pairs"] == {"shared memory": 3}
 
 
+@pytest.mark.long
 def test_under_mpirun_the_library_does_what_it_can():
     ended = job(2, "--sizes", "2KiB", "--format", "json", *QUICK)
     rows = {row["implementation"]: row for row in json.loads(ended.stdout)["results"]}
@@ -230,6 +231,7 @@ def test_under_mpirun_other_collectives_have_their_library_call():
     assert all((row["out_of_place"] or row["in_place"])["nwrong"] == 0 for row in rows)
 
 
+@pytest.mark.long
 def test_bits_under_mpirun():
     ended = job(2, "--bits", "--sizes", "1KiB:64KiB:64", "--format", "json")
     assert ended.returncode == 0, ended.stderr

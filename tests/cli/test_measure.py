@@ -99,7 +99,14 @@ def test_under_mpirun_what_is_measured_is_printed_once():
     assert any(link.get("gb_per_s_source") == "measured" for link in document["links"])
 
 
-@pytest.mark.parametrize("command", [("plan", "--bytes", "64KiB"), ("order",), ("inspect", "--system", "dgx-h100")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", "--bytes", "64KiB"),
+        pytest.param(("order",), marks=pytest.mark.long),
+        pytest.param(("inspect", "--system", "dgx-h100"), marks=pytest.mark.long),
+    ],
+)
 def test_under_mpirun_other_commands_print_once(command):
     done = job(2, *command)
     alone = job(1, *command) if command[0] == "inspect" else None

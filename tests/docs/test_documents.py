@@ -46,6 +46,7 @@ def test_examples_run_alone(path, tmp_path):
     assert all(part in job.stdout for part in PRINTS.get(path.stem, [])), job.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
 )

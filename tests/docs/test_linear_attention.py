@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[2] / "docs/examples"))
 from gated.attention import linear_attention
 from gated.state import GATED_STATE
 
+pytestmark = pytest.mark.long
 FORMS = ["gla", "mamba"]
 
 each_form = pytest.mark.parametrize("form", FORMS)

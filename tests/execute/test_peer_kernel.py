@@ -7,7 +7,8 @@ from tests.execute.peer_ranks import Ranks
 pytest.importorskip("torch")  # in the processes that are started
 
 MOST = 4
-LONG = pytest.mark.long
+pytestmark = pytest.mark.long
+"""The processes take ten seconds to start."""
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +22,12 @@ DTYPES = {"sum": "f4", "prod": "c8", "max": "bfloat16", "min": "f2", "argmax": "
           "bor": "i8", "bxor": "?", "logaddexp": "f4", "welford": "f8", "affine": "c16"}  # fmt: skip
 
 
-LIKE_OTHERS = ("min", "argmin", "band", "bor")
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG) if name in LIKE_OTHERS else name for name in DTYPES])
+@pytest.mark.parametrize("name", DTYPES)
 def test_every_operator_has_the_bits_of_the_plan(ranks, name):
     ranks.run(3, "collective", name=name, dtype=DTYPES[name], rows=37, calls=2)
 
 
-@pytest.mark.parametrize(("size", "rows", "dims"), [(2, 1, 1), (3, 5, 17), pytest.param(4, 3, 129, marks=LONG)])
+@pytest.mark.parametrize(("size", "rows", "dims"), [(2, 1, 1), (3, 5, 17), (4, 3, 129)])
 def test_partials_empty_ones_among_them(ranks, size, rows, dims):
     ranks.run(size, "collective", name="attention.logsumexp", rows=rows, dims=dims)
 
@@ -49,9 +47,7 @@ def test_every_collective(ranks, kind, name, more):
     ranks.run(3, "collective", kind=kind, name=name, **more)
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["direct", pytest.param("ring", marks=LONG), pytest.param("recursive-doubling", marks=LONG)]
-)
+@pytest.mark.parametrize("algorithm", ["direct", "ring", "recursive-doubling"])
 def test_plans_of_several_stages_and_chunks(ranks, algorithm):
     ranks.run(4, "collective", name="sum", rows=13, algorithm=algorithm)
 
@@ -73,7 +69,7 @@ def test_many_calls_of_all_kinds_with_pauses(ranks, size, first):
     ranks.run(size, "epochs", calls=14, seed=size, first=first)
 
 
-@pytest.mark.parametrize("calls", [pytest.param(50, marks=LONG), pytest.param(150, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("calls", [50, pytest.param(150, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seed", range(3))
 def test_many_more_calls_with_pauses(ranks, seed, calls):
     ranks.run(2 + seed, "epochs", calls=calls, seed=seed, limit_s=280)

@@ -43,6 +43,7 @@ def tables(text):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "dtype"), [(None, "bfloat16"), pytest.param(2, "float32", marks=pytest.mark.long)])
 def test_every_way_has_a_row_and_agrees(ranks, dtype):
     text = job(ranks, "--contexts=32:256:8", "--repeats=3", f"--dtype={dtype}")
@@ -61,6 +62,7 @@ def test_every_way_has_a_row_and_agrees(ranks, dtype):
                 assert float(off) <= (1e-5 if dtype == "float32" else 2**-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.soak) for ranks in (4, 8))])
 def test_a_step_sends_no_more_than_the_papers_formula(ranks):
     """Counted by every rank's transport, of the rank that sends most; the formula is per rank, in float32.
@@ -105,6 +107,7 @@ def test_what_verification_costs():
     assert len(re.findall(r"[+-]\d+\.\d\d%", text)) == 2
 
 
+@pytest.mark.long
 def test_bad_contexts_are_refused():
     done = finished([sys.executable, str(TOOL), "--contexts=8:4:2"], {**os.environ, **ENVIRONMENT}, 60.0)
     assert done.returncode == 2

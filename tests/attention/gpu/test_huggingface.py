@@ -37,7 +37,7 @@ def generated(model, inputs, *, ranks, taken=None, **ways):
     ("ways", "taken"),
     [
         ({}, None),
-        ({}, "by the ring"),
+        pytest.param({}, "by the ring", marks=pytest.mark.long),
         ({"order": "canonical"}, None),
         pytest.param({"method": "ring"}, None, marks=pytest.mark.long),
         pytest.param({"method": "allreduce"}, None, marks=pytest.mark.long),

@@ -66,7 +66,9 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [name if name in ("tree", "ring") else pytest.param(name, marks=pytest.mark.long) for name in METHODS]
+)
 def test_a_context_that_grows_loads_nothing(method):
     q, k, v = case_of(SHAPE)
 
@@ -81,7 +83,9 @@ def test_a_context_that_grows_loads_nothing(method):
     assert_posted_last(world)
 
 
-@pytest.mark.parametrize("method", ["tree", "heads", "ring", "three"])
+@pytest.mark.parametrize(
+    "method", ["tree", *(pytest.param(name, marks=pytest.mark.long) for name in ("heads", "ring", "three"))]
+)
 def test_masks_and_lengths_that_come_later_on_one_rank_load_nothing(method):
     q, k, v = case_of(SHAPE)
     call = {"tree": tree_decode, "heads": tree_decode, "ring": ring_decode, "three": three_allreduce_decode}[method]

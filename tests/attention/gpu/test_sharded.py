@@ -28,7 +28,7 @@ FACTORS = {
     "shape": ((2, 3, 2, 1, 41, 16, 24), (3, 2, 5, 4, 37, 24, 8), (2, 1, 3, 19, 38, 24, 40)),
 }
 CASES = list(pairwise(FACTORS))
-EVERY = 3
+EVERY = 6
 """Of the cases one of so many runs in every test run, the others in the long one."""
 
 

@@ -89,7 +89,7 @@ def test_the_shortest_way_refuses_what_the_common_way_refuses():
     assert run_on_gpus(body, 1) == [(2, 4, 1, 24)]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(5, marks=pytest.mark.long)])
 def test_empty_shards_and_no_key_at_all(ranks):
     q, k, v = case_of(SHAPE)
 

@@ -260,7 +260,7 @@ def compiled_like_eager(backend):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
 def test_it_compiles_whole(backend):
     compiled_like_eager(backend)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.execute.test_faults import run, said
 
 
-@pytest.mark.parametrize("by", ["exit", "end"])
+@pytest.mark.parametrize("by", [pytest.param("exit", marks=pytest.mark.long), "end"])
 def test_a_rank_that_leaves_is_named(by, tmp_path):
     job = run(3, "leave.py", by, TOPOCOMM_RECORD_DIR=str(tmp_path))
     lines = said(job)

@@ -15,12 +15,12 @@ CASES = [("allreduce", machine, 0) for machine in MACHINES]
 CASES += [(name, (1, ranks), ranks - 1) for name in COLLECTIVES if name != "allreduce" for _, ranks in SWITCHES[::4]]
 
 
-@pytest.fixture(params=[0, 7, 40], ids="{} rows".format)
+@pytest.fixture(scope="module", params=[0, 7, 40], ids="{} rows".format)
 def rows(request):
     return request.param
 
 
-@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1][0]}x{case[1][1]}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1][0]}x{case[1][1]}")
 def every_program(request, rows):
     """For every algorithm: its name, its schedule, and the programs of all ranks."""
     collective, machine, root = request.param

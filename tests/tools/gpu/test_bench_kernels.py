@@ -18,6 +18,7 @@ def one_problem(tools, monkeypatch):
     monkeypatch.setattr(tools.bench_kernels, "shapes", lambda card: tools.bench_problems.shapes(card)[:2])
 
 
+@pytest.mark.long
 def test_kernels_beside_ceilings_and_others(part):
     found, status = part("bench_kernels")
     assert status == 0, wrong(found)
@@ -50,6 +51,7 @@ def test_kernels_beside_ceilings_and_others(part):
     assert {row["met"] for row in goals} == {UNMEASURED, "-"}  # an interpreter's times reach nothing
 
 
+@pytest.mark.long
 def test_kernels_are_compiled_by_several_processes_first(tools, part, monkeypatch, one_problem):
     """Prompts and all kinds of decoding; what fails there is met again where it is timed."""
     begun, worker = [], tools.warm_worker
@@ -232,6 +234,7 @@ def test_goals(tools):
     assert tools.bench_ranks._table(results, Gpu(), told)[0][2:4] == ("5.00 x", "yes")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["CUDA error: operation not permitted when stream is capturing", ""])
 def test_others_in_graphs(tools, part, monkeypatch, one_problem, words):
     """One that no graph holds is timed without, and the table says why."""

@@ -181,7 +181,7 @@ for index in range(first, 10**6 if MODE == "cut" and first % 2 else 8, step):
 """
 
 
-@pytest.mark.parametrize("mode", ["ends", "hangs", "cut"])
+@pytest.mark.parametrize("mode", ["ends", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("hangs", "cut"))])
 def test_workers(tools, part, monkeypatch, tmp_path, mode):
     """One whose card is lost is followed by another, one that dies or hangs too; what died or hung is a failure.
 

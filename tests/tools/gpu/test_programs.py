@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the interpreter computes wi
 UNMEASURED = "not yet measured"
 
 
+@pytest.mark.long
 def test_ranks_on_one_card(part, monkeypatch):
     monkeypatch.setenv("PYTHON", PYTHON)
     found, status = part("bench_ranks")
@@ -190,6 +191,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.long
 def test_ranks_that_hang_leave_what_they_had(tools, part, monkeypatch, tmp_path):
     """It is written as it comes, before the part ends."""
     monkeypatch.setattr(tools.bench_ranks, "OVERTIME_S", -36.0)
@@ -212,6 +214,7 @@ def test_ranks_that_hang_leave_what_they_had(tools, part, monkeypatch, tmp_path)
     assert -11 < found["data"]["2 ranks"][0]["left"] < -8  # nothing new is begun so long before the end
 
 
+@pytest.mark.long
 def test_generation(part):
     found, status = part("bench_generate")
     assert status == 0, wrong(found)

@@ -76,7 +76,7 @@ def programs(tmp_path):
     [
         ("right", []),
         ("right wrong right2", ["wrong, a check: it is wrong"]),
-        ("hangs right", ["hangs: did not come to its end"]),
+        pytest.param("hangs right", ["hangs: did not come to its end"], marks=pytest.mark.long),
         ("dies right", ["dies: did not come to its end"]),
     ],
 )
@@ -101,6 +101,7 @@ CALLS = {
 }
 
 
+@pytest.mark.long
 def test_four_calls_one_by_one(tmp_path, programs):
     """Each has a file of results and less than ten minutes; ranks and generation take what was tuned, checks do not."""
     out, names = tmp_path / "out", ("correctness", "2", "ranks", "4")
@@ -118,6 +119,7 @@ def test_four_calls_one_by_one(tmp_path, programs):
     assert len(list(out.iterdir())) <= 8  # as many as such a machine gives back
 
 
+@pytest.mark.long
 def test_what_earlier_calls_left_is_carried_over(tmp_path, programs):
     """Another machine begins with nothing."""
     earlier, out = tmp_path / "earlier", tmp_path / "out"
@@ -128,6 +130,7 @@ def test_what_earlier_calls_left_is_carried_over(tmp_path, programs):
     assert "## Bench_Kernels Tuned" in (out / "results.md").read_text()
 
 
+@pytest.mark.long
 def test_a_call_that_is_made_again_replaces_its_results_alone(tmp_path, programs):
     out = tmp_path / "out"
     assert run_all(out, "wrong:60", call="1", python=programs)[0] == 1
@@ -148,6 +151,7 @@ def test_wrong_arguments(tmp_path, words, said):
     assert status != 0 and said in printed and not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_no_time_and_no_card(tmp_path, programs):
     status, said = run_all(tmp_path / "late", "right:60", python=programs, TOTAL_S="4")
     assert status == 1 and "right: no time left" in said and said.splitlines()[-1] == "right: did not begin"
@@ -155,6 +159,7 @@ def test_no_time_and_no_card(tmp_path, programs):
     assert status == 1 and "no GPU: torch.cuda.is_available() is False" in said
 
 
+@pytest.mark.long
 def test_a_limit_counts_the_imports(tmp_path):
     script = tmp_path / "slow.py"
     script.write_text(f"""

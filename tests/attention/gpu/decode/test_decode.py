@@ -46,7 +46,7 @@ def test_head_dims_and_dtypes(dtype, d, d_v, splits):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 31, 32, 33, 64, 65, 200])
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [1, 3, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 8))])
 def test_keys_and_splits(n, count, splits):
     """More splits than blocks leave some without keys."""
     splits(count)
@@ -102,7 +102,7 @@ def test_positions_far_apart_and_beyond_32_bits():
     check(q, k, v, Spec(causal=True), **{**where, "kv_positions": keys})
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.int32, pytest.param(torch.int64, marks=pytest.mark.long)])
 def test_lengths_masks_and_pages(dtype, splits):
     splits(2)
     random = np.random.default_rng(5)
@@ -151,7 +151,7 @@ def ranges(monkeypatch):
     return fix
 
 
-@pytest.mark.parametrize("programs", [1, 3, 40])
+@pytest.mark.parametrize("programs", [1, 3, pytest.param(40, marks=pytest.mark.long)])
 def test_entries_of_different_lengths(programs, ranges):
     """One long entry among short ones, none, all; ranges end in tiles, at their ends, and hold several."""
     ranges(programs)

@@ -37,7 +37,11 @@ def test_every_collective_between_devices(ranks):
     ("how", "why"),
     [
         pytest.param("refused", "nor MPI: rank 1: says no", marks=pytest.mark.long),
-        ("wrong", "nor MPI, which says that it takes device memory: rank 0: of 8 bytes of device memory others came"),
+        pytest.param(
+            "wrong",
+            "nor MPI, which says that it takes device memory: rank 0: of 8 bytes of device memory others came",
+            marks=pytest.mark.long,
+        ),
         pytest.param("raises", "rank 1: Exception: MPI_ERR_BUFFER", marks=pytest.mark.long),
     ],
 )

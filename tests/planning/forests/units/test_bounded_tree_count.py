@@ -49,7 +49,7 @@ ONE_ROOT = {1: 0.25, 4: 0.78, 16: 0.99}
 EVERY_ROOT = {1: 0.6, 2: 0.8, 4: 0.99}
 
 
-@pytest.mark.parametrize("case", [3, 28])
+@pytest.mark.parametrize("case", [3, pytest.param(28, marks=pytest.mark.long)])
 def test_few_trees_on_random_machines(case):
     topology, optima = solved()[case]
     for name, least in (("broadcast", ONE_ROOT), ("allgather", EVERY_ROOT)):
