@@ -42,7 +42,14 @@ def test_a_killed_rank_ends_a_plain_job(tmp_path):
         assert "rank 1 has" in lines[0], lines
 
 
-@pytest.mark.parametrize(("how", "keeps"), [("shared", "drop"), ("messages", "keep"), ("two levels", "drop")])
+@pytest.mark.parametrize(
+    ("how", "keeps"),
+    [
+        ("shared", "drop"),
+        pytest.param("messages", "keep", marks=pytest.mark.long),
+        pytest.param("two levels", "drop", marks=pytest.mark.long),
+    ],
+)
 def test_the_others_go_on_where_mpi_survives(how, keeps, tmp_path):
     job = run(4, "kill.py", how, keeps, options=SURVIVES, TOPOCOMM_RECORD_DIR=str(tmp_path), **own_segments(tmp_path))
     lines = said(job)

@@ -233,7 +233,6 @@ def test_kinds_of_values_are_not_kept_for_ever(monkeypatch):
     assert run_local(body, ranks=2) == [3, 3]
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("check", ["first", "always", "never"])
 def test_rows_between_processes(check):
     program = ROOT / "tests/execute/mpi_programs/changing_rows.py"

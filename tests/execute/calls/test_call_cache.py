@@ -128,8 +128,7 @@ def test_a_value_that_fits_no_call_leaves_none(few_calls):
         np.testing.assert_array_equal(result, [2.0, 2.0])
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_more_shapes_than_files(ranks):
     program = ROOT / "tests/execute/mpi_programs/many_shapes.py"
     job = mpirun(ranks, [program], timeout_s=240.0, env={"PYTHONPATH": str(ROOT)})

@@ -11,7 +11,6 @@ from tests.torch_jobs import ROOT, environment, torchrun
 
 PROGRAM = Path(__file__).parents[1] / "launch_programs" / "init.py"
 MPI_VARIABLES = {"PYTHONPATH": str(ROOT)}
-pytestmark = pytest.mark.alone
 
 
 def alone(args, **env):
@@ -104,6 +103,7 @@ TORCHRUN = {
 BY_HAND = {name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"}
 
 
+@pytest.mark.alone
 def test_ranks_that_do_not_meet_are_told():
     pytest.importorskip("torch")
     job = alone(["-c", INIT], **BY_HAND | {"MASTER_PORT": "9", "TOPOCOMM_TIMEOUT_S": "1"})

@@ -30,6 +30,7 @@ def faults(*args):
     return told, [status for _, _, status in jobs]
 
 
+@pytest.mark.long
 def test_disagreement_is_an_error_on_every_rank():
     """In shared memory, and between hosts, where ranks find out by what they tell each other."""
     told, statuses = faults("disagree", "shared")
