@@ -9,7 +9,7 @@ from typing import Any
 
 from topocomm.errors import TopologyError
 from topocomm.topology.catalog.reference_hosts import Host
-from topocomm.topology.catalog.systems import SYSTEMS
+from topocomm.topology.catalog.systems import SYSTEMS, reference_host
 from topocomm.topology.inference.host_tree import LEVELS, host_tree
 from topocomm.topology.links import KINDS
 from topocomm.topology.model import Device, Link, Topology
@@ -61,9 +61,7 @@ def simulated(name: str) -> Topology:
     Raises:
         TopologyError: No such system, or it has no GPU.
     """
-    if name not in SYSTEMS:
-        raise TopologyError(f"system {name!r} is not in the catalogue; it has {', '.join(SYSTEMS)}")
-    host = SYSTEMS[name]()
+    host = reference_host(name)
     ends = []
     for device in host.devices:
         if device.kind in ("gpu", "nic"):  # GPUs on every 8th bus from 0x10, NICs on every 4th from 0x90, by number

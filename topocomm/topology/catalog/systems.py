@@ -8,7 +8,6 @@ NVLink domain is several hosts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import combinations, groupby, product
 
 from topocomm.errors import TopologyError
@@ -33,11 +32,9 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
     Raises:
         TopologyError: No such system (the message lists them), or hosts < 1.
     """
-    if name not in SYSTEMS:
-        raise TopologyError(f"system {name!r} is not in the catalogue; it has {', '.join(SYSTEMS)}")
+    host = reference_host(name)
     if hosts < 1:
         raise TopologyError(f"system {name}: hosts must be at least 1, got {hosts}")
-    host = SYSTEMS[name]()
     links = host.links if hosts == 1 else (*host.links, *host.uplinks)
     cores = groupby((d for d in host.devices if d.kind == "cpu"), key=lambda core: core.numa)
     packages = [[cpus_of(core.cpu_affinity) for core in own] for _, own in cores]
@@ -47,7 +44,7 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
     if hosts == host.trays == 1:
         return single
     racks = [
-        [prefixed(_in_rack(single, rack), f"h{rack * host.trays + tray}") for tray in range(host.trays)]
+        [prefixed(single, f"h{rack * host.trays + tray}", f"nvswitch{rack}") for tray in range(host.trays)]
         for rack in range(hosts)
     ]
     parts = [part for rack in racks for part in rack]
@@ -70,6 +67,17 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
     )
 
 
+def reference_host(name: str) -> Host:
+    """Return one host of a reference system.
+
+    Raises:
+        TopologyError: No such system.
+    """
+    if name not in SYSTEMS:
+        raise TopologyError(f"system {name!r} is not in the catalogue; it has {', '.join(SYSTEMS)}")
+    return SYSTEMS[name]()
+
+
 def _rails(parts: Sequence[Topology], host: Host) -> tuple[list[Device], list[Link]]:
     """A switch for every NIC of a host, a spine above several of them, and their links."""
     nics = [d.id for d in host.devices if d.kind == "nic"]
@@ -85,16 +93,6 @@ def _rails(parts: Sequence[Topology], host: Host) -> tuple[list[Device], list[Li
         for top in spine:
             links += both_ways(rail.id, top.id, host.port, lanes=up, latency_us=FABRIC_HOP_US)
     return [*rails, *spine], links
-
-
-def _in_rack(tray: Topology, rack: int) -> Topology:
-    """The tray with the NVSwitch of its rack."""
-    ids = {d.id: f"nvswitch{rack}" if d.host == NETWORK.host else d.id for d in tray.devices}
-    return replace(
-        tray,
-        devices=tuple(d._replace(id=ids[d.id]) for d in tray.devices),
-        links=tuple(link._replace(src=ids[link.src], dst=ids[link.dst]) for link in tray.links),
-    )
 
 
 def _dgx_h100() -> Host:

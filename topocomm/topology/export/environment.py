@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from topocomm.topology.draw.device_tree import Host, alike, derived_codes, split_hosts
 from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.inference.cpu_lists import mask_of
 from topocomm.topology.model import Device, Topology
 
 _VERBS = re.compile(r"(?:mlx\d|rocep|ibp|bnxt_re|irdma|hfi1_|rdmap|efa|erdma|hns_|qedr|rxe|siw)\w*")
@@ -98,9 +99,9 @@ def _binding(ranks: Sequence[Place]) -> list[str]:
     if None not in lists:
         run = 'bash -c \'. ./env.sh; exec taskset -c "$TOPOCOMM_CPUS" "$@"\' -'
         lines.append(f"#   mpirun -n {count} --bind-to none {run} ./app")
-        masks = [_mask(cpus) for cpus in lists if cpus]
-        if all(masks):
-            lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=mask_cpu:{','.join(masks)} ./app")
+        masks = [mask for cpus in lists if cpus and (mask := mask_of(cpus, MOST_CPU)) is not None]
+        if len(masks) == count:
+            lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=mask_cpu:{','.join(map(hex, masks))} ./app")
     else:
         unknown = [place.device.id for place, cpus in zip(ranks, lists, strict=True) if cpus is None]
         lines.append(f"#   the cores of {_flat(ranges(unknown))} are not known: no line with CPU lists")
@@ -127,17 +128,6 @@ def _by_node(ranks: Sequence[Place]) -> list[str]:
         words = own[0] if len(own) == 1 and own[0] else "not the same for all" if any(own) else "not known"
         lines.append(f"# NUMA node {_flat(str(numa))}: local ranks {ranges(map(str, local))}; CPUs {words}")
     return lines
-
-
-def _mask(cpus: str) -> str:
-    """The CPU list as a hexadecimal mask; empty where a number is too large."""
-    bits = 0
-    for part in cpus.split(","):
-        low, _, high = part.partition("-")
-        if int(high or low) >= MOST_CPU or int(high or low) < int(low):
-            return ""
-        bits |= ((1 << (int(high or low) - int(low) + 1)) - 1) << int(low)
-    return hex(bits)
 
 
 def _flat(text: str) -> str:

@@ -36,7 +36,7 @@ from topocomm.topology.inference.nccl_paths import ADAPTER, PORT, is_port
 from topocomm.topology.links import KINDS
 from topocomm.topology.model import Device, Link, Topology
 from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import HIDDEN, NPU_CLASS, NVSWITCH_CLASS, RATE, kind_of
-from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key, cpu_mask, pcie_attributes
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS, bus_key, cpu_mask, pcie_attributes
 
 MAX_ELEMENTS = 256
 """NCCL_TOPO_XML_MAX_NODES; NCCL refuses a longer file."""
@@ -53,8 +53,6 @@ _HIP_ARCH = "38911"
 """RCCL's value for the features of all Instinct GPUs, which a simulation reads from the file."""
 _LINK = ("link_speed", "link_width")
 """Attributes that `ncclTopoAddPci` reads; empty ones mean Gen3 and 16 lanes."""
-_IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-"""Attributes that `ncclTopoGetXmlFromSys` adds; `getBcmGen` knows two-level switches by them, which are flattened."""
 _MODEL = ("arch", "vendor", "familyid", "modelid")
 """Attributes that `ncclTopoAddCpu` reads; between unknown processors there is no limit (`ncclTopoGetInterCpuBw`)."""
 
@@ -224,7 +222,7 @@ class _Writer:
         own = "0x020000" if device.name == ADAPTER else classes.get(device.kind, "0x060400")
         values = {"busid": bus_id, "class": own}
         if own == "0x060400":
-            values |= self._source_attributes("bridge_ids", device, _IDS)
+            values |= self._source_attributes(BRIDGE_IDS, device, IDS)
         speed = self._source_attributes("slow_ports", device, _LINK) or (pcie_attributes(link.gb_per_s) if link else {})
         return _element("pci", values | speed, inside)
 
@@ -326,7 +324,7 @@ def _complete(system: Element) -> list[str]:
         has_nic = "net" in tags or any(below.get("class", "").startswith("0x02") for below in element.iter())
         if element.tag == "pci" and has_nic:
             speeds = "speed and width of links, for which NCCL takes Gen3 and 16 lanes"
-            required = [(_LINK, speeds), (_IDS, "ids of PCIe switches")]
+            required = [(_LINK, speeds), (IDS, "ids of PCIe switches")]
         elif element.tag == "cpu" and ("net" in tags or "gpu" not in tags):
             limit = (
                 "of which NCCL takes the oldest" if element.get("vendor") else "between which NCCL then sees no limit"

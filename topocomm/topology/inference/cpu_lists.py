@@ -37,6 +37,17 @@ def mask_ranges(mask: int) -> str | None:
     return cpu_ranges([cpu for cpu, bit in enumerate(f"{mask:b}"[::-1]) if bit == "1"]) or None
 
 
+def mask_of(cpus: str, most: int) -> int | None:
+    """Return the bit mask of a CPU list; None where a number is not below `most`, or a range ends before it begins."""
+    mask = 0
+    for part in cpus.split(","):
+        low, _, high = part.partition("-")
+        if not int(low) <= int(high or low) < most:
+            return None
+        mask |= ((1 << (int(high or low) - int(low) + 1)) - 1) << int(low)
+    return mask
+
+
 def cpus_of(text: str | None) -> set[int]:
     """Return the CPUs of a list in the kernel's form; empty for any other text."""
     cpus: set[int] = set()

@@ -46,9 +46,8 @@ class _NumaTree:
 
     def numas(self, name: str) -> set[int]:
         """Return NUMA numbers of the GPUs at and below a device."""
-        end = self.ends.get(name)
-        own = {end.numa} if end is not None and end.kind == "gpu" and isinstance(end.numa, int) else set()
-        return own.union(*(self.numas(link.src) for link in self.down[name]))
+        ends = [self.ends[inner] for inner in self._inside(name) if inner in self.ends]
+        return {end.numa for end in ends if end.kind == "gpu" and isinstance(end.numa, int)}
 
     def _part(self, up: Link | None, name: str) -> None:
         """Add a device as a part; take the host, and host bridges above several nodes, apart."""

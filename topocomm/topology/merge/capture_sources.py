@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeVar
 
 from topocomm.topology.inference.host_tree import PairKey, group_words
@@ -64,60 +63,41 @@ class LinkSource:
     """One capture's links with the machine's ids; forwarding devices keep their own."""
 
     def __init__(self, topology: Topology, ids: Mapping[str, str]) -> None:
-        self.topology, self.ids = topology, ids
+        self.topology = topology
         self.facts = renamed(topology.facts, ids)
-        fabric = [link for link in topology.links if self._is_fabric(link)]
-        self.fabric = [self._mapped(link) for link in fabric]
-        tree = [link for link in topology.links if not self._is_fabric(link)]
-        self.tree = [self._mapped(link) for link in tree]
-        ends = {end for link in tree for end in link[:2]}
-        switches = {end for link in fabric for end in link[:2]} - ends
+        self.fabric: list[Link] = []
+        self.tree: list[Link] = []
+        for link in topology.links:
+            kinds = {topology.by_id[end].kind for end in link[:2]}
+            in_fabric = link.kind in _FABRIC_KINDS and "gpu" in kinds and kinds <= {"gpu", "switch"}
+            mapped = link._replace(src=ids.get(link.src, link.src), dst=ids.get(link.dst, link.dst))
+            (self.fabric if in_fabric else self.tree).append(mapped)
+        ends = {end for link in self.tree for end in link[:2]}
+        switches = {end for link in self.fabric for end in link[:2]} - ends
         others = [device for device in topology.devices if device.id not in ids]
         self.switches = tuple(d for d in others if d.kind == "switch" and d.id in switches)
         self.tree_devices = tuple(d for d in others if d not in self.switches)
-
-    def _is_fabric(self, link: Link) -> bool:
-        kinds = {self.topology.by_id[link.src].kind, self.topology.by_id[link.dst].kind}
-        return link.kind in _FABRIC_KINDS and "gpu" in kinds and kinds <= {"gpu", "switch"}
-
-    def _mapped(self, link: Link) -> Link:
-        return link._replace(src=self.ids.get(link.src, link.src), dst=self.ids.get(link.dst, link.dst))
-
-    @cached_property
-    def covered(self) -> set[str]:
+        self.covered = ends & set(ids.values())
         """GPUs and NICs that the tree joins."""
-        return {end for link in self.tree for end in link[:2]} & set(self.ids.values())
-
-    @cached_property
-    def addressed(self) -> set[str]:
+        self.addressed = {new for own, new in ids.items() if topology.by_id[own].bus_id}
         """Devices whose PCI address this capture gives."""
-        return {new for own, new in self.ids.items() if self.topology.by_id[own].bus_id}
-
-    @cached_property
-    def slots(self) -> dict[str, list[Link]]:
+        self.slots: dict[str, list[Link]] = {}
         """PCIe links out of each GPU and NIC."""
-        slots: dict[str, list[Link]] = {}
         for link in self.tree:
             if link.kind == "pcie" and link.src in self.covered:
-                slots.setdefault(link.src, []).append(link)
-        return slots
-
-    @cached_property
-    def lanes(self) -> dict[PairKey, Link]:
+                self.slots.setdefault(link.src, []).append(link)
+        self.lanes: dict[PairKey, Link] = {}
         """The fabric by (GPU or `SWITCH`, GPU or `SWITCH`): the sum of the links of one direction."""
-        lanes: dict[PairKey, Link] = {}
-        switches = {device.id for device in self.switches}
+        into = {device.id: SWITCH for device in self.switches}
         for link in self.fabric:
-            key = (SWITCH if link.src in switches else link.src, SWITCH if link.dst in switches else link.dst)
-            lanes[key] = _sum(lanes[key], link) if key in lanes else link
-        return lanes
-
-
-def _sum(a: Link, b: Link) -> Link:
-    """Two parallel links as one."""
-    lanes = None if a.lanes is None or b.lanes is None else a.lanes + b.lanes
-    rate = None if a.gb_per_s is None or b.gb_per_s is None else a.gb_per_s + b.gb_per_s
-    return a._replace(lanes=lanes, gb_per_s=rate, gb_per_s_source=a.gb_per_s_source if rate is not None else None)
+            key = into.get(link.src, link.src), into.get(link.dst, link.dst)
+            first = self.lanes.setdefault(key, link)
+            if first is not link:
+                lanes = None if None in (first.lanes, link.lanes) else (first.lanes or 0) + (link.lanes or 0)
+                rates = first.gb_per_s, link.gb_per_s
+                rate = None if None in rates else (first.gb_per_s or 0.0) + (link.gb_per_s or 0.0)
+                source = None if rate is None else first.gb_per_s_source
+                self.lanes[key] = first._replace(lanes=lanes, gb_per_s=rate, gb_per_s_source=source)
 
 
 Facts = dict[str, Any]

@@ -16,8 +16,8 @@ from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import PairKey
 from topocomm.topology.merge.capture_links import join_links
 from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures, merge_facts, renamed
-from topocomm.topology.merge.cluster import NETWORK
-from topocomm.topology.merge.device_matching import UNNAMED_HOST, host_name, label, match_devices, same_host
+from topocomm.topology.merge.cluster import NETWORK, host_name
+from topocomm.topology.merge.device_matching import UNNAMED_HOST, label, match_devices, same_host
 from topocomm.topology.model import Device, Pair, Topology
 
 __all__ = ["combine", "same_host"]

@@ -13,19 +13,30 @@ NETWORK = Device("network", "switch", "network", "network, its switches not know
 """The network between hosts, its switches unknown. Network switches sit on the host name `network`."""
 
 
-def prefixed(topology: Topology, host: str) -> Topology:
-    """Return the host under another name, its device ids `host/...`; network switches keep theirs."""
-    ids = {d.id: d.id if d.host == NETWORK.host else f"{host}/{d.id}" for d in topology.devices}
-    return Topology(
+def prefixed(topology: Topology, host: str, switch: str | None = None) -> Topology:
+    """Return the host under another name, its device ids `host/...`; a network switch keeps its id, or has the new."""
+    ids = {d.id: (switch or d.id) if d.host == NETWORK.host else f"{host}/{d.id}" for d in topology.devices}
+    hosts = {d.host: d.host if d.host == NETWORK.host else host for d in topology.devices}
+    return replace(
+        topology,
         name=host,
-        source=topology.source,
-        devices=tuple(d if d.host == NETWORK.host else d._replace(id=ids[d.id], host=host) for d in topology.devices),
+        devices=tuple(d._replace(id=ids[d.id], host=hosts[d.host]) for d in topology.devices),
         links=tuple(Link(ids[link.src], ids[link.dst], *link[2:]) for link in topology.links),
         pairs=tuple(Pair(ids[pair.a], ids[pair.b], *pair[2:]) for pair in topology.pairs),
-        warnings=topology.warnings,
-        launch_us=topology.launch_us,
-        facts=topology.facts,
+        ranks=(),
     )
+
+
+def host_name(topology: Topology, remedy: str = "only captures of one host combine") -> str:
+    """Return the host of a capture.
+
+    Raises:
+        TopologyError: It has several hosts, or none; the message ends in the remedy.
+    """
+    hosts = {d.host for d in topology.devices} - {NETWORK.host}
+    if len(hosts) != 1:
+        raise TopologyError(f"topology {topology.name!r} has {len(hosts)} hosts; {remedy}")
+    return hosts.pop()
 
 
 def merge_hosts(topologies: Sequence[Topology]) -> Topology:
@@ -43,7 +54,8 @@ def merge_hosts(topologies: Sequence[Topology]) -> Topology:
         raise TopologyError("merge_hosts: no topology given; expected at least one")
     if len(topologies) == 1:
         return topologies[0]
-    names = [_host(topology) for topology in topologies]
+    remedy = "several inputs must be one host each (a cluster is one input alone)"
+    names = [host_name(topology, remedy) for topology in topologies]
     if len(set(names)) < len(names):
         names = [f"host{i}" for i in range(len(names))]
     hosts = [_joined(prefixed(topology, name)) for topology, name in zip(topologies, names, strict=True)]
@@ -58,16 +70,6 @@ def merge_hosts(topologies: Sequence[Topology]) -> Topology:
         launch_us=max((host.launch_us for host in hosts if host.launch_us is not None), default=None),
         facts={host.name: dict(host.facts) for host in hosts if host.facts},
     )
-
-
-def _host(topology: Topology) -> str:
-    hosts = {d.host for d in topology.devices} - {NETWORK.host}
-    if len(hosts) != 1:
-        raise TopologyError(
-            f"topology {topology.name!r} has {len(hosts)} hosts; several inputs must be one host each "
-            "(a cluster is one input alone)"
-        )
-    return hosts.pop()
 
 
 def _joined(host: Topology) -> Topology:

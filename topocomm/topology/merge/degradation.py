@@ -61,10 +61,6 @@ def _links(topology: Topology, name: str) -> list[tuple[str, str]]:
 
 def _ends(topology: Topology, name: str, mark: str) -> tuple[str, str] | None:
     """The two devices of `A<mark>B`, at the first mark with a device on each side."""
-    at = name.find(mark)
-    while at >= 0:
-        a, b = name[:at].strip(), name[at + len(mark) :].strip()
-        if a in topology.by_id and b in topology.by_id:
-            return a, b
-        at = name.find(mark, at + 1)
-    return None
+    cuts = (at for at in range(len(name)) if name.startswith(mark, at))
+    ends = ((name[:at].strip(), name[at + len(mark) :].strip()) for at in cuts)
+    return next(((a, b) for a, b in ends if a in topology.by_id and b in topology.by_id), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import group_words
-from topocomm.topology.merge.cluster import NETWORK
+from topocomm.topology.merge.cluster import host_name
 from topocomm.topology.model import Device, Topology
 
 UNNAMED_HOST = "host0"
@@ -62,18 +62,6 @@ def same_host(topologies: Sequence[Topology]) -> bool:
         f"{len(kinds)} captures, {kinds.count(twice)} of them of `{twice}`: which belong to one machine is not clear; "
         "combine those of each machine first (`topocomm inspect --input A --input B --format json --output HOST.json`)"
     )
-
-
-def host_name(topology: Topology) -> str:
-    """Return the host of a capture.
-
-    Raises:
-        TopologyError: It has several hosts, or none.
-    """
-    hosts = {d.host for d in topology.devices} - {NETWORK.host}
-    if len(hosts) != 1:
-        raise TopologyError(f"topology {topology.name!r} has {len(hosts)} hosts; only captures of one host combine")
-    return hosts.pop()
 
 
 def match_devices(first: Topology, other: Topology) -> tuple[dict[str, str], list[str]]:

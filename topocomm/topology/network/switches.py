@@ -92,7 +92,8 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
             f"{fabric.name}: none of the hosts {group_words(topology.hosts)} is below a switch of {fabric.source}; it "
             f"has {group_words([h for below in fabric.hosts.values() for h in below])}"
         )
-    tree = _Kept(fabric, leaf_of)
+    kept = _kept(fabric, leaf_of)
+    roots = [name for name, upper in kept.items() if upper is None]
     missing = [host for host in topology.hosts if host not in leaf_of]
     warnings = [*topology.warnings, *fabric.warnings]
     if missing:
@@ -100,7 +101,7 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
             f"{fabric.name}: {group_words(missing)}: below no switch; taken to be at the top of the network"
         )
     taken = {d.id for d in topology.devices}
-    ids = {name: f"switch {name}" if name in taken else name for name in tree.kept}
+    ids = {name: f"switch {name}" if name in taken else name for name in kept}
     links: list[Link] = []
     for link in topology.links:
         src, dst = topology.by_id[link.src], topology.by_id[link.dst]
@@ -109,14 +110,15 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
         elif src.id == NETWORK.id and dst.host in leaf_of:
             link = link._replace(src=ids[leaf_of[dst.host]])
         links.append(link)
-    top = len(tree.roots) > 1 or bool(missing)
-    for upper, lower, hops in tree.edges():
-        links += both_ways(ids[lower], ids[upper], "network", latency_us=hops * FABRIC_HOP_US)
-    for root in tree.roots if top else ():
+    top = len(roots) > 1 or bool(missing)
+    for lower, up in kept.items():
+        if up is not None:
+            links += both_ways(ids[lower], ids[up[0]], "network", latency_us=up[1] * FABRIC_HOP_US)
+    for root in roots if top else ():
         links += both_ways(ids[root], NETWORK.id, "network", latency_us=FABRIC_HOP_US)
     own = [d for d in topology.devices if d.id != NETWORK.id]
     rest = [d for d in topology.devices if d.id == NETWORK.id and top]
-    switches = [Device(ids[name], "switch", NETWORK.host, f"{name}, a switch of {fabric.source}") for name in tree.kept]
+    switches = [Device(ids[name], "switch", NETWORK.host, f"{name}, a switch of {fabric.source}") for name in kept]
     return replace(
         topology, devices=(*own, *switches, *rest), links=tuple(links), warnings=tuple(dict.fromkeys(warnings))
     )
@@ -134,34 +136,27 @@ def _leaves(topology: Topology, fabric: Fabric) -> dict[str, str]:
     return {host: switch for host, switch in leaves.items() if switch is not None}
 
 
-class _Kept:
-    """The switches of a fabric that join hosts of the cluster."""
+def _kept(fabric: Fabric, leaf_of: Mapping[str, str]) -> dict[str, tuple[str, int] | None]:
+    """Return the switches that join hosts of the cluster; with the next one above and the number of links up to it."""
+    above = {lower: upper for upper, below in fabric.switches.items() for lower in below}
 
-    def __init__(self, fabric: Fabric, leaf_of: Mapping[str, str]) -> None:
-        self.above = {lower: upper for upper, below in fabric.switches.items() for lower in below}
-        used = dict.fromkeys(leaf_of.values())
-        branches: dict[str, set[str]] = {}
-        for leaf in used:
-            for lower, upper in pairwise(self._up(leaf)):
-                branches.setdefault(upper, set()).add(lower)
-        keep = {name for name, below in branches.items() if len(below) > 1} | set(used)
-        self.kept = [name for name in fabric.switches if name in keep]
-        self._keep = keep
-        self.roots = [name for name in self.kept if self._next(name) is None]
-
-    def _up(self, name: str) -> list[str]:
+    def up(name: str) -> list[str]:
         path = [name]
-        while path[-1] in self.above:
-            path.append(self.above[path[-1]])
+        while path[-1] in above:
+            path.append(above[path[-1]])
         return path
 
-    def _next(self, name: str) -> str | None:
-        return next((upper for upper in self._up(name)[1:] if upper in self._keep), None)
-
-    def edges(self) -> list[tuple[str, str, int]]:
-        """Return upper and lower end of every link between kept switches, and its number of links in the fabric."""
-        ends = ((self._next(name), name) for name in self.kept)
-        return [(upper, name, self._up(name).index(upper)) for upper, name in ends if upper is not None]
+    keep = set(leaf_of.values())
+    branches: dict[str, set[str]] = {}
+    for leaf in leaf_of.values():
+        for lower, upper in pairwise(up(leaf)):
+            branches.setdefault(upper, set()).add(lower)
+    keep |= {name for name, below in branches.items() if len(below) > 1}
+    return {
+        name: next(((upper, hops) for hops, upper in enumerate(up(name)) if hops and upper in keep), None)
+        for name in fabric.switches
+        if name in keep
+    }
 
 
 def _frozen(lists: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:

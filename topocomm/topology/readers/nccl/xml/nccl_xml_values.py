@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from topocomm.errors import TopologyError
+from topocomm.topology.inference.cpu_lists import mask_of
 from topocomm.topology.readers.plain.safe_xml import Element
 
 PCIE_LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5, 128.0: 15.0}
@@ -36,8 +37,9 @@ _MOST_CPUS = 28 * 32
 _MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8}){0,511}", re.IGNORECASE)
 
 IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+"""Attributes that `ncclTopoGetXmlFromSys` adds; `getBcmGen` knows two-level switches by them, which are flattened."""
 BRIDGE_IDS = "bridge_ids"
-"""Fact with these attributes of PCIe switches, by bus id: NCCL flattens some switches by them."""
+"""Fact with these attributes of PCIe switches, by bus id."""
 
 _CPU_NAMES = {
     ("GenuineIntel", 6, 79): "Broadwell",
@@ -149,15 +151,10 @@ def mask_words(mask: str | None) -> list[str] | None:
 
 def cpu_mask(cpus: str | None) -> str | None:
     """Return the mask of a list such as `0-23,48-71`, in words of eight digits; None for no list or a long one."""
-    if cpus is None or _CPUS.fullmatch(cpus) is None:
+    mask = mask_of(cpus, _MOST_CPUS) if cpus is not None and _CPUS.fullmatch(cpus) else None
+    if mask is None:
         return None
-    bits = 0
-    for part in cpus.split(","):
-        low, _, high = part.partition("-")
-        if not int(low) <= int(high or low) < _MOST_CPUS:
-            return None
-        bits |= ((1 << (int(high or low) - int(low) + 1)) - 1) << int(low)
-    digits = f"{bits:x}"
+    digits = f"{mask:x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     return ",".join(digits[i : i + 8] for i in range(0, len(digits), 8))
 
