@@ -38,7 +38,8 @@ from topocomm.topology.readers.plain.safe_xml import Element
     ],
 )
 def test_pcie_rate(speed, width, gb_per_s, assumed):
-    assert pcie_rate(speed, width) == (gb_per_s, assumed)
+    attributes = {"link_speed": speed, "link_width": width}
+    assert pcie_rate({key: value for key, value in attributes.items() if value is not None}) == (gb_per_s, assumed)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
@@ -46,7 +47,7 @@ def test_pcie_rate(speed, width, gb_per_s, assumed):
 def test_attributes_of_a_rate_give_the_rate_again(gt_per_s, width):
     nominal = PCIE_LANE_GB_PER_S[gt_per_s] * width
     attributes = pcie_attributes(nominal)
-    assert pcie_rate(attributes["link_speed"], attributes["link_width"]) == (nominal, False)
+    assert pcie_rate(attributes) == (nominal, False)
 
 
 def test_attributes_of_rates_that_other_sources_have():

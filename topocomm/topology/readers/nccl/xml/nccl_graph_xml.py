@@ -109,7 +109,15 @@ class _Reader:
             graph["channels"] = [gpus for gpus, _ in read]
             if any(nets for _, nets in read):
                 graph["nets"] = [nets for _, nets in read]
-        self._check(element, graph)
+        graph_channels: list[list[int]] = graph.get("channels", [])
+        count = graph.get("nchannels")
+        what = f"graph {graph.get('id', '?')}"
+        if count is None:
+            self.warn(element, f"{what} has no nchannels")
+        elif count != len(channels):
+            self.warn(element, f"{what} says {count} channels and holds {len(channels)}; the file may be cut")
+        if pattern != _NVLS and len({frozenset(gpus) for gpus in graph_channels}) > 1:
+            self.warn(element, f"the channels of {what} do not hold the same GPUs")
         return graph
 
     def _channel(self, element: Element, pattern: int | None) -> tuple[list[int], list[int]]:
@@ -131,17 +139,6 @@ class _Reader:
         if len(set(gpus)) < len(gpus) and pattern != _NVLS:
             self.warn(element, f"a GPU is in the channel twice: {' '.join(map(str, gpus))}")
         return gpus, nets
-
-    def _check(self, element: Element, graph: dict[str, Any]) -> None:
-        channels: list[list[int]] = graph.get("channels", [])
-        count = graph.get("nchannels")
-        what = f"graph {graph.get('id', '?')}"
-        if count is None:
-            self.warn(element, f"{what} has no nchannels")
-        elif count != len(channels):
-            self.warn(element, f"{what} says {count} channels and holds {len(channels)}; the file may be cut")
-        if graph.get("pattern") != _NVLS and len({frozenset(gpus) for gpus in channels}) > 1:
-            self.warn(element, f"the channels of {what} do not hold the same GPUs")
 
     def _only(self, element: Element, *tags: str) -> None:
         odd = next((child for child in element.children if child.tag not in tags), None)

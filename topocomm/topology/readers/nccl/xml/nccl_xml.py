@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -20,8 +20,8 @@ from topocomm.topology.inference import nccl_paths
 from topocomm.topology.inference.host_tree import merge_groups
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Pair, Topology
-from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Gpu, Notes, System, read_system
-from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import Fabric, fabric, gcn_of
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Gpu, Notes, System
+from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import Fabric, gcn_of
 from topocomm.topology.readers.nccl.xml.nccl_xml_graph import Graph
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS, cpu_words, mask_words
 from topocomm.topology.readers.plain import safe_xml
@@ -34,6 +34,8 @@ _CPU = re.compile(r"<cpu\b[^<>]{0,500}\bnumaid\s*=")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 
 Facts = dict[str, Any]
+_MAY_BE_EMPTY = ("net_physical", "missing_pairs")
+"""Facts that say something where they are empty."""
 
 
 def matches(text: str) -> bool:
@@ -48,26 +50,28 @@ def read(text: str, name: str) -> Topology:
     document, second = _document(text)
     root = safe_xml.parse(document, name)
     notes = Notes(name)
-    system = read_system(root, name, notes)
+    system = System(root, name, notes)
     if second is not None:
         place = safe_xml.Element("system", {}, second)
         notes.add("a second <system> starts here; only the first is read", place, "several files")
     graph = Graph(system, name, notes)
-    links = fabric(system, graph.numa_id, name, notes)
+    links = Fabric(system, graph.numa_id, name, notes)
     stem = PurePath(name).stem
     bare = Topology(stem, SOURCE, (*graph.devices, *links.devices), (*links.links, *graph.links))
     virtual = {nic.id: {graph.numa_id(cpu) for cpu in nic.cpus} for nic in system.nics if len(nic.cpus) > 1}
     home = {gpu.id: graph.numa_id(gpu.pci.cpu) for gpu in system.gpus}
-    pairs = tuple(
-        _virtual_pair(pair, home[pair.a] in virtual[pair.b]) if pair.b in virtual else pair
-        for pair in nccl_paths.pairs(bare)
-    )
+    pairs = []
+    for pair in nccl_paths.pairs(bare):
+        if pair.b in virtual:  # a NIC without PCI device under several processors is near to the GPUs of each
+            code = "PHB" if home[pair.a] in virtual[pair.b] else "SYS"
+            pair = pair._replace(code=code, latency_us=PATH_LATENCY_US[code], latency_us_source="assumed")
+        pairs.append(pair)
     facts = facts_of(system, links, pairs)
     if graph.slow_ports:
         facts["slow_ports"] = graph.slow_ports
     if not system.gpus:
         notes.add("no GPU: nothing has a <gpu> or a GPU's class; NCCL finds out on the machine", root, "<system>")
-    return replace(bare, pairs=pairs, facts=facts, warnings=notes.warnings())
+    return replace(bare, pairs=tuple(pairs), facts=facts, warnings=notes.warnings())
 
 
 def _unescaped(text: str) -> str:
@@ -104,15 +108,9 @@ def _without_comments(text: str) -> str:
     return "".join([*parts, text[done:]])
 
 
-def _virtual_pair(pair: Pair, near: bool) -> Pair:
-    """Return the pair of a NIC without PCI device under several processors: it is near to the GPUs of each."""
-    code = "PHB" if near else "SYS"
-    return pair._replace(code=code, latency_us=PATH_LATENCY_US[code], latency_us_source="assumed")
-
-
 def facts_of(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:
     """Return numbers, names and places in the words of the file; a fact is absent where the file lacks it."""
-    facts = {
+    facts: Facts = {
         "xml_version": system.version,
         "numa_nodes": len(system.cpus),
         "gpu_tags": system.gpu_elements,
@@ -125,12 +123,7 @@ def facts_of(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:
     }
     if not system.gpu_elements and system.gpus:
         facts["links_note"] = "GPU numbers by order in the file"
-    return facts
-
-
-def _stated(facts: Mapping[str, Any]) -> Facts:
-    """Return the facts without those that are empty."""
-    return {key: value for key, value in facts.items() if value not in (None, [], {})}
+    return {key: value for key, value in facts.items() if value not in (None, [], {}) or key in _MAY_BE_EMPTY}
 
 
 def _gpu_facts(gpus: Sequence[Gpu]) -> Facts:
@@ -141,16 +134,14 @@ def _gpu_facts(gpus: Sequence[Gpu]) -> Facts:
 
     gcns = {gpu.id: gcn for gpu in gpus if (gcn := gcn_of(gpu)) is not None}
     sms, gdr = numbers("sm"), numbers("gdr")
-    return _stated(
-        {
-            "gpu_dev": numbers("dev"),
-            "gpu_rank": numbers("rank"),
-            "sm": same_or_all({gpu: sm for gpu, sm in sms.items() if gpu not in gcns}),
-            "compute_units": same_or_all({gpu: sm for gpu, sm in sms.items() if gpu in gcns}),
-            "gcn": same_or_all(gcns),
-            "gdr_gpus": sum(1 for value in gdr.values() if value) if gdr else None,
-        }
-    )
+    return {
+        "gpu_dev": numbers("dev"),
+        "gpu_rank": numbers("rank"),
+        "sm": same_or_all({gpu: sm for gpu, sm in sms.items() if gpu not in gcns}),
+        "compute_units": same_or_all({gpu: sm for gpu, sm in sms.items() if gpu in gcns}),
+        "gcn": same_or_all(gcns),
+        "gdr_gpus": sum(1 for value in gdr.values() if value) if gdr else None,
+    }
 
 
 def _nic_facts(system: System) -> Facts:
@@ -164,9 +155,10 @@ def _nic_facts(system: System) -> Facts:
         "net_physical": [nic.id for nic in ports if nic.pci is not None],
     }
     return {
-        **_stated({"nic_busids": list(dict.fromkeys(p.bus_id for p in system.pcis if p.kind == "nic"))}),
+        "nic_busids": list(dict.fromkeys(p.bus_id for p in system.pcis if p.kind == "nic")),
         **(of_ports if ports else {}),
-        **_stated({"nic_numa": {nic.id: nic.cpus[0].numa for nic in alone}, "net_speed_mbps": same_or_all(speeds)}),
+        "nic_numa": {nic.id: nic.cpus[0].numa for nic in alone},
+        "net_speed_mbps": same_or_all(speeds),
     }
 
 
@@ -181,18 +173,14 @@ def _pci_facts(system: System) -> Facts:
     speed, width = (next(iter(values)) if len(values) == 1 else None for values in (speeds, widths))
     return {
         "pci_devices": len(system.pcis),
-        **_stated(
-            {
-                "busids_file_order": [pci.bus_id for pci in unknown],
-                "numa_by_busid": {pci.bus_id: pci.cpu.numa for pci in unknown},
-                "bridges": [pci.bus_id for pci in bridges],
-                BRIDGE_IDS: {bus_id: values for bus_id, values in ids.items() if values},
-                "pcie_groups": [ends for ends in groups if ends],
-            }
-        ),
-        **({} if speed is None else {"link_speed": speed}),
-        **({} if width is None else {"link_width": _number(width)}),
-        **({"pcie": f"{speed.removesuffix(' PCIe')} x{width}"} if speed and width else {}),
+        "busids_file_order": [pci.bus_id for pci in unknown],
+        "numa_by_busid": {pci.bus_id: pci.cpu.numa for pci in unknown},
+        "bridges": [pci.bus_id for pci in bridges],
+        BRIDGE_IDS: {bus_id: values for bus_id, values in ids.items() if values},
+        "pcie_groups": [ends for ends in groups if ends],
+        "link_speed": speed,
+        "link_width": None if width is None else _number(width),
+        "pcie": f"{speed.removesuffix(' PCIe')} x{width}" if speed and width else None,
     }
 
 
@@ -206,7 +194,7 @@ def _cpu_facts(cpus: Sequence[Cpu]) -> Facts:
         family, model = map(_number, rest)
         if vendor and isinstance(family, int) and isinstance(model, int):
             words = cpu_words(vendor, family, model)
-    return {"cpus": processors, **_stated({"cpu": words, "affinity_typo": _mask_typos(cpus)})}
+    return {"cpus": processors, "cpu": words, "affinity_typo": _mask_typos(cpus)}
 
 
 def _mask_typos(cpus: Sequence[Cpu]) -> dict[str, str]:

@@ -98,55 +98,39 @@ class Nic:
     is_net: bool
 
 
-class System(NamedTuple):
-    """Content of the file; GPUs and NICs in the order of their numbers."""
-
-    version: int
-    cpus: list[Cpu]
-    pcis: list[Pci]
-    gpus: list[Gpu]
-    nics: list[Nic]
-    net_elements: int
-    gpu_elements: int
-
-
 _Net = tuple[Element, Cpu, Pci | None]
 """A `<net>` and its place."""
 
 
-def read_system(root: Element, file: str, notes: Notes) -> System:
-    """Return the system in the root element.
+class System:
+    """Content of the file; GPUs and NICs in the order of their numbers.
 
     Raises:
         TopologyError: Another version, a wrong number, a device without bus id, or one that is there twice.
     """
-    return _Reader(file, notes).read(root)
 
-
-class _Reader:
-    def __init__(self, file: str, notes: Notes) -> None:
+    def __init__(self, root: Element, file: str, notes: Notes) -> None:
         self.file, self.notes = file, notes
         self.hosts: dict[str | None, str] = {}
-
-    def fail(self, element: Element, message: str) -> NoReturn:
-        raise TopologyError(f"{self.file}:{element.line}: {message}")
-
-    def read(self, root: Element) -> System:
-        version = self._version(root)
-        cpus = [self._cpu(element) for element in root.all("cpu")]
-        self._check(root, cpus)
-        pcis = [pci for cpu in cpus for top in cpu.children for pci in top.all()]
-        tagged = sum(len(pci.element.all("gpu")) for pci in pcis)
-        for pci in pcis:
-            pci.kind = self._kind(pci, tagged > 0)
-        gpus = self._gpus([pci for pci in pcis if pci.kind == "gpu"])
-        nets: list[_Net] = [(net, pci.cpu, pci) for pci in pcis for net in _nets(pci.element)]
-        nets += [(net, cpu, None) for cpu in cpus for net in _nets(cpu.element)]
-        nics = self._nics(nets, [pci for pci in pcis if pci.kind == "nic"], {gpu.id for gpu in gpus})
-        for what, count, most in (("GPUs", len(gpus), MAX_GPUS), ("network ports", len(nics), MAX_NETS)):
+        self.version = self._version(root)
+        self.cpus = [self._cpu(element) for element in root.all("cpu")]
+        self._check(root)
+        self.pcis = [pci for cpu in self.cpus for top in cpu.children for pci in top.all()]
+        self.gpu_elements = sum(len(pci.element.all("gpu")) for pci in self.pcis)
+        for pci in self.pcis:
+            pci.kind = self._kind(pci)
+        self.gpus = self._gpus([pci for pci in self.pcis if pci.kind == "gpu"])
+        nets: list[_Net] = [(net, pci.cpu, pci) for pci in self.pcis for net in _nets(pci.element)]
+        nets += [(net, cpu, None) for cpu in self.cpus for net in _nets(cpu.element)]
+        self.net_elements = len(nets)
+        self.nics = self._nics(nets)
+        for what, count, most in (("GPUs", len(self.gpus), MAX_GPUS), ("network ports", len(self.nics), MAX_NETS)):
             if count > most:
                 self.fail(root, f"{count} {what} in one file; expected at most {most}; is this one machine?")
-        return System(version, cpus, pcis, gpus, nics, len(nets), tagged)
+
+    def fail(self, element: Element, message: str) -> NoReturn:
+        """Raise the error of an element."""
+        raise TopologyError(f"{self.file}:{element.line}: {message}")
 
     def _version(self, root: Element) -> int:
         if root.tag != "system":
@@ -157,7 +141,8 @@ class _Reader:
             self.fail(root, f'<system> has {got}; expected version="1" (NCCL) or "2" (RCCL); {_AGAIN}')
         return version
 
-    def _check(self, root: Element, cpus: list[Cpu]) -> None:
+    def _check(self, root: Element) -> None:
+        cpus = self.cpus
         if not cpus:
             self.fail(root, f"<system> has no <cpu>, so no device has a place; {_AGAIN}")
         if len(cpus) > MAX_CPUS:
@@ -196,7 +181,7 @@ class _Reader:
         pci.children = [self._pci(child, cpu) for child in element.all("pci")]
         return pci
 
-    def _kind(self, pci: Pci, tagged: bool) -> str:
+    def _kind(self, pci: Pci) -> str:
         """Return the kind by tags, else by class: where any GPU has a tag, those without are not of the job."""
         class_text = pci.element.attributes.get("class", "").strip().lower()
         if pci.element.all("gpu"):
@@ -206,7 +191,7 @@ class _Reader:
         if pci.children or class_text.startswith(_BRIDGE_CLASS):
             return "bridge"
         if class_text.startswith(_GPU_CLASSES):
-            if not tagged:
+            if not self.gpu_elements:
                 return "gpu"
             words = "a GPU without <gpu> beside some that have it; passed over, as NCCL does"
             self.notes.add(words, pci.element, pci.bus_id)
@@ -241,12 +226,16 @@ class _Reader:
             return None
         return numbers
 
-    def _nics(self, nets: list[_Net], pcis: list[Pci], taken: set[str]) -> list[Nic]:
+    def _nics(self, nets: list[_Net]) -> list[Nic]:
         """Return ports by `dev`, each once, then NICs without named ports in the order of the file."""
+        pcis = [pci for pci in self.pcis if pci.kind == "nic"]
+        taken = {gpu.id for gpu in self.gpus}
         by_place: dict[tuple[str, str, str | None], Nic] = {}
         hosts = len({cpu.host for _, cpu, _ in nets} | {pci.cpu.host for pci in pcis})
         for net, cpu, pci in nets:
-            name = self._net_name(net)
+            name = net.attributes.get("name", "").strip() or f"net{net.attributes.get('dev', '').strip()}"
+            if not name.isprintable() or name == "net":
+                self.fail(net, f"<net> has neither a name nor a dev to call it by; {_AGAIN}")
             key = (cpu.host, name, None if pci is None else bus_key(pci.bus_id))
             if key in by_place:
                 by_place[key].cpus.append(cpu)
@@ -271,12 +260,6 @@ class _Reader:
             taken.add(ident)
             ports.append(Nic(ident, pci.element, pci, [pci.cpu], is_net=False))
         return ports
-
-    def _net_name(self, net: Element) -> str:
-        name = net.attributes.get("name", "").strip() or f"net{net.attributes.get('dev', '').strip()}"
-        if not name.isprintable() or name == "net":
-            self.fail(net, f"<net> has neither a name nor a dev to call it by; {_AGAIN}")
-        return name
 
 
 def _nets(element: Element) -> list[Element]:

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import chain
-from typing import NamedTuple
 
 from topocomm.errors import TopologyError
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
@@ -36,21 +35,6 @@ _XGMI_BY_GCN = {"908": "xgmi-mi100", "910": "xgmi-mi250", "90a": "xgmi-mi250", "
 _XGMI_BY_GCN |= {"940": "xgmi-mi300", "941": "xgmi-mi300", "942": "xgmi-mi300"}
 
 
-class Fabric(NamedTuple):
-    """Links and the switch they meet in; counts of links by GPU and by target."""
-
-    devices: tuple[Device, ...]
-    links: tuple[Link, ...]
-    totals: dict[str, int]
-    """Links of a GPU without those to itself."""
-    loops: dict[str, int]
-    """Links of a GPU to itself, as some virtual machines write them."""
-    switches: dict[str, dict[str, int]]
-    """By bus id of an NVSwitch: links by GPU."""
-    tags: frozenset[str]
-    """Elements of the file: `nvlink`, `xgmi`."""
-
-
 def gcn_of(gpu: Gpu) -> str | None:
     """Return `910` or `gfx942`, as the file has it; None for GPUs that are not AMD's."""
     return None if gpu.element is None else gpu.element.attributes.get("gcn")
@@ -63,50 +47,56 @@ def kind_of(tag: str, sm: int | None, gcn: str | None) -> str:
     return _NVLINK_BY_SM.get(sm or 0, "nvlink")
 
 
-def fabric(system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> Fabric:
-    """Return the links that are not PCIe, all switches folded into one, as NCCL does.
+class Fabric:
+    """The links that are not PCIe, all switches folded into one, as NCCL does; counts of links by GPU and by target.
 
-    `numa_id` gives the device id of a processor.
+    Args:
+        system: Content of the file.
+        numa_id: Gives the device id of a processor.
+        file: Its name, for messages.
+        notes: Takes warnings.
 
     Raises:
         TopologyError: A link without target or with a wrong count.
     """
-    return _Builder(system, numa_id, file, notes).build()
 
-
-class _Builder:
     def __init__(self, system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> None:
-        self.system, self.numa_id, self.file, self.notes = system, numa_id, file, notes
+        self.system, self.file, self.notes = system, file, notes
         self.by_bus = {(gpu.pci.cpu.host, bus_key(gpu.pci.bus_id)): gpu for gpu in system.gpus}
         self.direct: dict[tuple[str, str], int] = defaultdict(int)
         self.to_switch: dict[str, int] = defaultdict(int)
         self.to_cpu: dict[str, int] = defaultdict(int)
         self.totals = dict.fromkeys((gpu.id for gpu in system.gpus), 0)
+        """Links of a GPU without those to itself."""
         self.loops: dict[str, int] = {}
+        """Links of a GPU to itself, as some virtual machines write them."""
         self.switches: dict[str, dict[str, int]] = {}
+        """By bus id of an NVSwitch: links by GPU."""
         self.kinds: dict[str, tuple[str, float | None]] = {}
         self.tags: set[str] = set()
-
-    def build(self) -> Fabric:
-        links: list[Link] = []
-        for gpu in self.system.gpus:
+        """Elements of the file: `nvlink`, `xgmi`."""
+        c2c: list[Link] = []
+        cpus = {gpu.id: numa_id(gpu.pci.cpu) for gpu in system.gpus}
+        for gpu in system.gpus:
             for element in [] if gpu.element is None else gpu.element.children:
                 if element.tag in ("nvlink", "xgmi"):
                     self._count(gpu, element)
-                elif element.tag == "c2c":
-                    links += self._c2c(gpu, element)
-        cpus = {gpu.id: self.numa_id(gpu.pci.cpu) for gpu in self.system.gpus}
+                elif element.tag == "c2c":  # to the processor: `bw` is MB/s of one of `count` links
+                    lanes = whole(element, "count", file, most=_MAX_COUNT)
+                    rate = whole(element, "bw", file, most=10**7)
+                    gb_per_s = lanes * rate / 1000 if lanes and rate else None
+                    pair = both_ways(gpu.id, cpus[gpu.id], "c2c", lanes=lanes or None, gb_per_s=gb_per_s)
+                    c2c += (link._replace(latency_us=KINDS["nvlink4"].latency_us) for link in pair)
         to_switch = [self._join(gpu, "nvswitch0", n, NVSWITCH_HOP_US) for gpu, n in self.to_switch.items()]
         to_cpu = [self._join(gpu, cpus[gpu], n) for gpu, n in self.to_cpu.items()]
-        links = [*self._direct(), *chain(*to_switch, *to_cpu), *links]
-        devices = []
+        self.links = [*self._direct(), *chain(*to_switch, *to_cpu), *c2c]
+        self.devices: list[Device] = []
         if self.to_switch:
-            switched = [gpu for gpu in self.system.gpus if gpu.id in self.to_switch]
+            switched = [gpu for gpu in system.gpus if gpu.id in self.to_switch]
             sms = [sm for gpu in switched if (sm := self._sm(gpu)) is not None]
             nvls = bool(sms) and min(sms) >= _NVLS_FROM_SM
             host = switched[0].pci.cpu.host
-            devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network="nvls" if nvls else None))
-        return Fabric(tuple(devices), tuple(links), self.totals, self.loops, self.switches, frozenset(self.tags))
+            self.devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network="nvls" if nvls else None))
 
     def _count(self, gpu: Gpu, element: Element) -> None:
         """Count one `<nvlink>` or `<xgmi>` by its target."""
@@ -175,11 +165,3 @@ class _Builder:
                 self.notes.add("the two list different numbers of links; the pair has no code", lines[a], f"{a}-{b}")
             links.append(self._join(a, b, lanes)[0])
         return links
-
-    def _c2c(self, gpu: Gpu, element: Element) -> tuple[Link, ...]:
-        """Return NVLink-C2C to the processor: `bw` is MB/s of one of `count` links."""
-        lanes = whole(element, "count", self.file, most=_MAX_COUNT)
-        rate = whole(element, "bw", self.file, most=10**7)
-        gb_per_s = lanes * rate / 1000 if lanes and rate else None
-        numa, latency_us = self.numa_id(gpu.pci.cpu), KINDS["nvlink4"].latency_us
-        return both_ways(gpu.id, numa, "c2c", lanes=lanes or None, gb_per_s=gb_per_s, latency_us=latency_us)

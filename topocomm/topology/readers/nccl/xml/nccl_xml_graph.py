@@ -148,11 +148,11 @@ class Graph:
 
     def _rate(self, pci: Pci) -> Rate:
         """Return GB/s of the link upwards; replace a speed or width that says nothing, with a warning."""
-        rate = _pcie_rate(pci)
+        attributes = pci.element.attributes
+        rate = pcie_rate(attributes)
         if rate.assumed:
             words = "link_speed or link_width says nothing; NCCL takes Gen3 and 16 lanes, assumed here too"
             self.notes.add(words, pci.element, pci.bus_id)
-        attributes = pci.element.attributes
         speed = gt_per_s(attributes.get("link_speed"))
         below = [child for child in pci.children if self._depth[id(child)] >= 0]
         fastest = max((gt_per_s(child.element.attributes.get("link_speed")) or 0.0 for child in below), default=0.0)
@@ -163,7 +163,7 @@ class Graph:
         self.slow_ports[pci.bus_id] = {
             key: attributes[key] for key in ("link_speed", "link_width") if key in attributes
         }
-        rates = [gb_per_s for child in below if (gb_per_s := _pcie_rate(child).gb_per_s) is not None]
+        rates = [gb_per_s for child in below if (gb_per_s := pcie_rate(child.element.attributes).gb_per_s) is not None]
         return Rate(max(rates, default=None), assumed=True)
 
     def _put_hosts(self) -> None:
@@ -182,7 +182,3 @@ class Graph:
                 models = [whole(cpu.element, key, self.file, least=-1) if attributes.get(key) else None for key in keys]
                 kind = smp_kind(attributes.get("arch"), attributes.get("vendor"), *models)
                 self.links += both_ways(self.numa_id(cpu), name, kind, latency_us=round(_SYS_US - _PHB_US, 6))
-
-
-def _pcie_rate(pci: Pci) -> Rate:
-    return pcie_rate(pci.element.attributes.get("link_speed"), pci.element.attributes.get("link_width"))

@@ -7,6 +7,7 @@ topocomm with the nominal rate (16).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from topocomm.errors import TopologyError
@@ -104,16 +105,16 @@ def is_hidden(target: str) -> bool:
     return _HIDDEN.fullmatch(target.strip()) is not None
 
 
-def pcie_rate(speed: str | None, width: str | None) -> Rate:
-    """Return GB/s of a PCIe link of `link_speed` and `link_width`.
+def pcie_rate(attributes: Mapping[str, str]) -> Rate:
+    """Return GB/s of a PCIe link by its `link_speed` and `link_width`.
 
     An absent attribute leaves the rate unknown, because NCCL fills it in on the machine. One that is empty, 0 or says
     nothing stands for Gen3 and 16 lanes, as NCCL takes it; the rate is then `assumed`.
     """
-    if speed is None or width is None:
+    if "link_speed" not in attributes or "link_width" not in attributes:
         return Rate(None)
-    rate = gt_per_s(speed)
-    number = _NUMBER.fullmatch(width)
+    rate = gt_per_s(attributes["link_speed"])
+    number = _NUMBER.fullmatch(attributes["link_width"])
     lanes = _to_int(number) if number else 0
     assumed = rate is None or lanes not in _WIDTHS
     return Rate(PCIE_LANE_GB_PER_S[rate or DEFAULT_GT_PER_S] * (lanes if lanes in _WIDTHS else DEFAULT_WIDTH), assumed)
