@@ -87,7 +87,7 @@ def hierarchy_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Hie
     """Return the ranks as nested groups, by the latencies between neighbours."""
     return _known.get(
         (paths.topology.digest, tuple(endpoints), ports),
-        lambda: _Builder(endpoints, paths, ports, cuts_of(endpoints, paths)).hierarchy(),
+        lambda: _Builder(endpoints, paths, ports).hierarchy(),
     )
 
 
@@ -167,9 +167,12 @@ def best_radices(
     `rails` are those of the group with fewest. If `even`, their product is the number of groups, if possible. The
     largest is `most_radix`; None: rails * ports + 1.
     """
-    costs = {
-        radix: _joining_us(rails, radix, ports, steps) for radix in range(2, (most_radix or rails * ports + 1) + 1)
-    }
+    costs: dict[int, tuple[float, int]] = {}  # (time, messages that a member receives) of one level
+    for radix in range(2, (most_radix or rails * ports + 1) + 1):
+        members = len(rail_sets(rails, radix - 1, ports)[0])
+        rounds = len(spread_gossip(members, ports))
+        inside_us = sum(steps.inside_us[min(round_, len(steps.inside_us) - 1)] for round_ in range(rounds))
+        costs[radix] = steps.across_us + inside_us, -(-(radix - 1) // members) + rounds
 
     @cache
     def best(count: int) -> tuple[float, int, tuple[int, ...]]:
@@ -187,28 +190,22 @@ def best_radices(
     return best_radices(groups, rails, ports, steps) if even and us == inf else radices
 
 
-def _joining_us(rails: int, radix: int, ports: int, steps: Steps) -> tuple[float, int]:
-    """(time, messages that a member receives) of one level."""
-    members = len(rail_sets(rails, radix - 1, ports)[0])
-    rounds = len(spread_gossip(members, ports))
-    inside_us = sum(steps.inside_us[min(round_, len(steps.inside_us) - 1)] for round_ in range(rounds))
-    return steps.across_us + inside_us, -(-(radix - 1) // members) + rounds
-
-
 class _Builder:
     """Builds the groups level by level, innermost first."""
 
-    def __init__(
-        self, endpoints: Sequence[str], paths: PathFinder, ports: int, cuts: Sequence[tuple[int, ...]]
-    ) -> None:
-        self.endpoints, self.paths, self.ports, self.cuts = endpoints, paths, ports, cuts
+    def __init__(self, endpoints: Sequence[str], paths: PathFinder, ports: int) -> None:
+        self.endpoints, self.paths, self.ports = endpoints, paths, ports
+        self.cuts = cuts_of(endpoints, paths)
         classes = paths.classes
         self.alike = classes.alike[[classes.index[name] for name in endpoints]].tolist()
         """Number of each rank's endpoint, equal for the same place in hosts that look alike."""
 
     def hierarchy(self) -> Hierarchy:
         """Return the outermost groups after all levels."""
-        insides = {size: _plain(size, self.ports) for size in set(np.diff(self.cuts[0]).tolist())}
+        insides = {}
+        for size in set(np.diff(self.cuts[0]).tolist()):  # the members of innermost groups are all alike
+            gossip = tuple(tuple(messages) for messages in spread_gossip(size, self.ports))
+            insides[size] = Inside(gossip, aligned_tree(size, self.ports + 1))
         of_group = [insides[high - low] for low, high in pairwise(self.cuts[0])]
         for inner, outer in pairwise(self.cuts):
             of_group = self._join_inside(inner, outer, of_group)
@@ -233,7 +230,8 @@ class _Builder:
         for low, high in pairwise(outer):
             first, last = place[low], place[high]
             groups = self._groups(inner[first : last + 1], of_group[first:last])
-            radices = self._radices(groups, low, even=True)
+            steps = self._steps(groups, low)
+            radices = best_radices(groups.count, min(_rail_counts(groups)), self.ports, steps, even=True)
             key = (groups.sorts, tuple(id(inside) for inside in groups.insides), groups.rails, radices)
             if key not in known:
                 schedule = rails_allreduce(groups, radices, 1, self.ports)
@@ -258,17 +256,17 @@ class _Builder:
         count = Counter(looks)
         usual = max(dict.fromkeys(looks), key=lambda look: (count[look], len(look)))
         first, *others = [span for span, look in zip(spans, looks, strict=True) if look == usual]
-        most_us, inside_us = inf, self._nearest_us(first)
+        most_us = inf
         members = {usual: tuple(range(len(first)))}
         if others:
             rail_us = self._apart_us(first, others[0]).diagonal()
-            most_us = float(rail_us[np.isfinite(rail_us)].max(initial=0.0)) + inside_us
+            most_us = float(rail_us[np.isfinite(rail_us)].max(initial=0.0))
             if np.isfinite(rail_us).any():
                 members[usual] = tuple(rail if us < inf else -1 for rail, us in enumerate(rail_us.tolist()))
         for look, span in zip(looks, spans, strict=True):
             if look not in members:
                 apart_us = self._apart_us(first, span)
-                members[look] = _on_rails(apart_us, min(most_us, float(apart_us.min()) + inside_us))
+                members[look] = _on_rails(apart_us, min(most_us, float(apart_us.min())))
         return tuple(members[look] for look in looks)
 
     def _apart_us(self, group: range, other: range) -> NDArray[np.float64]:
@@ -277,14 +275,6 @@ class _Builder:
         back_us = self._latencies_us([(b, a) for a in group for b in other])
         longer_us: NDArray[np.float64] = np.maximum(out_us, back_us).reshape(len(group), len(other))
         return longer_us
-
-    def _nearest_us(self, group: range) -> float:
-        """The least latency between neighbours in a group."""
-        return float(self._latencies_us(list(pairwise(group))).min(initial=0.0)) if len(group) > 1 else 0.0
-
-    def _radices(self, groups: Groups, first: int = 0, *, even: bool) -> tuple[int, ...]:
-        """The radices that join these groups soonest."""
-        return best_radices(groups.count, min(_rail_counts(groups)), self.ports, self._steps(groups, first), even=even)
 
     def _steps(self, groups: Groups, first: int) -> Steps:
         """Costs of rounds: between groups the median over rails, inside those of the largest group."""
@@ -299,7 +289,7 @@ class _Builder:
         across_us = self._latencies_us([(first + a, first + b) for a, b in pairs])
         members, low = max((groups.members(group), -group) for group in range(groups.count))
         inside_us = []
-        for size in _doublings(members):
+        for size in (1 << k for k in range((members - 1).bit_length())):
             start = first + groups.starts[-low]
             pairs = [(start + m, start + (m ^ size)) for m in range(members) if m ^ size < members]
             inside_us.append(float(self._latencies_us(pairs).max()))
@@ -328,13 +318,3 @@ def _on_rails(apart_us: NDArray[np.float64], most_us: float) -> tuple[int, ...]:
             on[rail] = member
             left.remove(member)
     return tuple(on)
-
-
-def _plain(members: int, ports: int) -> Inside:
-    """Gossip of members that are all alike."""
-    gossip = tuple(tuple(messages) for messages in spread_gossip(members, ports))
-    return Inside(gossip, aligned_tree(members, ports + 1))
-
-
-def _doublings(members: int) -> list[int]:
-    return [1 << k for k in range((members - 1).bit_length())]

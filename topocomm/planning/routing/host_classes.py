@@ -94,10 +94,13 @@ def host_classes(topology: Topology, links: Mapping[Edge, Figures]) -> HostClass
     code = np.where(group == NETWORK, -1 - place, place)
     order = np.lexsort((code[dst], code[src], owner))
     link_start = np.searchsorted(owner[order], blocks)
+    network = sorted(name for name, own in zip(ids, group.tolist(), strict=True) if own == NETWORK)
+    numbers: dict[Figures, int] = {}
+    figures = [numbers.setdefault(of_link, len(numbers)) for of_link in links.values()]
     class_of, first = _classes(
-        np.stack([is_end, _among_network(ids, group)], axis=1)[members],
+        np.stack([is_end, [bisect(network, name) for name in ids]], axis=1)[members],
         member_start,
-        np.stack([code[src], code[dst], _numbered(links)], axis=1)[order],
+        np.stack([code[src], code[dst], figures], axis=1)[order],
         link_start,
     )
     return HostClasses(
@@ -112,44 +115,23 @@ def _groups(topology: Topology, src: Ints, dst: Ints) -> Ints:
     group = np.array([number.get(device.host, NETWORK) for device in topology.devices], dtype=np.int64)
     a, b = group[src], group[dst]
     crossing = (a != NETWORK) & (b != NETWORK) & (a != b)
-    if not crossing.any():
-        return group
-    root = list(range(len(hosts)))
-
-    def root_of(host: int) -> int:
-        while root[host] != host:
-            root[host] = host = root[root[host]]
-        return host
-
-    for pair in zip(a[crossing].tolist(), b[crossing].tolist(), strict=True):
-        low, high = sorted(map(root_of, pair))
-        root[high] = low
-    joined = np.unique([root_of(host) for host in range(len(hosts))], return_inverse=True)[1]
-    return np.where(group == NETWORK, NETWORK, joined[group]).astype(np.int64)
-
-
-def _among_network(ids: tuple[str, ...], group: Ints) -> Ints:
-    """The number of network ids below the id of each device."""
-    network = sorted(name for name, own in zip(ids, group.tolist(), strict=True) if own == NETWORK)
-    return np.array([bisect(network, name) for name in ids], dtype=np.int64)
-
-
-def _numbered(links: Mapping[Edge, Figures]) -> Ints:
-    """A number for every link, equal for equal figures."""
-    numbers: dict[Figures, int] = {}
-    return np.array([numbers.setdefault(figures, len(numbers)) for figures in links.values()], dtype=np.int64)
+    a, b = a[crossing], b[crossing]
+    lowest = np.arange(len(hosts))
+    while (lowest[a] != lowest[b]).any():
+        np.minimum.at(lowest, a, lowest[b])
+        np.minimum.at(lowest, b, lowest[a])
+        lowest = lowest[lowest]
+    inside = group != NETWORK
+    group[inside] = np.unique(lowest, return_inverse=True)[1][group[inside]]
+    return group
 
 
 def _classes(devices: Ints, member_start: Ints, links: Ints, link_start: Ints) -> tuple[Ints, tuple[int, ...]]:
     """(class of every group, lowest group of every class): groups of equal device and link rows are one class."""
     known: dict[tuple[bytes, bytes], int] = {}
-    class_of: list[int] = []
-    first: list[int] = []
-    for group in range(len(member_start) - 2):
-        own = devices[member_start[group + 1] : member_start[group + 2]].tobytes()
-        joined = links[link_start[group + 1] : link_start[group + 2]].tobytes()
-        number = known.setdefault((own, joined), len(known))
-        if number == len(first):
-            first.append(group)
-        class_of.append(number)
-    return np.array(class_of, dtype=np.int64), tuple(first)
+    class_of = []
+    for group in range(1, len(member_start) - 1):
+        own = devices[member_start[group] : member_start[group + 1]].tobytes()
+        joined = links[link_start[group] : link_start[group + 1]].tobytes()
+        class_of.append(known.setdefault((own, joined), len(known)))
+    return np.array(class_of, dtype=np.int64), tuple(np.unique(class_of, return_index=True)[1].tolist())

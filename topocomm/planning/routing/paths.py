@@ -111,9 +111,21 @@ class PathFinder:
         Raises:
             NoRouteError: There is none, or one of them is no endpoint of the topology.
         """
-        route = self._routes.get((src, dst))
-        if route is None:
-            route = self._routes[src, dst] = self._cheapest(src, dst)
+        if (src, dst) in self._routes:
+            return self._routes[src, dst]
+        if src not in self._ends or dst not in self._ends:
+            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: not an endpoint")
+        classes = self.classes
+        a, b = classes.index[src], classes.index[dst]
+        template = self._template(a, b)
+        if template is _NO_ROUTE:
+            why = "no path leads there through switches, NICs and NUMA nodes"
+            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: {why}")
+        groups = int(classes.group[a]), int(classes.group[b]), NETWORK
+        devices = tuple(classes.id_at(groups[owner], place) for owner, place in template.devices)
+        if not devices:
+            devices = self._searched(src, dst) or ()
+        route = self._routes[src, dst] = Route(devices, *along(devices, self.links))
         return route
 
     def latencies_us(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
@@ -126,8 +138,8 @@ class PathFinder:
     ) -> Floats:
         """Return float64 [n]: the latencies of `routes`."""
         device = self._devices(endpoints)
-        table, inverse = self._table(device[src], device[dst])
-        latency_us: Floats = table.figures[inverse, 0]
+        templates, inverse = self._templates_of(device[src], device[dst])
+        latency_us: Floats = np.array([template.latency_us for template in templates], dtype=float)[inverse]
         return latency_us
 
     def routes(self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]) -> Routes:
@@ -140,13 +152,16 @@ class PathFinder:
         """
         classes, device = self.classes, self._devices(endpoints)
         a, b = device[src], device[dst]
-        table, inverse = self._table(a, b)
-        starts, places = spans(table.starts[inverse], table.hops[inverse])
-        of = np.repeat(np.arange(len(a)), table.hops[inverse])
+        templates, inverse = self._templates_of(a, b)
+        figures = np.array([template[:3] for template in templates], dtype=float).reshape(-1, 3)[inverse]
+        latency_us, gb_per_s, gap_us = figures.T
+        hops = np.array([len(template.links) for template in templates], dtype=np.int64)
+        links = np.array([link for template in templates for link in template.links], dtype=np.int64)
+        starts, places = spans((np.cumsum(hops) - hops)[inverse], hops[inverse])
+        owner, position = links.reshape(-1, 2)[places].T
         begin = np.stack([*(classes.link_start[classes.group[end] + 1] for end in (a, b)), np.zeros_like(a)])
-        links = classes.links[begin[table.owners[places], of] + table.positions[places]]
-        figures = table.figures[inverse]
-        return Routes(figures[:, 0], figures[:, 1], figures[:, 2], starts, links)
+        of = np.repeat(np.arange(len(a)), hops[inverse])
+        return Routes(latency_us, gb_per_s, gap_us, starts, classes.links[begin[owner, of] + position])
 
     def explicit(self, devices: Sequence[str], src: str, dst: str) -> Route:
         """Return the route along the given devices, checked link by link.
@@ -205,11 +220,10 @@ class PathFinder:
         position[self.classes.links] = np.arange(len(position))
         return position
 
-    def _table(self, a: Ints, b: Ints) -> tuple[_Table, Ints]:
+    def _templates_of(self, a: Ints, b: Ints) -> tuple[list[Template], Ints]:
         """The templates of pairs of devices, each once, and the index of each pair's."""
         _, first, inverse = np.unique(self._codes(a, b), return_index=True, return_inverse=True)
-        templates = [self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)]
-        return _Table(templates), inverse
+        return [self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)], inverse
 
     def _codes(self, a: Ints, b: Ints) -> Ints:
         """int64 [n]: equal for pairs of devices with one template; -1 where one is no endpoint."""
@@ -246,43 +260,9 @@ class PathFinder:
         links = tuple((ELSEWHERE, int(self._position[number])) for number in numbers)
         return Template(*along(devices, self.links), (), links)
 
-    def _cheapest(self, src: str, dst: str) -> Route:
-        if src not in self._ends or dst not in self._ends:
-            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: not an endpoint")
-        classes = self.classes
-        a, b = classes.index[src], classes.index[dst]
-        template = self._template(a, b)
-        if template is _NO_ROUTE:
-            why = "no path leads there through switches, NICs and NUMA nodes"
-            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: {why}")
-        groups = int(classes.group[a]), int(classes.group[b]), NETWORK
-        devices = tuple(classes.id_at(groups[owner], place) for owner, place in template.devices)
-        if not devices:
-            devices = self._searched(src, dst) or ()
-        return Route(devices, *along(devices, self.links))
-
     def _searched(self, src: str, dst: str) -> tuple[str, ...] | None:
         """The devices of a route by search of the whole machine."""
         if src not in self._labels:
             self._labels[src] = spread(start_at(src), self._after, self._ends)
         label = self._labels[src].get(dst)
         return None if label is None else label[2]
-
-
-class _Table:
-    """Templates as columns.
-
-    Attributes:
-        figures: float64 [n, 3]: latency, GB/s, gap.
-        hops: int64 [n]: number of links of each.
-        starts: int64 [n]: index of their first link in the next two.
-        owners: int64: owner of each link.
-        positions: int64: position of each link among its owner's.
-    """
-
-    def __init__(self, templates: Sequence[Template]) -> None:
-        self.figures = np.array([template[:3] for template in templates], dtype=float).reshape(len(templates), 3)
-        self.hops = np.array([len(template.links) for template in templates], dtype=np.int64)
-        self.starts = np.cumsum(self.hops) - self.hops
-        links = np.array([link for template in templates for link in template.links], dtype=np.int64).reshape(-1, 2)
-        self.owners, self.positions = links[:, 0], links[:, 1]

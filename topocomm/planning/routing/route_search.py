@@ -125,23 +125,22 @@ class RouteTemplates:
     def template(self, kind: int, place: int, other: int, target_place: int, same: bool) -> Template | None:
         """Return the route from a place of class `kind` to one of class `other`, in the `same` group or in two."""
         key = (kind, place, other, target_place, same)
-        if key not in self._templates:
-            path = self._path(*key)
-            self._templates[key] = None if path is None else self._as_template(path, kind, other, same)
-        return self._templates[key]
-
-    def _path(self, kind: int, place: int, other: int, target_place: int, same: bool) -> tuple[str, ...] | None:
-        source = self._id(kind, place)
-        target = self._id(other, target_place)
+        if key in self._templates:
+            return self._templates[key]
+        source, target = self._id(kind, place), self._id(other, target_place)
+        path: tuple[str, ...] | None = None
         if same and place == target_place:
             host = self._host(kind)
             after = {source: [*host.inner.get(source, ()), *host.out.get(source, ())]}
-            return turn(source, self._links, after, self._ends)
-        reached = self._reach(kind, place)
-        if reached is None:
-            raise ValueError(f"{source}: its routes are not those of its class")
-        label = reached.get(target) if same else self._enter(kind, place, other).get(target)
-        return None if label is None else label[2]
+            path = turn(source, self._links, after, self._ends)
+        else:
+            reached = self._reach(kind, place)
+            if reached is None:
+                raise ValueError(f"{source}: its routes are not those of its class")
+            label = reached.get(target) if same else self._enter(kind, place, other).get(target)
+            path = label and label[2]
+        self._templates[key] = None if path is None else self._as_template(path, kind, other, same)
+        return self._templates[key]
 
     def _reach(self, kind: int, place: int) -> dict[str, Label] | None:
         """Labels of the source's own group and the network; None if a route could pass through a third host."""
@@ -153,7 +152,14 @@ class RouteTemplates:
                 for name, on in part.items():
                     after.setdefault(name, []).extend(on)
             labels = spread(start_at(self._id(kind, place)), after, self._ends)
-            self._reached[key] = None if self._has_shortcut(labels) else labels
+            passed = (
+                (labels[enters][0] + us, leaves) for (enters, leaves), us in self._passages.items() if enters in labels
+            )
+            has_shortcut = any(
+                leaves not in labels or through_us <= labels[leaves][0] + SAME_US * max(1.0, through_us)
+                for through_us, leaves in passed
+            )
+            self._reached[key] = None if has_shortcut else labels
         return self._reached[key]
 
     def _enter(self, kind: int, place: int, other: int) -> dict[str, Label]:
@@ -170,15 +176,6 @@ class RouteTemplates:
                     ]
             self._entered[key] = spread(heap, host.inner, self._ends)
         return self._entered[key]
-
-    def _has_shortcut(self, labels: Mapping[str, Label]) -> bool:
-        """Whether a path through some host joins two network devices no later than the network itself does."""
-        for (enters, leaves), latency_us in self._passages.items():
-            if enters in labels:
-                through_us = labels[enters][0] + latency_us
-                if leaves not in labels or through_us <= labels[leaves][0] + SAME_US * max(1.0, through_us):
-                    return True
-        return False
 
     @cached_property
     def _passages(self) -> dict[tuple[str, str], float]:

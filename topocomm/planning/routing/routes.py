@@ -45,13 +45,17 @@ def link_figures(topology: Topology) -> tuple[dict[Edge, Figures], dict[str, str
         alike = link[2:7]
         figures = known.get(alike)
         if figures is None:
-            figures = known[alike] = _checked(topology, link, _filled(link, assumed))
+            figures = known[alike] = _figures_of(topology, link, assumed)
         edge = link[0], link[1]
-        by_edge[edge] = figures if edge not in by_edge else _added(by_edge[edge], figures)
+        if edge in by_edge:
+            other = by_edge[edge]
+            gb_per_s, gap_us = other.gb_per_s + figures.gb_per_s, max(other.gap_us, figures.gap_us)
+            figures = Figures(min(other.latency_us, figures.latency_us), gb_per_s, gap_us)
+        by_edge[edge] = figures
     return by_edge, assumed
 
 
-def _filled(link: Link, assumed: dict[str, str]) -> Figures:
+def _figures_of(topology: Topology, link: Link, assumed: dict[str, str]) -> Figures:
     """The figures of a link, unknown ones from the table and noted in `assumed`."""
     latency, bandwidth = link.latency_us, link.gb_per_s
     kind = link_table.assume(link.kind)
@@ -64,10 +68,7 @@ def _filled(link: Link, assumed: dict[str, str]) -> Figures:
     if bandwidth is None:
         bandwidth = kind.gb_per_s * (link.lanes or 1)
         assumed.setdefault(f"{link.kind} GB/s", f"{link.kind} {kind.gb_per_s} GB/s a lane ({kind.source})")
-    return Figures(latency, bandwidth, 0.0 if link.gap_us is None else link.gap_us)
-
-
-def _checked(topology: Topology, link: Link, figures: Figures) -> Figures:
+    figures = Figures(latency, bandwidth, 0.0 if link.gap_us is None else link.gap_us)
     if all(map(isfinite, figures)) and figures.latency_us >= 0 and figures.gb_per_s > 0 and figures.gap_us >= 0:
         return figures
     gap = f" and a gap of {figures.gap_us} us" if figures.gap_us != 0 else ""
@@ -76,10 +77,6 @@ def _checked(topology: Topology, link: Link, figures: Figures) -> Figures:
         f"{figures.latency_us} us{gap}; expected a positive bandwidth and times of at least 0, all finite: correct "
         "the link, or remove it"
     )
-
-
-def _added(a: Figures, b: Figures) -> Figures:
-    return Figures(min(a.latency_us, b.latency_us), a.gb_per_s + b.gb_per_s, max(a.gap_us, b.gap_us))
 
 
 @dataclass(frozen=True, eq=False)
