@@ -60,37 +60,27 @@ def bounds_of(
 def certify(
     objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int, launch_us: float
 ) -> Certificate:
-    """Return the certificate of a plan: its bounds, and the ratio of its figure and the bound of its objective."""
-    own, gap = _own(objective, figures, bounds, payload_bytes, launch_us if bounds.rounds else 0.0)
+    """Return the certificate of a plan: its bounds, and the ratio of its figure and the bound of its objective.
+
+    The bound of "auto" is that of latency or of bytes, whichever takes longer.
+    """
+    most, reached = bounds.throughput_gb_per_s, figures.throughput_gb_per_s
+    bytes_us = round(payload_bytes / most / 1e3, TIME_DIGITS) if most else 0.0
+    longer = bounds.throughput_bound if bytes_us > bounds.alpha_us else bounds.latency_bound
+    longer_us = max(bytes_us, bounds.alpha_us) + (launch_us if bounds.rounds else 0.0)
+    own, over, under = {
+        "rounds": (bounds.rounds_bound, figures.rounds, bounds.rounds),
+        "latency": (bounds.latency_bound, figures.alpha_us, bounds.alpha_us),
+        "throughput": (bounds.throughput_bound, most or 0.0, reached if most else None),
+        "auto": (longer, figures.predicted_us, longer_us),
+    }[objective]
     every = (bounds.rounds_bound, bounds.latency_bound, bounds.throughput_bound)
     return Certificate(
         rounds_lower_bound=bounds.rounds,
         alpha_lower_bound_us=bounds.alpha_us,
         throughput_upper_bound_gb_per_s=bounds.throughput_gb_per_s,
-        gap=gap,
+        gap=over / under if under else 1.0,
         argument=own.argument,
         witness=own.witness,
         other_witnesses=tuple(bound.witness for bound in every if bound is not own),
     )
-
-
-def _own(
-    objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int, launch_us: float
-) -> tuple[Bound, float]:
-    """Return (bound of the objective, gap to it); of "auto", that of latency or bytes, whichever takes longer."""
-    if objective == "rounds":
-        return bounds.rounds_bound, _ratio(figures.rounds, bounds.rounds)
-    if objective == "latency":
-        return bounds.latency_bound, _ratio(figures.alpha_us, bounds.alpha_us)
-    most = bounds.throughput_gb_per_s
-    if objective == "throughput":
-        reached = figures.throughput_gb_per_s
-        return bounds.throughput_bound, most / reached if most and reached else 1.0
-    bytes_us = round(payload_bytes / most / 1e3, TIME_DIGITS) if most else 0.0
-    if bytes_us > bounds.alpha_us:
-        return bounds.throughput_bound, _ratio(figures.predicted_us, bytes_us + launch_us)
-    return bounds.latency_bound, _ratio(figures.predicted_us, bounds.alpha_us + launch_us)
-
-
-def _ratio(reached: float, bound: float) -> float:
-    return reached / bound if bound else 1.0

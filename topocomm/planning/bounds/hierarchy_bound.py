@@ -30,8 +30,9 @@ reaches: pairs are ranks of the own group and others that know something of it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -84,16 +85,9 @@ class _State(NamedTuple):
 def least_time_us(levels: Levels, wanted: tuple[int, int]) -> float:
     """Return the least time until a rank can know `wanted` = (own, foreign) values."""
     own, foreign = wanted
-    for time_us, front in _changes(levels):
-        if front[own] >= foreign:
-            return time_us
-    raise AssertionError("what ranks can know grows until it is everything")
-
-
-def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
-    """Yield (time in us, R) whenever R, U or what a port brings grows."""
     history: list[_State] = []
     mixes = _mixes(levels)
+    windows = max([1, *(int(mix.back.max()) for mix in mixes)])
     heap = [0.0]
     last_us = -1.0
     while heap:
@@ -102,14 +96,17 @@ def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
             continue
         last_us = now_us
         state = _after(history, now_us, levels, mixes)
-        if state is not None:
-            history.append(state)
-            yield now_us, state.front
-            heappush(heap, now_us + levels.across_us)
-            for window in range(1, max([1, *(int(mix.back.max()) for mix in mixes)]) + 1):
-                heappush(heap, now_us + window * levels.inside_us)
-                if window < len(mixes):
-                    heappush(heap, now_us + window * levels.inside_us + levels.across_us)
+        if state is None:
+            continue
+        if state.front[own] >= foreign:
+            return now_us
+        history.append(state)
+        heappush(heap, now_us + levels.across_us)
+        for window in range(1, windows + 1):
+            heappush(heap, now_us + window * levels.inside_us)
+            if window < len(mixes):
+                heappush(heap, now_us + window * levels.inside_us + levels.across_us)
+    raise AssertionError("what ranks can know grows until it is everything")
 
 
 def _at(history: Sequence[_State], time_us: float) -> _State | None:
@@ -118,7 +115,7 @@ def _at(history: Sequence[_State], time_us: float) -> _State | None:
 
 
 def _after(history: Sequence[_State], now_us: float, levels: Levels, mixes: Sequence[_Mixes]) -> _State | None:
-    """Return the state at a time; None where it is the last one."""
+    """Return the state at a time; None where neither R, U nor what a port brings grows."""
     inside, across = _at(history, now_us - levels.inside_us), _at(history, now_us - levels.across_us)
     last = history[-1] if history else None
     port = last.port if last else _single(0, levels.most_own)
@@ -130,7 +127,7 @@ def _after(history: Sequence[_State], now_us: float, levels: Levels, mixes: Sequ
         group = min(levels.total, across.group + levels.group_ports * across.most)
     port = np.minimum(port, levels.total)
     cap = min([group, *(_spread(history, now_us, levels, mix) for mix in mixes)])
-    front = np.minimum(_sum(_single(1, levels.most_own), _times(port, levels.ports)), cap)
+    front = np.minimum(reduce(_sum, [port] * levels.ports, _single(1, levels.most_own)), cap)
     if last and group == last.group and (front == last.front).all() and (port == last.port).all():
         return None
     return _State(now_us, front, port, group, int((np.arange(len(front)) + front).max()))
@@ -195,16 +192,6 @@ def _sum(left: Front, right: Front) -> Front:
     sums = np.full(size, NONE)
     np.maximum.at(sums, own, np.maximum(np.add.outer(left, right), NONE))
     return np.maximum.accumulate(sums[::-1])[::-1]
-
-
-def _times(front: Front, count: int) -> Front:
-    """Return the sums of `count` pairs of one front."""
-    total = _single(0, len(front) - 1)
-    while count:
-        if count & 1:
-            total = _sum(total, front)
-        front, count = _sum(front, front), count >> 1
-    return total
 
 
 def _from_others(front: Front) -> Front:

@@ -38,7 +38,10 @@ def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int
     if demand.least_messages() == 0:
         return Bound(0.0, "nothing needs to be sent", witness_of("latency", "none"))
     cheapest_us = machine.cheapest_us()
-    bounds = [_path(demand, machine)]
+    apart_us, src, dst = farthest(demand, machine, machine.latency_us)
+    a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
+    path = witness_of("latency", "path", **{"from": src, "to": dst})
+    bounds = [Bound(apart_us, f"{a} and {b} are {apart_us:g} us apart", path)]
     if port_model == "alpha":
         bounds.append(_messages(int(rounds.value or 0), cheapest_us, rounds))
         bounds += _levels(demand, machine, cheapest_us, ports)
@@ -61,37 +64,33 @@ def _messages(in_a_row: int, cheapest_us: float, rounds: Bound | None) -> Bound:
     )
 
 
-def _path(demand: Demand, machine: Machine) -> Bound:
-    apart_us, src, dst = farthest(demand, machine, machine.latency_us)
-    a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
-    return Bound(
-        apart_us, f"{a} and {b} are {apart_us:g} us apart", witness_of("latency", "path", **{"from": src, "to": dst})
-    )
-
-
 def _levels(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
-    """Yield the bounds of groupings of the ranks, from what ranks hear and whom they reach."""
+    """Yield the bounds of groupings of the ranks where messages across take longer than the cheapest."""
     if cheapest_us <= SAME:
         return
     everybody = demand.gives.all() and demand.gets.all() and not demand.prefix  # then both sides say the same
-    for labels, across_us in _groupings(machine, cheapest_us):
-        _, group = np.unique(labels[machine.place], return_inverse=True)
-        for side in SIDES[: 1 if everybody else 2]:
-            bound = _levels_of(demand, machine, group, side, cheapest_us, across_us, ports)
-            if bound is not None:
-                yield bound
+    groupings = [machine.host_of_ends]
+    if len(machine.ends) <= MOST_CLUSTERED:
+        groupings += _clusters(machine)
+    for labels in {labels.tobytes(): labels for labels in groupings}.values():
+        groups = len(np.unique(labels[machine.ends]))
+        across_us = machine.cheapest_across_us(labels) if 1 < groups < len(machine.ends) else inf
+        if cheapest_us + SAME < across_us < inf:
+            group = np.unique(labels[machine.place], return_inverse=True)[1]
+            for side in SIDES[: 1 if everybody else 2]:
+                yield from _levels_of(demand, machine, group, side, cheapest_us, across_us, ports)
 
 
 def _levels_of(
     demand: Demand, machine: Machine, group: Ints, side: str, inside_us: float, across_us: float, ports: int
-) -> Bound | None:
-    """Return the bound of one grouping, from what ranks hear or whom they reach; None for large groups."""
+) -> Iterator[Bound]:
+    """Yield the bound of one grouping, from what ranks hear or whom they reach; none for large groups."""
     counts = demand.gives if side == "hears" else demand.gets
     if demand.prefix:
         counts = np.ones(demand.ranks, bool)
     sizes = np.bincount(group, counts)
     if sizes.max() > MOST_OWN:
-        return None
+        return
     ends = np.unique(np.stack([group, machine.place]), axis=1)[0]
     levels = Levels(
         inside_us,
@@ -111,23 +110,15 @@ def _levels_of(
         if best is None or time_us > best[0] + SAME:
             best = time_us, rank, own, foreign
     if best is None:
-        return None
+        return
     time_us, rank, own, foreign = best
     groups = [np.flatnonzero(group == label).tolist() for label in dict.fromkeys(group.tolist())]
-    return Bound(
+    figures = {"inside_us": inside_us, "across_us": across_us, "side": side, "rank": rank, "needs": [own, foreign]}
+    yield Bound(
         time_us,
         f"{len(groups)} groups, messages of {inside_us:g} us inside and {across_us:g} us across: rank {rank} must "
         f"{'hear of' if side == 'hears' else 'reach'} {own} in its own and {foreign} in others",
-        witness_of(
-            "latency",
-            "levels",
-            groups=groups,
-            inside_us=inside_us,
-            across_us=across_us,
-            side=side,
-            rank=rank,
-            needs=[own, foreign],
-        ),
+        witness_of("latency", "levels", groups=groups, **figures),
     )
 
 
@@ -138,22 +129,6 @@ def _binding_ranks(demand: Demand, group: Ints, side: str) -> list[int]:
     sizes = np.bincount(group)
     binding = {(int(partners[rank]), int(sizes[group[rank]])): rank for rank in reversed(most.tolist())}
     return [rank for _, rank in sorted(binding.items(), reverse=True)]
-
-
-def _groupings(machine: Machine, cheapest_us: float) -> Iterator[tuple[Ints, float]]:
-    """Yield (group of each device, least latency across) where messages across take longer than the cheapest."""
-    known: set[bytes] = set()
-    tried = [machine.host_of_ends]
-    if len(machine.ends) <= MOST_CLUSTERED:
-        tried += _clusters(machine)
-    for labels in tried:
-        groups = len(set(labels[machine.ends].tolist()))
-        if groups in (1, len(machine.ends)) or labels.tobytes() in known:
-            continue
-        known.add(labels.tobytes())
-        across_us = machine.cheapest_across_us(labels)
-        if cheapest_us + SAME < across_us < inf:
-            yield labels, across_us
 
 
 def _clusters(machine: Machine) -> list[Ints]:
@@ -191,8 +166,9 @@ def _joined(machine: Machine, edges: list[tuple[float, int, int]], most_us: floa
 
 def _postal(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
     """Yield the bounds of the postal model (Bar-Noy, Kipnis 1992): every message holds its ports for a gap."""
-    gap_us = _least_gap_us(machine)
-    if gap_us <= SAME or cheapest_us <= SAME:
+    sides = machine.is_end[machine.src], machine.is_end[machine.dst]
+    gap_us = max(float(machine.gap_us[side].min(initial=inf)) for side in sides)  # of leaving an endpoint, entering one
+    if min(gap_us, cheapest_us) <= SAME:
         return
     for side, counts in (("hears", demand.heard()), ("reaches", demand.reached())):
         rank = int(counts.argmax())
@@ -204,14 +180,6 @@ def _postal(demand: Demand, machine: Machine, cheapest_us: float, ports: int) ->
             f"{cheapest_us:g} us and holds its ports for {gap_us:g} us",
             witness_of("latency", "postal", cheapest_us=cheapest_us, gap_us=gap_us, side=side, rank=rank, needs=needs),
         )
-
-
-def _least_gap_us(machine: Machine) -> float:
-    """Return a gap that every message has at least, as it leaves one endpoint and enters one."""
-    if not np.isinf(machine.turn_us()) and machine.turn_us() <= SAME:
-        return 0.0
-    leaving, entering = machine.is_end[machine.src], machine.is_end[machine.dst]
-    return max(float(machine.gap_us[side].min(initial=inf)) for side in (leaving, entering))
 
 
 def postal_us(needs: int, latency_us: float, gap_us: float, ports: int) -> float:

@@ -166,15 +166,13 @@ class Machine:
         held = np.bincount(self.place, minlength=self.devices)
         if held.max(initial=0) < 2:
             return float("inf")
-        linked = {(a, b) for a, b in zip(self.src.tolist(), self.dst.tolist(), strict=True)}
-        out, into = np.full(self.devices, np.inf), np.full(self.devices, np.inf)
+        src, dst = self.src, self.dst
+        leaving, entering = self.is_end[src] & ~self.is_end[dst], self.is_end[dst] & ~self.is_end[src]
+        out, into = np.full((2, self.devices), np.inf)
+        np.minimum.at(out, src[leaving], self.latency_us[leaving])
+        np.minimum.at(into, dst[entering], self.latency_us[entering])
         turns = np.zeros(self.devices, bool)
-        for a, b, us in zip(self.src.tolist(), self.dst.tolist(), self.latency_us.tolist(), strict=True):
-            if self.is_end[a] and not self.is_end[b]:
-                out[a] = min(out[a], us)
-                turns[a] |= (b, a) in linked
-            if self.is_end[b] and not self.is_end[a]:
-                into[b] = min(into[b], us)
+        turns[src[leaving & np.isin(src * self.devices + dst, dst * self.devices + src)]] = True
         return float(np.where(turns, out + into, 0.0)[held > 1].min())
 
     def border(self, labels: Ints, groups: int) -> tuple[Floats, Floats]:

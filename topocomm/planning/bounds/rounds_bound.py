@@ -54,19 +54,19 @@ def rounds_bound(demand: Demand, machine: Machine, ports: int) -> Bound:
     """
     if demand.least_messages() == 0:
         return Bound(0, "nothing needs to be sent", witness_of("rounds", "none"))
-    bounds = [*_growth(demand, ports), *_ports(demand, machine, ports), _hops(demand, machine)]
-    return max(bounds, key=lambda bound: bound.value or 0.0)
-
-
-def _growth(demand: Demand, ports: int) -> Iterator[Bound]:
+    bounds = []
     for side, counts in (("hears", demand.heard()), ("reaches", demand.reached())):
         rank = int(counts.argmax())
         needs = int(counts[rank])
-        yield Bound(
-            least_rounds(needs, ports),
-            f"ceil(log{ports + 1} {needs}) rounds with {_ports_text(ports)}",
-            witness_of("rounds", "doubling", side=side, rank=rank, needs=needs),
-        )
+        words = f"ceil(log{ports + 1} {needs}) rounds with {_ports_text(ports)}"
+        witness = witness_of("rounds", "doubling", side=side, rank=rank, needs=needs)
+        bounds.append(Bound(least_rounds(needs, ports), words, witness))
+    bounds += _ports(demand, machine, ports)
+    length, src, dst = farthest(demand, machine, machine.is_end[machine.src].astype(float))
+    hops, a, b = int(length), machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
+    witness = witness_of("rounds", "hops", **{"from": src, "to": dst, "hops": hops})
+    bounds.append(Bound(hops, f"{hops} messages in a row from {a} to {b}", witness))
+    return max(bounds, key=lambda bound: bound.value or 0.0)
 
 
 def _ports(demand: Demand, machine: Machine, ports: int) -> Iterator[Bound]:
@@ -85,17 +85,6 @@ def _ports(demand: Demand, machine: Machine, ports: int) -> Iterator[Bound]:
         -(-total // (ends * ports)),
         f"{total} messages in all, {ends} endpoint{'s' * (ends > 1)} with {_ports_text(ports)}",
         witness_of("rounds", "messages", messages=total, endpoints=ends),
-    )
-
-
-def _hops(demand: Demand, machine: Machine) -> Bound:
-    """Return the bound of the pair of ranks with most messages in a row between them."""
-    hops, src, dst = farthest(demand, machine, machine.is_end[machine.src].astype(float))
-    a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
-    return Bound(
-        int(hops),
-        f"{int(hops)} messages in a row from {a} to {b}",
-        witness_of("rounds", "hops", **{"from": src, "to": dst, "hops": int(hops)}),
     )
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level, families
 from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
-from topocomm.planning.bounds.machine_columns import Flags, Ints, Machine
+from topocomm.planning.bounds.machine_columns import Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, Family, best_of_family, best_partition
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
 from topocomm.planning.collectives import IN_PARTS
@@ -60,14 +60,16 @@ def throughput_bound(demand: Demand, machine: Machine) -> Bound:
     if len(machine.ends) <= MOST_EXACT:
         best = _exact(demand, machine, np.arange(machine.devices), best)
     elif len(np.unique(machine.host[machine.ends])) <= MOST_EXACT:
-        best = _exact(demand, machine, _whole_hosts(machine), best)
+        with_ends = np.isin(machine.host, machine.host[machine.ends])  # whole hosts; other devices alone
+        node = np.where(with_ends, machine.host, machine.host.max() + 1 + np.arange(machine.devices))
+        best = _exact(demand, machine, np.unique(node, return_inverse=True)[1].astype(np.int64), best)
     if not best.groups:
         return Bound(None, "nothing needs to be sent", witness_of("throughput", "none"))
     return _bound(best, machine)
 
 
-def _lower(best: _Candidate, other: _Candidate | None) -> _Candidate:
-    return other if other is not None and other.rate < best.rate * LESS else best
+def _lower(best: _Candidate, other: _Candidate) -> _Candidate:
+    return other if other.rate < best.rate * LESS else best
 
 
 def _of_families(demand: Demand, machine: Machine) -> Iterator[_Candidate]:
@@ -104,13 +106,6 @@ def _partition_of(demand: Demand, levels: Sequence[Level], direction: str) -> _C
         groups += level.devices([group for at, group in chosen if at == index], direction)
     capacity = float(sum(levels[level].border(direction)[group] for level, group in chosen))
     return _Candidate(rate, direction, tuple(sorted(groups, key=lambda devices: int(devices.min()))), capacity)
-
-
-def _whole_hosts(machine: Machine) -> Ints:
-    """Return one number for the devices of each host with endpoints, and one for each other device."""
-    with_ends = np.isin(machine.host, machine.host[machine.ends])
-    alone = machine.host.max() + 1 + np.arange(machine.devices)
-    return np.unique(np.where(with_ends, machine.host, alone), return_inverse=True)[1].astype(np.int64)
 
 
 def _exact(demand: Demand, machine: Machine, node: Ints, best: _Candidate) -> _Candidate:
@@ -172,7 +167,10 @@ def _least_cut(
     terminals: tuple[dict[int, float], dict[int, float], bool],
     best: _Candidate,
 ) -> _Candidate:
-    """Return the least cut by Newton's method: a minimum cut at the best rate so far, its own rate, and again."""
+    """Return the least cut by Newton's method: a minimum cut at the best rate so far, its own rate, and again.
+
+    A cut is described by its side with fewer endpoints.
+    """
     into, out_of, scaled = terminals
     while best.rate > 0:
         factor = best.rate if scaled and best.rate < inf else 1.0
@@ -182,34 +180,32 @@ def _least_cut(
         side = network.min_cut(source, sink, enough)
         if side is None:
             return best
-        cut = _cut(demand, machine, np.isin(node, sorted(side)))
-        if cut is None or not cut.rate < best.rate * LESS:
+        inside = np.isin(node, sorted(side))
+        labels = inside.astype(np.int64)
+        share = float(demand.crossing(labels[machine.place], 2)[1][1])
+        capacity = machine.border(labels, 2)[1][1].item()
+        if not share > 0 or not capacity / share < best.rate * LESS:
             return best
-        best = cut
+        few = bool(2 * inside[machine.ends].sum() <= len(machine.ends))
+        devices = np.flatnonzero(inside == few)
+        best = _Candidate(capacity / share, "out" if few else "in", (devices,), capacity, share)
     return best
-
-
-def _cut(demand: Demand, machine: Machine, side: Flags) -> _Candidate | None:
-    """Return the bound of what must leave these devices, described by the side with fewer endpoints."""
-    labels = side.astype(np.int64)
-    _, leaves = demand.crossing(labels[machine.place], 2)
-    if not leaves[1] > 0:
-        return None
-    capacity = machine.border(labels, 2)[1][1].item()
-    share = float(leaves[1])
-    if 2 * side[machine.ends].sum() <= len(machine.ends):
-        return _Candidate(capacity / share, "out", (np.flatnonzero(side),), capacity, share)
-    return _Candidate(capacity / share, "in", (np.flatnonzero(~side),), capacity, share)
 
 
 def _bound(best: _Candidate, machine: Machine) -> Bound:
     groups = [machine.names(devices) for devices in best.groups]
     if best.share is None:
-        ends = [int(machine.is_end[devices].sum()) for devices in best.groups]
+        ends = [devices[machine.is_end[devices]] for devices in best.groups]
+        hosts = [set(machine.host[own].tolist()) for own in ends]
+        kind = "groups"
+        if max(map(len, ends)) == 1:
+            kind = "single endpoints"
+        elif max(map(len, hosts)) == 1 and len(set().union(*hosts)) == len(groups):
+            kind = "hosts"
         word = "egress" if best.direction == "out" else "ingress"
         return Bound(
             best.rate,
-            f"{len(groups)} {_kind(ends, best.groups, machine)}, {word} {best.capacity:g} GB/s in all",
+            f"{len(groups)} {kind}, {word} {best.capacity:g} GB/s in all",
             witness_of("throughput", "partition", direction=best.direction, groups=groups),
         )
     much = "all" if best.share == 1 else f"{best.share:.4g}"
@@ -219,14 +215,6 @@ def _bound(best: _Candidate, machine: Machine) -> Bound:
         f"{much} of the payload must {verb} {_name(best.groups[0], machine)}, at {best.capacity:g} GB/s",
         witness_of("throughput", "cut", direction=best.direction, group=groups[0], share=best.share),
     )
-
-
-def _kind(ends: Sequence[int], groups: Sequence[Ints], machine: Machine) -> str:
-    """Return what the groups of a partition are, in words."""
-    if max(ends) == 1:
-        return "single endpoints"
-    hosts = [set(machine.host[devices[machine.is_end[devices]]].tolist()) for devices in groups]
-    return "hosts" if all(len(names) == 1 for names in hosts) and len(set().union(*hosts)) == len(groups) else "groups"
 
 
 def _name(devices: Ints, machine: Machine) -> str:

@@ -84,7 +84,9 @@ def _check_bounds(topology: Topology, plan: Plan) -> None:
         raise PlanError(
             f"certificate: witnesses of {', '.join(map(str, witnesses))}; expected one of {', '.join(bounds)}"
         )
-    own = _own_bound(plan)
+    own: str = plan.objective
+    if own == "auto":
+        own = "throughput" if _bytes_us(plan) > certificate.alpha_lower_bound_us else "latency"
     if certificate.witness["bounds"] != own:
         raise PlanError(f"certificate: the witness is of {certificate.witness['bounds']}, the gap is to that of {own}")
     checker = WitnessChecker(topology, plan)
@@ -98,13 +100,6 @@ def _check_bounds(topology: Topology, plan: Plan) -> None:
             raise PlanError(
                 f"certificate: the {name} bound is {value!r}, its {witness['kind']} witness gives {derived!r}"
             )
-
-
-def _own_bound(plan: Plan) -> str:
-    """Return the bound that the gap refers to."""
-    if plan.objective != "auto":
-        return plan.objective
-    return "throughput" if _bytes_us(plan) > plan.certificate.alpha_lower_bound_us else "latency"
 
 
 def _bytes_us(plan: Plan) -> float:

@@ -60,7 +60,9 @@ def least_levels_us(
             _keep(brought, _added(far[1], _for_others(far[0], most_own), most_own))
             imported = min(enough, far[2] + group_ports * max(own + foreign for own, foreign in far[0].items()))
         brought = {own: min(foreign, enough) for own, foreign in brought.items()}
-        known = _over_all_ports(brought, ports, most_own, enough)
+        known: Most = {1: 0}
+        for _ in range(ports):
+            known = {own: min(foreign, enough) for own, foreign in _added(known, brought, most_own).items()}
         arrived = [max(_arrived(leaf, now_us, inside_us, across_us, at) for leaf in mixed) for mixed in leaves]
         cap = min([imported, *arrived])
         known = {own: min(foreign, cap) for own, foreign in known.items()}
@@ -68,24 +70,9 @@ def least_levels_us(
             return now_us
         if not history or (known, brought, imported) != history[-1][1:]:
             history.append((now_us, known, brought, imported))
-            _push(heap, now_us, [(window + 1) * inside_us for window in range(windows)])
-            _push(heap, now_us + across_us, [window * inside_us for window in range(windows)])
-
-
-def _push(heap: list[float], now_us: float, later_us: list[float]) -> None:
-    for more_us in later_us:
-        heapq.heappush(heap, now_us + more_us)
-
-
-def _over_all_ports(brought: Most, ports: int, most_own: int, enough: int) -> Most:
-    """Return what a rank knows: its own value and what its ports brought."""
-    known: Most = {1: 0}
-    for _ in range(ports):
-        grown = {own: min(foreign, enough) for own, foreign in _added(known, brought, most_own).items()}
-        if grown == known:
-            break
-        known = grown
-    return known
+            for window in range(windows):
+                heapq.heappush(heap, now_us + (window + 1) * inside_us)
+                heapq.heappush(heap, now_us + across_us + window * inside_us)
 
 
 def _leaves(longest: int, members: int, ports: int) -> list[list[Leaf]]:

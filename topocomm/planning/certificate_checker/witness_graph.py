@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TypeVar
@@ -87,15 +88,6 @@ class WitnessGraph:
 
     def turn_us(self, ranks: Iterable[str]) -> float:
         """Return the least latency between two ranks of one endpoint, by a forwarding device; 0 without one."""
-        held: dict[str, int] = {}
-        for end in ranks:
-            held[end] = held.get(end, 0) + 1
-        turns = self._turns
-        costs = [turns.get(end, 0.0) for end, count in held.items() if count > 1]
-        return min(costs, default=inf)
-
-    @property
-    def _turns(self) -> dict[str, float]:
         out: dict[str, float] = {}
         into: dict[str, float] = {}
         back = set()
@@ -105,7 +97,8 @@ class WitnessGraph:
                 back |= {src} if (dst, src) in self.links else set()
             if dst in self.ends and src not in self.ends:
                 into[dst] = min(into.get(dst, inf), latency)
-        return {end: out[end] + into[end] for end in back}
+        shared = [end for end, count in Counter(ranks).items() if count > 1]
+        return min((out[end] + into[end] if end in back else 0.0 for end in shared), default=inf)
 
     def least_gap_us(self) -> float:
         """Return a gap that every message has at least, as it leaves an endpoint and enters one."""

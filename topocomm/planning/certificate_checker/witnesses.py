@@ -100,7 +100,7 @@ class WitnessChecker:
             ("rounds", "messages"): self._messages,
             ("rounds", "hops"): self._hops,
             ("latency", "none"): self._nothing,
-            ("latency", "path"): self._path,
+            ("latency", "path"): lambda witness: self.graph.relayed_us(*self._pair(witness)),
             ("latency", "messages"): self._in_a_row,
             ("latency", "levels"): self._levels,
             ("latency", "postal"): self._postal,
@@ -164,9 +164,6 @@ class WitnessChecker:
         hops = self.graph.hops(*self._pair(witness))
         self._counted(witness, hops, "hops")
         return hops
-
-    def _path(self, witness: Witness) -> float:
-        return self.graph.relayed_us(*self._pair(witness))
 
     def _cheapest_us(self, stated_us: float) -> float:
         """Return the least latency of any message, which must be that of the witness."""
