@@ -10,6 +10,7 @@ from topocomm.topology.inference.pci_tree import (
     Leaf,
     bus_key,
     check_size,
+    natural,
     path_code,
     pci_graph,
     pci_pairs,
@@ -31,6 +32,12 @@ def gpu(number, *path, rate=32.0, places=(0,)):
 
 
 SWITCHED = [gpu(i, HOST, PORT, UP, DOWN[i]) for i in range(2)]
+
+
+def test_numbers_in_names_sort_by_value():
+    names = ["a10", "a9", "a2147483648147", "a2147483648146", "a02", "a2", "b"]
+    assert sorted(names, key=natural) == ["a02", "a2", "a9", "a10", "a2147483648146", "a2147483648147", "b"]
+    natural("9" * 10_000)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 from topocomm.errors import TopologyError
 from topocomm.topology.discovery.gpu_host import GpuFacts
@@ -69,14 +69,6 @@ def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> GpuFacts | None:
         amdsmi.amdsmi_shut_down()
 
 
-class _Link(NamedTuple):
-    """The connection of two GPUs; None where AMD SMI does not say."""
-
-    word: str | None
-    hops: int | None
-    weight: int | None
-
-
 class _Reader:
     def __init__(self, amdsmi: Any, bus: PciBus, host: str, handles: list[Any]) -> None:
         self.amdsmi, self.bus, self.host = amdsmi, bus, host
@@ -85,16 +77,22 @@ class _Reader:
     def read(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
         uuids = {name: self._ask("amdsmi_get_gpu_device_uuid", handle) for name, handle in self.handles.items()}
-        links_of = self._links()
-        asked = "amdsmi_get_minmax_bandwidth_between_processors"
-        rates = {pair: _bandwidth(self._ask(asked, *(self.handles[name] for name in pair))) for pair in links_of}
-        facts = {
-            "uuids": {name: uuid for name, uuid in uuids.items() if uuid},
-            "weight": _by_words({pair: link.weight for pair, link in links_of.items()}),
-            "hops": _by_words({pair: link.hops for pair, link in links_of.items()}),
-            "numa_bw": _by_words({pair: f"{rate[0]}-{rate[1]}" if rate else None for pair, rate in rates.items()}),
+        types = self._ask_pairs("amdsmi_topo_get_link_type")
+        links = {pair: answer if isinstance(answer, dict) else {} for pair, answer in types.items()}
+        weights = {pair: _whole(answer) for pair, answer in self._ask_pairs("amdsmi_topo_get_link_weight").items()}
+        bandwidths = self._ask_pairs("amdsmi_get_minmax_bandwidth_between_processors")
+        rates = {pair: _bandwidth(answer) for pair, answer in bandwidths.items()}
+        by_pair: dict[str, Mapping[PairKey, Any]] = {
+            "weight": weights,
+            "hops": {pair: _whole(answer.get("hops")) for pair, answer in links.items()},
+            "numa_bw": {pair: rate and f"{rate[0]}-{rate[1]}" for pair, rate in rates.items()},
         }
-        fabric = self._fabric(links_of, rates)
+        facts: dict[str, Any] = {"uuids": {name: uuid for name, uuid in uuids.items() if uuid}}
+        for key, values in by_pair.items():
+            facts[key] = {f"{a}-{b}": value for (a, b), value in values.items() if value is not None}
+        words = _type_words(self.amdsmi)
+        xgmi = [pair for pair, answer in links.items() if words.get(answer.get("type")) == "XGMI"]
+        fabric = self._fabric(xgmi, weights, rates)
         return GpuFacts(SOURCE, gpus, fabric, facts={key: value for key, value in facts.items() if value})
 
     def _ask(self, name: str, *arguments: Any) -> Any:
@@ -122,24 +120,20 @@ class _Reader:
         answer = self._ask("amdsmi_get_gpu_asic_info", self.handles[name])
         return answer if isinstance(answer, dict) else {}
 
-    def _links(self) -> dict[PairKey, _Link]:
-        words = _type_words(self.amdsmi)
-        links = {}
-        for a, b in combinations(self.handles, 2):
-            answer = self._ask("amdsmi_topo_get_link_type", self.handles[a], self.handles[b])
-            answer = answer if isinstance(answer, dict) else {}
-            weight = self._ask("amdsmi_topo_get_link_weight", self.handles[a], self.handles[b])
-            links[a, b] = _Link(words.get(answer.get("type")), _whole(answer.get("hops")), _whole(weight))
-        return links
+    def _ask_pairs(self, name: str) -> dict[PairKey, Any]:
+        return {(a, b): self._ask(name, self.handles[a], self.handles[b]) for a, b in combinations(self.handles, 2)}
 
-    def _fabric(self, links_of: Mapping[PairKey, _Link], rates: Mapping[PairKey, tuple[int, int] | None]) -> GpuFabric:
-        """The xGMI links, with the rate of their generation."""
-        joined, silent = joined_by_tables(
-            [pair for pair, link in links_of.items() if link.word == "XGMI"],
-            {pair: link.weight for pair, link in links_of.items()},
-            rates,
-        )
-        kind = KINDS.get(self._kind())
+    def _fabric(
+        self,
+        pairs: Iterable[PairKey],
+        weights: Mapping[PairKey, int | None],
+        rates: Mapping[PairKey, tuple[int, int] | None],
+    ) -> GpuFabric:
+        """The xGMI links, with the rate of their generation if all GPUs are of one that has a row."""
+        joined, silent = joined_by_tables(pairs, weights, rates)
+        targets = {self._asic(name).get("target_graphics_version") for name in self.handles}
+        target = str(targets.pop()).lower() if len(targets) == 1 else ""
+        kind = KINDS.get(_KIND_BY_TARGET.get(re.split(r"[^0-9a-z]", target)[0], ""))
         if kind is not None:
             joined = {
                 pair: figures._replace(gb_per_s=figures.lanes * kind.gb_per_s if figures.lanes else None)
@@ -151,12 +145,6 @@ class _Reader:
             key: pair._replace(gb_per_s_source="table" if pair.gb_per_s else None) for key, pair in xgmi.pairs.items()
         }
         return xgmi._replace(links=links, pairs=pairs)
-
-    def _kind(self) -> str:
-        """Row of `links.KINDS` if all GPUs are of one generation that has one."""
-        answer = {self._asic(name).get("target_graphics_version") for name in self.handles}
-        word = str(answer.pop()).lower() if len(answer) == 1 else ""
-        return _KIND_BY_TARGET.get(re.split(r"[^0-9a-z]", word)[0], "")
 
 
 def _type_words(amdsmi: Any) -> dict[Any, str]:
@@ -176,11 +164,6 @@ def _bandwidth(answer: Any) -> tuple[int, int] | None:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _by_words(values: Mapping[PairKey, Any]) -> dict[str, Any]:
-    """Known values by `GPU0-GPU1`."""
-    return {f"{a}-{b}": value for (a, b), value in values.items() if value is not None}
 
 
 def _first_line(error: BaseException) -> str:

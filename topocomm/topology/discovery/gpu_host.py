@@ -11,9 +11,8 @@ from topocomm.topology.discovery.pci_sysfs import PciBus
 from topocomm.topology.discovery.sysfs import Nic, find_nics, nodes_of_cpus
 from topocomm.topology.inference.host_tree import LEVELS, host_tree
 from topocomm.topology.inference.nvlink import GpuFabric
-from topocomm.topology.inference.pci_tree import Leaf, check_size, pci_graph, pci_pairs
-from topocomm.topology.links import PATH_LATENCY_US
-from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.inference.pci_tree import Leaf, check_size, coded_pair, pci_graph, pci_pairs
+from topocomm.topology.model import Device, Link, Topology
 
 NO_FABRIC = GpuFabric((), (), {}, ())
 PORTS = "port_gb_per_s"
@@ -44,22 +43,37 @@ def gpu_host(gpu_facts: GpuFacts, bus: PciBus, sysfs: Path, host: str) -> Topolo
     """
     nics = list(find_nics(sysfs))
     check_size(gpu_facts.source, len(gpu_facts.gpus), len(nics))
-    places = _Places(sysfs, host)
-    leaves = [places.leaf(gpu, bus) for gpu in gpu_facts.gpus]
-    nic_leaves = [places.leaf(_nic_device(nic, host), bus, nic.pcie_gb_per_s) for nic in nics]
-    known = {pair: _coded(pair, code) for pair, code in gpu_facts.codes.items()}
-    known.update(gpu_facts.fabric.pairs)
-    pairs = pci_pairs(leaves, nic_leaves, known)
+    nodes = set(nodes_of_cpus(sysfs).values())
+    numas: dict[int, Device] = {}
+
+    def leaf(device: Device, gb_per_s: float | None) -> Leaf:
+        """Return the device in the tree; without a node of its own it is on the only one."""
+        numa = min(nodes) if device.numa is None and len(nodes) == 1 else device.numa
+        places = frozenset[int]()
+        if isinstance(numa, int):
+            numas.setdefault(numa, Device(f"numa{numa}", "numa", host, numa=numa))
+            places = frozenset({list(numas).index(numa)})
+        return Leaf(device._replace(numa=numa), bus.path(device.bus_id), gb_per_s, places)
+
+    leaves = [leaf(gpu, bus.gb_per_s(gpu.bus_id)) for gpu in gpu_facts.gpus]
+    nic_leaves = []
+    for nic in nics:
+        rate = bus.gb_per_s(nic.bus_id) if nic.pcie_gb_per_s is None else nic.pcie_gb_per_s
+        nic_leaves.append(leaf(Device(nic.name, "nic", host, nic.name, nic.numa, bus_id=nic.bus_id), rate))
+    known = {pair: coded_pair(pair, code) for pair, code in gpu_facts.codes.items()}
+    pairs = pci_pairs(leaves, nic_leaves, known | gpu_facts.fabric.pairs)
     placed = [leaf.device for leaf in (*leaves, *nic_leaves)]
     forwarding: tuple[Device, ...]
     links: tuple[Link, ...]
     if all(leaf.path for leaf in leaves) or not gpu_facts.codes:
-        forwarding, links = pci_graph([*leaves, *nic_leaves], places.numas)
-        forwarding = (*places.numas, *forwarding)
+        forwarding, links = pci_graph([*leaves, *nic_leaves], tuple(numas.values()))
+        forwarding = (*numas.values(), *forwarding)
     else:
         codes = {**gpu_facts.codes, **{(p.a, p.b): p.code for p in pairs if p.code in LEVELS}}
         tree = host_tree(placed, codes)
         forwarding, links = tree.devices[len(placed) :], tree.links
+    facts = slot_facts(placed, nics, bus)
+    slots = {**facts.get("pcie", {}), **gpu_facts.facts.get("pcie", {})}
     unplaced = [leaf.device.id for leaf in leaves if not leaf.places]
     missing = [leaf.device.id for leaf in leaves if not leaf.path]
     warnings = [*gpu_facts.warnings, *gpu_facts.fabric.warnings]
@@ -74,48 +88,8 @@ def gpu_host(gpu_facts: GpuFacts, bus: PciBus, sysfs: Path, host: str) -> Topolo
         links=(*gpu_facts.fabric.links, *links),
         pairs=pairs,
         warnings=tuple(warnings),
-        facts=_merged(slot_facts(placed, nics, bus), gpu_facts.facts),
+        facts={**facts, **gpu_facts.facts, **({"pcie": slots} if slots else {})},
     )
-
-
-class _Places:
-    """The NUMA nodes of a host that have devices."""
-
-    def __init__(self, sysfs: Path, host: str) -> None:
-        self.nodes = sorted(set(nodes_of_cpus(sysfs).values()))
-        self.host = host
-        self.numas: list[Device] = []
-
-    def leaf(self, device: Device, bus: PciBus, gb_per_s: float | None = None) -> Leaf:
-        """Return the device in the tree; without a node of its own it is on the only one."""
-        numa = device.numa
-        if numa is None and len(self.nodes) == 1:
-            numa = self.nodes[0]
-        places = frozenset({self._index(numa)}) if isinstance(numa, int) else frozenset[int]()
-        rate = bus.gb_per_s(device.bus_id) if gb_per_s is None else gb_per_s
-        return Leaf(device._replace(numa=numa), bus.path(device.bus_id), rate, places)
-
-    def _index(self, numa: int) -> int:
-        numbers = [known.numa for known in self.numas]
-        if numa not in numbers:
-            self.numas.append(Device(f"numa{numa}", "numa", self.host, numa=numa))
-            return len(numbers)
-        return numbers.index(numa)
-
-
-def _nic_device(nic: Nic, host: str) -> Device:
-    return Device(nic.name, "nic", host, nic.name, nic.numa, bus_id=nic.bus_id)
-
-
-def _coded(pair: tuple[str, str], code: str) -> Pair:
-    latency_us = PATH_LATENCY_US.get(code)
-    return Pair(*pair, code, None, latency_us, None, None if latency_us is None else "assumed")
-
-
-def _merged(own: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of sysfs and of the source, with the slots of both."""
-    slots = {**own.get("pcie", {}), **source.get("pcie", {})}
-    return {**own, **source, **({"pcie": slots} if slots else {})}
 
 
 def slot_facts(devices: Sequence[Device], nics: Sequence[Nic], bus: PciBus) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from topocomm.errors import TopologyError
+from topocomm.topology.discovery.amdsmi_library import find_amdsmi, read_amdsmi
 from topocomm.topology.discovery.gpu_host import GpuFacts, gpu_host, pci_gpus
 from topocomm.topology.discovery.gpu_tools import AMD_TOOLS, amd_tool, nvidia_tool
+from topocomm.topology.discovery.nvml import find_nvml, read_nvml
 from topocomm.topology.discovery.pci_sysfs import PciBus
 from topocomm.topology.discovery.sysfs import cpu_host, entries, sysfs_cores, text_in
 from topocomm.topology.inference.cpu_lists import core_facts
@@ -43,7 +45,10 @@ def discover(
     """
     host = os.uname().nodename if hasattr(os, "uname") else "localhost"
     bus = PciBus(sysfs)
-    cpus = _usable_cpus() if usable is None else usable
+    if usable is None:  # by the cgroup and affinity of this process
+        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    packages = sysfs_cores(sysfs, usable)
+    cores = core_facts(packages) if packages else {}
     failures: list[str] = []
     for read in _sources(bus, sysfs, proc, dev, host):
         try:
@@ -53,54 +58,35 @@ def discover(
             continue
         if topology is not None:
             own = tuple(d if d.host == NETWORK.host else d._replace(host=host) for d in topology.devices)
-            facts = {**topology.facts, **_core_facts(sysfs, cpus)}
-            return replace(topology, name=host, devices=own, warnings=(*failures, *topology.warnings), facts=facts)
-    cores = cpu_host(sysfs, host=host, usable=cpus)
-    return replace(cores, warnings=(_no_gpu(failures, bus, proc), *cores.warnings), facts=_core_facts(sysfs, cpus))
-
-
-def _core_facts(sysfs: Path, usable: Collection[int]) -> dict[str, Any]:
-    packages = sysfs_cores(sysfs, usable)
-    return core_facts(packages) if packages else {}
+            warnings = (*failures, *topology.warnings)
+            return replace(topology, name=host, devices=own, warnings=warnings, facts={**topology.facts, **cores})
+    topology = cpu_host(sysfs, host=host, usable=usable)
+    return replace(topology, warnings=(_no_gpu(failures, bus, proc), *topology.warnings), facts=cores)
 
 
 def _sources(bus: PciBus, sysfs: Path, proc: Path, dev: Path, host: str) -> Iterator[Callable[[], Topology | None]]:
-    yield partial(_nvml, bus, sysfs, host)
+    yield partial(_library, find_nvml, read_nvml, bus, sysfs, host)
     if tool := shutil.which("nvidia-smi"):
         yield partial(nvidia_tool, tool, bus, sysfs)
-    yield partial(_amdsmi, bus, sysfs, host)
+    if any(gpu.gpu_vendor == "AMD" for gpu in bus.gpus()):  # the module is slow, and complains without a driver
+        yield partial(_library, find_amdsmi, read_amdsmi, bus, sysfs, host)
     for name in AMD_TOOLS:
         if tool := shutil.which(name):
             yield partial(amd_tool, name, tool, bus, sysfs)
-    usable = usable_gpus(bus, proc, dev, sysfs)
-    if usable:
-        yield partial(_pci, bus, sysfs, host, usable)
+    if usable := usable_gpus(bus, proc, dev, sysfs):
+        text = (
+            "GPUs read from sysfs alone, because no library and no tool of the driver shows them: their models and the "
+            "links between them (NVLink, xGMI) are not known"
+        )
+        yield lambda: gpu_host(GpuFacts("sysfs", pci_gpus(bus, usable, host), warnings=(text,)), bus, sysfs, host)
 
 
-def _nvml(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
-    from topocomm.topology.discovery.nvml import find_nvml, read_nvml
-
-    module = find_nvml()
-    gpu_facts = read_nvml(module, bus, host) if module else None
+def _library(
+    find: Callable[[], Any], read: Callable[[Any, PciBus, str], GpuFacts | None], bus: PciBus, sysfs: Path, host: str
+) -> Topology | None:
+    module = find()
+    gpu_facts = read(module, bus, host) if module else None
     return gpu_host(gpu_facts, bus, sysfs, host) if gpu_facts else None
-
-
-def _amdsmi(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
-    if not any(gpu.gpu_vendor == "AMD" for gpu in bus.gpus()):
-        return None  # the module is slow, and prints complaints without a driver
-    from topocomm.topology.discovery.amdsmi_library import find_amdsmi, read_amdsmi
-
-    module = find_amdsmi()
-    gpu_facts = read_amdsmi(module, bus, host) if module else None
-    return gpu_host(gpu_facts, bus, sysfs, host) if gpu_facts else None
-
-
-def _pci(bus: PciBus, sysfs: Path, host: str, usable: Collection[str]) -> Topology:
-    text = (
-        "GPUs read from sysfs alone, because no library and no tool of the driver shows them: their models and the "
-        "links between them (NVLink, xGMI) are not known"
-    )
-    return gpu_host(GpuFacts("sysfs", pci_gpus(bus, usable, host), warnings=(text,)), bus, sysfs, host)
 
 
 def usable_gpus(bus: PciBus, proc: Path, dev: Path, sysfs: Path) -> list[str]:
@@ -121,13 +107,6 @@ def usable_gpus(bus: PciBus, proc: Path, dev: Path, sysfs: Path) -> list[str]:
         if any(file.exists() for file in files):
             usable.append(gpu.bus_id)
     return usable
-
-
-def _usable_cpus() -> set[int]:
-    """CPUs by the cgroup and affinity of this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
 
 
 def _no_gpu(failures: list[str], bus: PciBus, proc: Path) -> str:

@@ -93,14 +93,15 @@ class _Reader:
     def __init__(self, nvml: Any, bus: PciBus, host: str, count: int) -> None:
         self.nvml, self.bus, self.host = nvml, bus, host
         self.handles = {f"GPU{i}": nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)}
-        self.bus_ids = {name: self._bus_id(handle) for name, handle in self.handles.items()}
+        infos = {name: self._ask("nvmlDeviceGetPciInfo", handle) for name, handle in self.handles.items()}
+        self.bus_ids = {name: info and short_bus_id(_text(info.busId) or "") for name, info in infos.items()}
         self.warnings: list[str] = []
 
     def read(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
         uuids = {name: _text(self._ask("nvmlDeviceGetUUID", handle)) for name, handle in self.handles.items()}
         ends = {name: self._link_ends(name) for name in self.handles}
-        fabric = self._fabric(gpus, ends)
+        fabric = self._fabric(ends)
         facts: dict[str, Any] = {
             "pcie": self._slots(),
             "gpu_dev": {name: index for index, name in enumerate(self.handles)},
@@ -108,11 +109,16 @@ class _Reader:
             "active_links_per_gpu": {name: len(links) for name, links in ends.items() if links is not None},
             "remote": {name: dict(Counter(end for end, _ in links if end)) for name, links in ends.items() if links},
         }
-        if p2p := self._p2p():
+        statuses = self._ask_pairs("nvmlDeviceGetP2PStatus", _READ)  # whether GPUs may read each other's memory
+        if p2p := {f"{a}-{b}": _P2P.get(s, "U") for (a, b), s in statuses.items() if s is not None}:
             facts |= {"capability": "r", "p2p": p2p}
         facts = {key: value for key, value in facts.items() if value}
-        self._warn_of_partitions()
-        return GpuFacts(SOURCE, gpus, fabric, self._codes(), facts, tuple(self.warnings))
+        modes = {name: self._ask("nvmlDeviceGetMigMode", handle) for name, handle in self.handles.items()}
+        if cut := [name for name, mode in modes.items() if mode and mode[0] == 1]:
+            self.warnings.append(f"{', '.join(cut)}: cut into MIG instances; whole GPUs are shown")
+        levels = self._ask_pairs("nvmlDeviceGetTopologyCommonAncestor")
+        codes = {pair: _LEVELS[level] for pair, level in levels.items() if level in _LEVELS}
+        return GpuFacts(SOURCE, gpus, fabric, codes, facts, tuple(self.warnings))
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         """An answer of NVML; None where the driver or this version of the module has none."""
@@ -123,10 +129,6 @@ class _Reader:
             return function(*arguments)
         except self.nvml.NVMLError:
             return None
-
-    def _bus_id(self, handle: Any) -> str | None:
-        info = self._ask("nvmlDeviceGetPciInfo", handle)
-        return short_bus_id(_text(info.busId) or "") if info is not None else None
 
     def _gpu(self, name: str) -> Device:
         handle, bus_id = self.handles[name], self.bus_ids[name]
@@ -145,16 +147,6 @@ class _Reader:
             (a, b): self._ask(name, self.handles[a], self.handles[b], *arguments)
             for a, b in combinations(self.handles, 2)
         }
-
-    def _codes(self) -> dict[tuple[str, str], str]:
-        """PCIe codes of the GPU pairs."""
-        levels = self._ask_pairs("nvmlDeviceGetTopologyCommonAncestor")
-        return {pair: _LEVELS[level] for pair, level in levels.items() if level in _LEVELS}
-
-    def _p2p(self) -> dict[str, str]:
-        """Whether GPUs may read each other's memory."""
-        statuses = self._ask_pairs("nvmlDeviceGetP2PStatus", _READ)
-        return {f"{a}-{b}": _P2P.get(s, "U") for (a, b), s in statuses.items() if s is not None}
 
     def _slots(self) -> dict[str, dict[str, Any]]:
         """Current and greatest figures of the PCIe links by bus id: NVML's, else those of sysfs."""
@@ -188,45 +180,34 @@ class _Reader:
             ends.append((end, switch))
         return ends
 
-    def _fabric(self, gpus: Sequence[Device], ends: Mapping[str, Ends | None]) -> GpuFabric:
+    def _fabric(self, ends: Mapping[str, Ends | None]) -> GpuFabric:
         names = {bus_id: name for name, bus_id in self.bus_ids.items() if bus_id}
-        into: dict[str, int] = {}
-        counts: dict[tuple[str, str], int] = {}
-        hidden: list[str] = []
+        into: Counter[str] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
+        hidden: Counter[str] = Counter()
         for name, links in ends.items():
             for end, switch in links or ():
                 peer = names.get(short_bus_id(end or ""))
                 if switch:
-                    into[name] = into.get(name, 0) + 1
+                    into[name] += 1
                 elif peer is not None:  # a link to itself, as some virtual machines show, makes no pair
-                    counts[name, peer] = counts.get((name, peer), 0) + 1
+                    counts[name, peer] += 1
                 else:
-                    hidden.append(name)
+                    hidden[name] += 1
         if hidden:
-            words = ", ".join(f"{n} of {name}" for name, n in Counter(hidden).items())
+            words = ", ".join(f"{n} of {name}" for name, n in hidden.items())
             self.warnings.append(f"NVLinks to what is not shown here are left out: {words}")
-        kinds = {gpu.id: self._kind(gpu.id) for gpu in gpus}
-        return _nvlinks(self.host, kinds, into, self._agreed(counts))
-
-    def _agreed(self, counts: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-        """Links by pair in the order of the GPUs; the smaller number of the two ends."""
+        asked = "nvmlDeviceGetCudaComputeCapability"
+        capabilities = {name: tuple(self._ask(asked, handle) or ()) for name, handle in self.handles.items()}
+        kinds = {name: _KIND_BY_CAPABILITY.get(own, "nvlink") for name, own in capabilities.items()}
         agreed = {}
         for a, b in combinations(self.handles, 2):
-            of_a, of_b = counts.get((a, b), 0), counts.get((b, a), 0)
+            of_a, of_b = counts[a, b], counts[b, a]
             if of_a != of_b:
                 self.warnings.append(f"{a} has {of_a} active NVLinks to {b}, which has {of_b}: the less counts")
             if min(of_a, of_b):
                 agreed[a, b] = min(of_a, of_b)
-        return agreed
-
-    def _kind(self, name: str) -> str:
-        capability = self._ask("nvmlDeviceGetCudaComputeCapability", self.handles[name])
-        return _KIND_BY_CAPABILITY.get(tuple(capability or ()), "nvlink")
-
-    def _warn_of_partitions(self) -> None:
-        modes = {name: self._ask("nvmlDeviceGetMigMode", handle) for name, handle in self.handles.items()}
-        if cut := [name for name, mode in modes.items() if mode and mode[0] == 1]:
-            self.warnings.append(f"{', '.join(cut)}: cut into MIG instances; whole GPUs are shown")
+        return _nvlinks(self.host, kinds, into, agreed)
 
 
 def _nvlinks(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topocomm.topology.inference.cpu_lists import Core, cpu_ranges, cpus_of
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
@@ -48,7 +49,10 @@ def cpu_host(sysfs: Path, *, host: str, usable: Collection[int]) -> Topology:
             numas[nic.numa] = Device(f"numa{nic.numa}", "numa", host, numa=nic.numa)
     cores: list[Device] = []
     links: list[Link] = []
-    for threads in _cores(sysfs, cpus):
+    threads_of: dict[Core, list[int]] = {}
+    for cpu in cpus:
+        threads_of.setdefault(_siblings(sysfs, cpu, _CORE) | {cpu}, []).append(cpu)
+    for threads in threads_of.values():  # by core, in the order of their first CPU
         node = node_of.get(threads[0])
         cores.append(Device(f"cpu{len(cores)}", "cpu", host, numa=node, cpu_affinity=cpu_ranges(threads)))
         links += both_ways(cores[-1].id, numas[node].id, "shared-memory")
@@ -111,16 +115,6 @@ def _pcie_gb_per_s(pci: Path) -> float | None:
     return lane * width if lane and width and width > 0 else None
 
 
-def _cores(sysfs: Path, cpus: list[int]) -> list[list[int]]:
-    """Usable CPUs by physical core, in the order of their first CPU."""
-    cores: dict[frozenset[int], list[int]] = {}
-    for cpu in cpus:
-        folder = sysfs / f"devices/system/cpu/cpu{cpu}/topology"
-        siblings = numbers_in(folder / "core_cpus_list") or numbers_in(folder / "thread_siblings_list")
-        cores.setdefault(frozenset(siblings | {cpu}), []).append(cpu)
-    return list(cores.values())
-
-
 def nodes_of_cpus(sysfs: Path) -> dict[int, int]:
     """Return the NUMA node of each CPU; empty where the kernel has no NUMA."""
     nodes = {}
@@ -152,14 +146,8 @@ def text_in(path: Path) -> str:
 
 def entries(folder: Path) -> list[Path]:
     """Return the entries of a folder, `mlx5_2` before `mlx5_10`."""
-
-    def natural(path: Path) -> list[tuple[bool, int, str]]:
-        return [
-            (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.findall(r"\d+|\D+", path.name)
-        ]
-
     try:
-        return sorted(folder.iterdir(), key=natural)
+        return sorted(folder.iterdir(), key=lambda entry: natural(entry.name))
     except OSError:
         return []
 
@@ -177,7 +165,13 @@ def sysfs_cores(sysfs: Path, usable: Collection[int]) -> list[list[Core]]:
     if not all(cores.values()):
         return []
     objects = _hwloc_objects(sysfs, online)
-    in_order = sorted(set(cores.values()), key=lambda core: _place(core, objects[min(core)]))
+
+    def place(core: Core) -> tuple[int, ...]:
+        """The path down hwloc's tree: the lowest CPU of each object around the core, the largest first, and its own."""
+        around = sorted((cpus for cpus in objects[min(core)] if cpus > core), key=len, reverse=True)
+        return (*map(min, around), min(core))
+
+    in_order = sorted(set(cores.values()), key=place)
     owned = [(_siblings(sysfs, min(core), _PACKAGE) & online, core) for core in in_order]
     packages = [(package, [core for _, core in own]) for package, own in groupby(owned, key=lambda both: both[0])]
     is_whole = all(package == frozenset().union(*own) for package, own in packages)
@@ -205,8 +199,3 @@ def _hwloc_objects(sysfs: Path, online: Collection[int]) -> dict[int, set[Core]]
         sets = [cpus_of(text_in(path)) for path in lists] + [node for node in nodes if cpu in node]
         objects[cpu] = {frozenset(cpus & set(online)) for cpus in sets if cpu in cpus}
     return objects
-
-
-def _place(core: Core, objects: Collection[Core]) -> tuple[int, ...]:
-    """The path down hwloc's tree: the lowest CPU of each object around the core, the largest first, and its own."""
-    return (*(min(cpus) for cpus in sorted(objects, key=len, reverse=True) if cpus > core), min(core))

@@ -51,6 +51,13 @@ def bus_key(bus_id: str | None) -> tuple[int, ...]:
     return tuple(int(part or "0", 16) for part in match.groups()) if match else (1 << 32,)
 
 
+def natural(name: str) -> list[tuple[bool, int, str, str]]:
+    """Return a key that sorts `mlx5_2` before `mlx5_10`."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    values = [part.lstrip("0") if part[0] in "0123456789" else None for part in parts]
+    return [(v is not None, len(v or ""), v or "", part) for v, part in zip(values, parts, strict=True)]
+
+
 def with_domain(bus_id: str) -> str:
     """Return the address with its domain, which tools leave out where it is zero."""
     match = _BUS_ID.fullmatch(bus_id)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from topocomm.topology.inference.pci_tree import bus_key
+from topocomm.topology.inference.pci_tree import bus_key, natural
 from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject
 
 NVIDIA, AMD = 0x10DE, 0x1002
@@ -114,18 +113,13 @@ def _off_pci(root: HwlocObject) -> list[_Candidate]:
     """Return GPUs that the source shows without a PCI device; drivers' equal numbers are one GPU."""
     lost: dict[tuple[int, ...], list[HwlocObject]] = {}
     for device in root.walk():
-        if device.type == "OSDev" and family(device.name) in _NUMBERED_BY and not _is_on_pci(device):
+        above = device.parent
+        while above is not None and above.type in ("OSDev", "Misc"):
+            above = above.parent
+        is_on_pci = above is not None and above.type == "PCIDev"
+        if device.type == "OSDev" and family(device.name) in _NUMBERED_BY and not is_on_pci:
             lost.setdefault(number(device.name)[:1], []).append(device)
     return [_Candidate(devices[0], 0, tuple(devices)) for devices in lost.values()]
-
-
-def _is_on_pci(device: HwlocObject) -> bool:
-    above = device.parent
-    while above is not None and above.type in ("OSDev", "PCIDev", "Misc"):
-        if above.type == "PCIDev":
-            return True
-        above = above.parent
-    return False
 
 
 def _tier(candidate: _Candidate) -> int:
@@ -163,23 +157,12 @@ def find_nics(root: HwlocObject) -> tuple[list[Nic], list[str]]:
     kept = fabrics or fast or ports
     used = {id(port[0]) for port in kept}
     left = [name for port in ports if id(port[0]) not in used for name in (port[2] or (port[0].bus_id or "",))]
-    kept = sorted(kept, key=lambda port: bus_key(port[0].bus_id))
-    return _named(kept), sorted(left, key=natural)
-
-
-def _named(ports: Sequence[tuple[HwlocObject, tuple[str, ...], tuple[str, ...]]]) -> list[Nic]:
-    """Name each port by its InfiniBand name, else its interface's, else its bus id, else a number."""
     nics: list[Nic] = []
-    used: set[str] = set()
-    for holder, fabric, nets in ports:
+    ids: set[str] = set()
+    for holder, fabric, nets in sorted(kept, key=lambda port: bus_key(port[0].bus_id)):
+        # An InfiniBand name, else an interface's, else the bus id, else a number.
         names = [*fabric, *nets, holder.bus_id or "", f"nic{len(nics)}"]
-        chosen = next((n for n in names if n and n not in used and not _TAKEN.fullmatch(n)), f"nic#{len(nics)}")
-        used.add(chosen)
+        chosen = next((n for n in names if n and n not in ids and not _TAKEN.fullmatch(n)), f"nic#{len(nics)}")
+        ids.add(chosen)
         nics.append(Nic(chosen, holder, fabric, nets))
-    return nics
-
-
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts `mlx5_2` before `mlx5_10`."""
-    parts = re.findall(r"[0-9]{1,9}|[^0-9]+", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    return nics, sorted(left, key=natural)

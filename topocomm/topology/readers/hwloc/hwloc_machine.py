@@ -15,13 +15,13 @@ from topocomm.errors import TopologyError
 from topocomm.topology.inference.cpu_lists import core_facts, cpus_of, mask_ranges
 from topocomm.topology.inference.gpu_vendor import VENDOR
 from topocomm.topology.inference.host_tree import group_words
-from topocomm.topology.inference.pci_tree import Bridge, Leaf, check_size, pci_graph, pci_pairs
+from topocomm.topology.inference.pci_tree import Bridge, Leaf, check_size, natural, pci_graph, pci_pairs
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
-from topocomm.topology.readers.hwloc.hwloc_devices import AMD, family, find_gpus, find_nics, natural, number
+from topocomm.topology.readers.hwloc.hwloc_devices import AMD, family, find_gpus, find_nics, number
 from topocomm.topology.readers.hwloc.hwloc_links import Matrix, read_matrices
-from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject, Place, bridges_above, find_places, home
+from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject, bridges_above, find_places, home
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS
 
 MAX_CORES = 4096
@@ -49,7 +49,13 @@ class Machine:
         if len(set(numbers)) < len(numbers):
             line = max(place.node.line for place in self.places if numbers.count(place.numa or 0) > 1)
             raise TopologyError(f"{name}:{line}: a NUMA node of this number is there twice; give one machine's output")
-        self.numas = _numa_devices(self.places, numbered)
+        self.numas = []
+        for i, place in enumerate(self.places):
+            ident, label = f"numa{place.numa}", None
+            if place.numa is None:
+                ident, label = f"numa-{i}" if len(self.places) > 1 else "numa", "NUMA node without a number"
+            cpus = mask_ranges(place.cpuset) if numbered else None
+            self.numas.append(Device(ident, "numa", name=label, numa=place.numa, cpu_affinity=cpus))
         self.gpus = find_gpus(root)
         self.nics, self.management = find_nics(root)
         check_size(name, len(self.gpus), len(self.nics))
@@ -130,7 +136,12 @@ class Machine:
         return tuple(forwarding), cores, tuple(links)
 
     def _facts(self, nics: Sequence[Leaf]) -> dict[str, Any]:
-        facts: dict[str, Any] = self._core_facts()
+        facts: dict[str, Any] = {}
+        packages = [
+            [o.cpuset for o in top.walk() if o.type == "Core"] for top in self.root.walk() if top.type == "Package"
+        ]  # in hwloc's logical order
+        if self.numbered and packages and all(packages) and sum(map(len, packages)) == len(self.cores):
+            facts = core_facts([[cpus_of(mask_ranges(core)) for core in own] for own in packages])
         if self.places[0].numa is not None:
             facts["numa_nodes"] = len(self.places)
         names_by_gpu = [[d.name or "" for d in gpu.os_devices] for gpu in self.gpus]
@@ -152,16 +163,6 @@ class Machine:
             facts["numa_latency"] = [list(latency.values[i * size : (i + 1) * size]) for i in range(size)]
         return facts
 
-    def _core_facts(self) -> dict[str, Any]:
-        """Return the cores by package in hwloc's logical order, where the source has each core in one."""
-        packages = [
-            [o.cpuset for o in top.walk() if o.type == "Core"] for top in self.root.walk() if top.type == "Package"
-        ]
-        count = sum(map(len, packages))
-        if not self.numbered or not packages or not all(map(len, packages)) or count != len(self.cores):
-            return {}
-        return core_facts([[cpus_of(mask_ranges(core)) for core in own] for own in packages])
-
     def _hardware(self) -> dict[str, Any]:
         """Return `cpus`, `bridge_ids`, `gpu_dev` (the driver's numbers) and the GPUs' vendor, each where it is said."""
         objects = list(self.root.walk())
@@ -181,17 +182,6 @@ class Machine:
         if any(gpu.holder.vendor == AMD or any(family(d.name) == "rsmi" for d in gpu.os_devices) for gpu in self.gpus):
             facts[VENDOR] = "AMD"
         return {key: value for key, value in facts.items() if value}
-
-
-def _numa_devices(places: Sequence[Place], numbered: bool) -> list[Device]:
-    devices = []
-    for i, place in enumerate(places):
-        ident, name = f"numa{place.numa}", None
-        if place.numa is None:
-            ident, name = f"numa-{i}" if len(places) > 1 else "numa", "NUMA node without a number"
-        cpus = mask_ranges(place.cpuset) if numbered else None
-        devices.append(Device(ident, "numa", name=name, numa=place.numa, cpu_affinity=cpus))
-    return devices
 
 
 def _cpu(infos: dict[str, str]) -> dict[str, str]:
