@@ -29,9 +29,8 @@ _KEYS = {
     "DMA": "dma",
     "BI-DIRECTIONAL": "bidirectional",
 }
-_TITLE = re.compile(rf"[ \t]*({'|'.join(_KEYS)}) TABLE\s*:?\s*")
 _MARK = re.compile(rf"\b(?:{'|'.join(_KEYS)}) TABLE\b")
-_ANY_TITLE = re.compile(r"\s*([A-Z][A-Z -]{1,40}) TABLE\s*:\s*")
+_TITLE = re.compile(r"\s*([A-Z][A-Z -]{1,40}) TABLE\s*(:?)\s*")
 _LEGEND = re.compile(r"\s*Legend\b", re.IGNORECASE)
 _REMEDY = "give the whole output of `amd-smi topology`"
 
@@ -58,10 +57,8 @@ def read(text: str, name: str) -> Topology:
 
 
 def _title(line: str) -> tuple[str, str] | None:
-    title = _TITLE.fullmatch(line)
-    if title is not None:
-        return _KEYS[title.group(1)], title.group(1)
-    other = _ANY_TITLE.fullmatch(line)
-    if other is not None:
-        return f"other {other.group(1)}", other.group(1)
+    if title := _TITLE.fullmatch(line):
+        words, colon = title.groups()
+        if words in _KEYS or colon:
+            return _KEYS.get(words, f"other {words}"), words
     return ("legend", "Legend") if _LEGEND.match(line) else None

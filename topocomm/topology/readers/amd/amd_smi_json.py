@@ -31,9 +31,7 @@ _LINK_KEYS = {
 _OLD_NAMES = {"link_status": "link_accessibility", "num_hops": "hops", "bandwidth": "numa_bandwidth"}
 _MAP_KEYS = {_OLD_NAMES.get(key, key): fact for key, fact in _LINK_KEYS.items()}
 _GPU_KEY = re.compile(r"gpu_([0-9]{1,4})")
-_MARK = re.compile(
-    r'"(?:links|link_accessibility|link_type|weight|hops|numa_bandwidth|coherent|atomics|dma|bi_dir)"\s{0,9}:'
-)
+_MARK = re.compile(rf'"(?:links|{"|".join(_MAP_KEYS)})"\s{{0,9}}:')
 _REMEDY = "give the whole output of `amd-smi topology --json`"
 _START = re.compile(r"^[ \t]*([\[{])", re.MULTILINE)
 _STOP = re.compile(r"([\]}])[ \t\r]*$", re.MULTILINE)

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import HostTree, PairKey, group_words, host_tree
 from topocomm.topology.inference.nvlink import GpuFabric
+from topocomm.topology.inference.pci_tree import coded_pair
 from topocomm.topology.inference.xgmi import joined_by_tables, xgmi_links
-from topocomm.topology.links import PATH_LATENCY_US
-from topocomm.topology.model import Device, Pair, Topology
+from topocomm.topology.model import Device, Topology
 from topocomm.topology.readers.plain.paste import LineReader
 
 MAX_GPUS = 128
@@ -241,8 +241,7 @@ def host_of_pairs(
     listed = []
     for pair in combinations([gpu.id for gpu in gpus], 2):
         if pair in codes:
-            latency_us = PATH_LATENCY_US.get(levels.get(pair, ""))
-            plain = Pair(*pair, codes[pair], None, latency_us, None, None if latency_us is None else "assumed")
+            plain = coded_pair(pair, levels.get(pair))._replace(code=codes[pair])
             listed.append(fabric.pairs.get(pair, plain))
     return Topology(
         name=PurePath(base).stem,

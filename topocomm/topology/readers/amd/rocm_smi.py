@@ -48,7 +48,6 @@ _MARK_WORDS = ("between two gpus", "between drm devices", "(topology) numa", "ba
 _JSON_KEY = re.compile(
     r"\(Topology\) (Weight|Hops|Link type|Link accessibility) between DRM devices ([0-9]+) and ([0-9]+)"
 )
-_JSON_TABLES = {"Weight": "weight", "Hops": "hops", "Link type": "link_type", "Link accessibility": "access"}
 _OTHER_LINKS = "Non-xGMI links detected"
 """Below the bandwidth table: some of its cells are of PCIe pairs."""
 _CARD = re.compile(r"card([0-9]{1,4})")
@@ -161,7 +160,8 @@ def _read_json(text: str, name: str) -> Topology:
                 if not isinstance(value, str) or len(match[2] + match[3]) > 8:
                     fail(place, f"expected a text, got {json.dumps(value)[:40]}")
                 value = NOT_AVAILABLE if value == "None" else value
-                cells.setdefault(_JSON_TABLES[match[1]], {})[int(match[2]), int(match[3])] = value
+                table = cells.setdefault(_KEYS[f"{match[1].lower()} between two gpus"], {})
+                table[int(match[2]), int(match[3])] = value
             elif card and key.startswith("(Topology) Numa "):
                 if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,9}", value):
                     fail(place, f"expected a NUMA number, got {json.dumps(value)[:40]}")

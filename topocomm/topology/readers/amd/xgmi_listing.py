@@ -36,7 +36,6 @@ _RATES = re.compile(rf"\s*({_NUMBER}|N/A)(?:\s*Gb/s)?\s*({_NUMBER}|N/A)(?:\s*Gb/
 _TRAFFIC = re.compile(r"\s*(Read|Write)(.*)")
 _AMOUNT = re.compile(rf"\s*((?:{_NUMBER}|N/A)\s*[KMGTPE]?B|N/A)")
 _PORT = re.compile(r"[UDX]|N/A")
-_REMEDY = "give the whole output of `amd-smi xgmi`"
 
 _KEYS = ("xgmi_metric", "source_status", "link_status")
 _MARK = re.compile(r'"(?:link_metrics|xgmi_metric)"\s{0,9}:')
@@ -84,6 +83,8 @@ def is_text(text: str) -> bool:
 class TextParser(LineReader):
     """Parses the tables in a text."""
 
+    remedy = "give the whole output of `amd-smi xgmi`"
+
     def __init__(self, text: str, file: str) -> None:
         super().__init__(plain_lines(text), file)
         self.listing = Listing((), {}, {}, {}, {}, {}, self.warnings)
@@ -122,11 +123,11 @@ class TextParser(LineReader):
             self.axes += [self.axis] if self.axis else []
             for label in self.axis:
                 if not (_GPU.fullmatch(label) or BUS_ID.fullmatch(label)):
-                    self.fail(index, f"column {label[:20]!r} is neither a GPU nor a bus id; {_REMEDY}")
+                    self.refuse(index, f"column {label[:20]!r} is neither a GPU nor a bus id")
         elif row is not None:
             gpu, rows_bus_id, rest = row.groups()
             if gpu in rows:
-                self.fail(index, f"{gpu} is there twice; {_REMEDY}")
+                self.refuse(index, f"{gpu} is there twice")
             if len(rows) == MAX_GPUS:
                 self.fail(index, f"more than {MAX_GPUS} GPUs; a host has fewer")
             rows[gpu] = rows_bus_id
@@ -143,7 +144,7 @@ class TextParser(LineReader):
         rates = _RATES.fullmatch(rest)
         if rates is None:
             expected = "bit_rate, max_bandwidth and link_type (`32 Gb/s 512 Gb/s XGMI`)"
-            self.fail(index, f"{gpu}: {rest.strip()[:60]!r} where {expected} was expected; {_REMEDY}")
+            self.refuse(index, f"{gpu}: {rest.strip()[:60]!r} where {expected} was expected")
         bit_rate, most, link_type = rates.groups()
         known = [None if text == "N/A" else _figure(float(text)) for text in (bit_rate, most)]
         if None in known and "N/A" not in (bit_rate, most):
@@ -152,11 +153,11 @@ class TextParser(LineReader):
 
     def _states(self, index: int, gpu: str, cells: list[str]) -> None:
         if wrong := [c for c in cells if not (_PORT if self.section == "ports" else _STATE).fullmatch(c)]:
-            self.fail(index, f"{gpu}: unknown state {wrong[0][:20]!r}; expected U, D, X, N/A; {_REMEDY}")
+            self.refuse(index, f"{gpu}: unknown state {wrong[0][:20]!r}; expected U, D, X, N/A")
         if self.section == "ports":
             self.listing.ports[gpu] = cells
         elif len(cells) != len(self.axis):
-            self.fail(index, f"row {gpu} has {len(cells)} cells, the header {len(self.axis)} columns; {_REMEDY}")
+            self.refuse(index, f"row {gpu} has {len(cells)} cells, the header {len(self.axis)} columns")
         else:
             self.listing.add_states(gpu, self.axis, cells)
 
@@ -164,7 +165,7 @@ class TextParser(LineReader):
         """Take a Read or Write row of the GPU above it."""
         metrics = self.listing.metrics
         if not metrics:
-            self.fail(index, f"a {word} row without a GPU above; {_REMEDY}")
+            self.refuse(index, f"a {word} row without a GPU above")
         gpu = next(reversed(metrics))
         cells: list[str] = []
         at = 0
@@ -172,12 +173,11 @@ class TextParser(LineReader):
             cells.append(" ".join(cell.group(1).split()))
             at = cell.end()
         if rest[at:].strip():
-            self.fail(index, f"{gpu}: {word}: {rest[at:].strip()[:20]!r} is no amount such as `2 KB`; {_REMEDY}")
+            self.refuse(index, f"{gpu}: {word}: {rest[at:].strip()[:20]!r} is no amount such as `2 KB`")
         if len(cells) != len(self.axis):
-            words = f"{word} has {len(cells)} cells, the header {len(self.axis)} columns"
-            self.fail(index, f"{gpu}: {words}; {_REMEDY}")
+            self.refuse(index, f"{gpu}: {word} has {len(cells)} cells, the header {len(self.axis)} columns")
         if gpu in self.writes or (word == "Read" and metrics[gpu].read):
-            self.fail(index, f"{gpu}: another {word} row, or one below its Write row; {_REMEDY}")
+            self.refuse(index, f"{gpu}: another {word} row, or one below its Write row")
         if word == "Write":
             self.writes.append(gpu)
         else:
@@ -188,18 +188,17 @@ class TextParser(LineReader):
         end = len(self.lines) - 1
         tables = [rows for rows in self.rows.values() if rows]
         if not tables:
-            self.fail(0, f"no row of a GPU; {_REMEDY}")
+            self.refuse(0, "no row of a GPU")
         bus_ids = tables[0]
         if other := next((rows for rows in tables if rows != bus_ids), None):
-            self.fail(end, f"the tables name different GPUs ({group_words(list(other))}); {_REMEDY}")
+            self.refuse(end, f"the tables name different GPUs ({group_words(list(other))})")
         whole = [gpu for gpu, row in self.listing.metrics.items() if row.read]
         if whole and (len(whole) < len(bus_ids) or len(self.writes) < len(whole)):
-            words = f"{list(bus_ids)[-1]} or another GPU has no Read and Write row"
-            self.fail(end, f"{words}: the text is cut; {_REMEDY}")
+            self.refuse(end, f"{list(bus_ids)[-1]} or another GPU has no Read and Write row: the text is cut")
         for axis in self.axes:
             if axis not in (list(bus_ids), list(bus_ids.values())):
                 words = f"{len(bus_ids)} GPUs have rows, {len(axis)} columns"
-                self.fail(end, f"{words}: a row is missing or misplaced; {_REMEDY}")
+                self.refuse(end, f"{words}: a row is missing or misplaced")
         return self.listing._replace(gpus=tuple(bus_ids), bus_ids=dict(bus_ids))
 
 
@@ -262,25 +261,22 @@ def _json_metrics(metrics: dict[str, Any], gpus: tuple[str, ...], place: str) ->
     link_type = metrics.get("link_type")
     if link_type not in _LINK_TYPES:
         fail(f"{place}.link_type", f"expected one of {', '.join(_LINK_TYPES)}")
-    links = objects(metrics.get("links"), f"{place}.links")
-    reads = {f"GPU{gpu_number(link, f'{place}.links[{i}]')}": _amount(link.get("read")) for i, link in enumerate(links)}
+    reads = {}
+    for i, link in enumerate(objects(metrics.get("links"), f"{place}.links")):
+        amount = link.get("read")  # as the table prints it; only whether it has a number counts
+        words = f"{amount.get('value')} {amount.get('unit')}" if isinstance(amount, dict) else "counted"
+        end = f"GPU{gpu_number(link, f'{place}.links[{i}]')}"
+        reads[end] = NOT_AVAILABLE if amount in (None, NOT_AVAILABLE) else words
     if set(reads) != set(gpus):
         fail(f"{place}.links", "not one link for each GPU of the list; give the whole output")
-    rates = [_json_figure(metrics.get(key), f"{place}.{key}") for key in ("bit_rate", "max_bandwidth")]
+    rates: list[float | None] = []
+    for key in ("bit_rate", "max_bandwidth"):
+        figure = metrics.get(key)
+        number = figure.get("value") if isinstance(figure, dict) else figure
+        if number in (None, NOT_AVAILABLE):
+            rates.append(None)
+        elif isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 2**64:
+            fail(f"{place}.{key}", "expected a number of Gb/s, alone or as an object with 'value' and 'unit'")
+        else:
+            rates.append(_figure(number))
     return Metrics(rates[0], rates[1], link_type, tuple(reads[gpu] for gpu in gpus))
-
-
-def _json_figure(value: Any, place: str) -> float | None:
-    number = value.get("value") if isinstance(value, dict) else value
-    if number in (None, NOT_AVAILABLE):
-        return None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 2**64:
-        fail(place, "expected a number of Gb/s, alone or as an object with 'value' and 'unit'")
-    return _figure(number)
-
-
-def _amount(value: Any) -> str:
-    """Return a cell as the table prints it; only whether it has a number counts."""
-    if isinstance(value, dict):
-        return f"{value.get('value')} {value.get('unit')}"
-    return NOT_AVAILABLE if value in (None, NOT_AVAILABLE) else "counted"

@@ -65,9 +65,8 @@ class _NVLink:
         self.matrix, self.fabric, self.near_cpu = matrix, to, near_cpu
         self.models = " ".join(gpu.model or "" for gpu in gpus)
         self.order = {gpu.id: i for i, gpu in enumerate(gpus)}
-        ends = [by_object.get(id(o)) if o is not None else None for o in matrix.objects]
-        self.gpus = {i: end for i, end in enumerate(ends) if end is not None}
-        self.others = [i for i, o in enumerate(matrix.objects) if o is not None and i not in self.gpus]
+        self.gpus = {i: by_object[id(o)] for i, o in enumerate(matrix.objects) if id(o) in by_object}
+        self.others = {i: o for i, o in enumerate(matrix.objects) if o is not None and i not in self.gpus}
         self.total = dict.fromkeys(self.order, 0)
 
     def read(self) -> None:
@@ -83,16 +82,11 @@ class _NVLink:
         self.fabric.facts["nvlink_bw_mb_per_s"] = sorted(rates) if len(rates) > 1 else min(rates)
         self._direct()
         self._cpus()
-        self._switched([i for i in self.others if self._object(i).type == "PCIDev"])
+        self._switched([i for i, other in self.others.items() if other.type == "PCIDev"])
         self.fabric.facts["nvlink_total_per_gpu"] = self.total
         if over := [gpu for gpu, count in self.total.items() if count > MAX_LINKS_PER_GPU]:
             words = f"{over[0]} {self.total[over[0]]} links; no GPU has so many"
             self.fabric.warnings.append(f"NVLinkBandwidth gives {words}")
-
-    def _object(self, index: int) -> HwlocObject:
-        item = self.matrix.objects[index]
-        assert item is not None
-        return item
 
     def _lanes(self, i: int, j: int) -> int:
         return self.matrix.value(i, j) // (self.unit or 1)
@@ -113,8 +107,8 @@ class _NVLink:
         """Add NVLinks between GPU and CPU, on POWER8 and POWER9."""
         codes = {}
         for i, gpu in self.gpus.items():
-            for j in self.others:
-                cpu, lanes = self._object(j), self._lanes(i, j)
+            for j, cpu in self.others.items():
+                lanes = self._lanes(i, j)
                 if not lanes or cpu.type == "PCIDev":
                     continue
                 codes[f"{gpu}-{cpu.type}{'' if cpu.os_index is None else cpu.os_index}"] = f"NV{lanes}"
@@ -138,12 +132,21 @@ class _NVLink:
         boards = []
         for island in islands:
             through = [s for s in switches if any(s in reach[gpu] for gpu in island)]
-            boards.append([self._object(s).bus_id for s in through])
+            boards.append([self.others[s].bus_id for s in through])
             self._island(island, reach)
         if boards:
             folded = {f"board{i}": board for i, board in enumerate(boards)}
             self.fabric.facts["nvswitches"] = folded if len(boards) > 1 else boards[0]
-        self._trunks(islands, reach)
+        for left, right in combinations(islands, 2):
+            for ends in product(left, right):
+                a, b = sorted(ends, key=self.order.__getitem__)
+                lanes = min(sum(reach[a].values()), sum(reach[b].values()))
+                self.fabric.pairs[a, b] = Pair(a, b, f"NV{lanes}?")
+        if len(islands) > 1:  # by links from switch to switch, which hwloc does not ask for
+            self.fabric.warnings.append(
+                f"{len(islands)} groups of NVSwitches; what joins them is not in the source: pairs across are marked "
+                "`?` and have the way through the CPUs alone"
+            )
 
     def _island(self, island: Sequence[str], reach: Mapping[str, Mapping[int, int]]) -> None:
         most = max(sum(reach[gpu].values()) for gpu in island)
@@ -154,43 +157,35 @@ class _NVLink:
         for gpu in island:
             lanes = sum(reach[gpu].values())
             self.total[gpu] += lanes
-            figures = {"gb_per_s": lanes * unit, "latency_us": NVSWITCH_HOP_US}
-            self.fabric.links += both_ways(gpu, switch.id, "nvlink", lanes=lanes, **figures)
+            self.fabric.links += both_ways(
+                gpu, switch.id, "nvlink", lanes=lanes, gb_per_s=lanes * unit, latency_us=NVSWITCH_HOP_US
+            )
         for a, b in combinations(island, 2):
             lanes = sum(min(count, reach[b].get(s, 0)) for s, count in reach[a].items())
             if lanes:
                 latency_us = 2 * NVSWITCH_HOP_US
                 self.fabric.pairs[a, b] = Pair(a, b, f"NV{lanes}", lanes * unit, latency_us, "read", "assumed")
 
-    def _trunks(self, islands: Sequence[Sequence[str]], reach: Mapping[str, Mapping[int, int]]) -> None:
-        """Mark pairs across boards: links from switch to switch join them, which hwloc does not ask for."""
-        if len(islands) < 2:
-            return
-        for left, right in combinations(islands, 2):
-            for ends in product(left, right):
-                a, b = sorted(ends, key=self.order.__getitem__)
-                lanes = min(sum(reach[a].values()), sum(reach[b].values()))
-                self.fabric.pairs[a, b] = Pair(a, b, f"NV{lanes}?")
-        self.fabric.warnings.append(
-            f"{len(islands)} groups of NVSwitches; what joins them is not in the source: pairs across are marked `?` "
-            "and have the way through the CPUs alone"
-        )
-
 
 def _read_xgmi(gpus: Sequence[Gpu], matrices: Sequence[Matrix], by_object: Mapping[int, str], fabric: Fabric) -> None:
     order = {gpu.id: i for i, gpu in enumerate(gpus)}
-    joined: dict[tuple[str, str], int | None] = _peers(gpus)
+    by_name = {device.name: i for i, gpu in enumerate(gpus) for device in gpu.os_devices}
+    joined: set[tuple[str, str]] = set()
+    for i, gpu in enumerate(gpus):  # the info that old hwloc has instead of a matrix
+        peers = " ".join(device.infos.get("XGMIPeers", "") for device in gpu.os_devices).split()
+        for j in {by_name.get(peer, i) for peer in peers} - {i}:
+            joined.add((gpus[min(i, j)].id, gpus[max(i, j)].id))
     for matrix in matrices:
         if matrix.name not in ("XGMIBandwidth", "XGMIHops"):
             continue
         values: dict[tuple[str, str], int] = {}
-        ends = [(i, by_object[id(o)]) for i, o in enumerate(matrix.objects) if o is not None and id(o) in by_object]
+        ends = [(i, by_object[id(o)]) for i, o in enumerate(matrix.objects) if id(o) in by_object]
         for (i, a), (j, b) in combinations(ends, 2):
             if a != b and matrix.value(i, j):
                 a, b = sorted((a, b), key=order.__getitem__)
                 values[a, b] = matrix.value(i, j)
         if matrix.name == "XGMIBandwidth":
-            joined |= values
+            joined |= values.keys()
         if values:
             fact = "xgmi_bw_mb_per_s_reported" if matrix.name == "XGMIBandwidth" else "xgmi_hops_reported"
             by_pair = {f"{a}-{b}": value for (a, b), value in values.items()}
@@ -200,14 +195,3 @@ def _read_xgmi(gpus: Sequence[Gpu], matrices: Sequence[Matrix], by_object: Mappi
         fabric.pairs[a, b] = Pair(a, b, "XGMI", None, KINDS["xgmi-mi300"].latency_us, None, "assumed")
     if joined:
         fabric.warnings.append("xGMI: hwloc says which GPUs have it, not over how many links; GB/s is not known")
-
-
-def _peers(gpus: Sequence[Gpu]) -> dict[tuple[str, str], int | None]:
-    """Return pairs by the info `XGMIPeers`, which old hwloc has instead of a matrix."""
-    by_name = {device.name: i for i, gpu in enumerate(gpus) for device in gpu.os_devices}
-    pairs: dict[tuple[str, str], int | None] = {}
-    for i, gpu in enumerate(gpus):
-        for peer in (peer for device in gpu.os_devices for peer in device.infos.get("XGMIPeers", "").split()):
-            if (j := by_name.get(peer, i)) != i:
-                pairs[gpus[min(i, j)].id, gpus[max(i, j)].id] = None
-    return pairs

@@ -26,6 +26,7 @@ _PCI_TYPE = re.compile(r"([0-9a-fA-F]{4}) \[([0-9a-fA-F]{4}):[0-9a-fA-F]{4}\].*"
 _INDEX = re.compile(r"(?:([A-Za-z0-9]+):)?(\d{1,18})")
 _TEXTS = re.compile(r"<(?:indexes|u64values)\b[^<>]*?(?:/>|>([^<]*)<)")
 _NUMBER = re.compile(r"\d{1,18}")
+_SPEED = re.compile(r"\d{1,6}(?:[.,]\d{1,9})?")
 
 _TYPES = {"Socket": "Package", "System": "Machine"}
 _NETWORK_BIT, _FABRIC_BIT = 16, 32
@@ -67,8 +68,7 @@ class _Reader:
         if root.type != "Machine":
             self.fail(root.line, f"the first object is a {root.type}; expected a Machine")
         facts = {"hwloc_xml": version} if version else {}
-        infos = {i.attributes.get("name", ""): i.attributes.get("value", "") for i in self.top.all("info")}
-        root.infos = {**infos, **root.infos}
+        root.infos = {**_infos(self.top), **root.infos}
         return Machine(root, self.name, matrices=self._matrices()).topology(SOURCE, facts, ())
 
     def _object(self, element: Element, parent: HwlocObject | None, bridges: int = 0) -> HwlocObject:
@@ -77,17 +77,24 @@ class _Reader:
         bridges = bridges + 1 if kind.endswith("Bridge") else 0
         if bridges > MAX_BRIDGES:
             self.fail(element.line, f"more than {MAX_BRIDGES} bridges above one another; this is no machine")
+        os_index = self._matched(element, "os_index", _NUMBER, "a number")
+        cpuset = bit_mask(attributes["cpuset"]) if "cpuset" in attributes else 0
+        if cpuset is None:
+            text = attributes["cpuset"]
+            self.fail(element.line, f"cpuset {text!r:.60}; expected 32-bit words such as 0x00000303,0x03030000")
+        bus_id = self._matched(element, "pci_busid", _BUS_ID, "an address such as 0000:3b:00.0")
+        speed = self._matched(element, "pci_link_speed", _SPEED, "GB/s such as 15.753846")
         item = HwlocObject(
             kind,
             element.line,
-            os_index=self._os_index(element),
+            os_index=None if os_index is None else int(os_index),
             name=attributes.get("name"),
             family=self._family(element, kind),
-            cpuset=self._mask(element),
-            bus_id=self._matched(element, "pci_busid", _BUS_ID, "an address such as 0000:3b:00.0"),
-            gb_per_s=self._gb_per_s(element),
+            cpuset=cpuset,
+            bus_id=bus_id,
+            gb_per_s=float(speed.replace(",", ".")) or None if speed else None,  # 0 where hwloc could not read it
             gp_index=attributes.get("gp_index"),
-            infos={i.attributes.get("name", ""): i.attributes.get("value", "") for i in element.all("info")},
+            infos=_infos(element),
         )
         pci_type = self._matched(element, "pci_type", _PCI_TYPE, "a class and ids such as 0302 [10de:1db8] [10de:131d]")
         if pci_type is not None:
@@ -121,33 +128,11 @@ class _Reader:
             return "openfabrics" if code & _FABRIC_BIT else "net" if code & _NETWORK_BIT else None
         return {2: "net", 3: "openfabrics"}.get(code)
 
-    def _os_index(self, element: Element) -> int | None:
-        text = element.attributes.get("os_index")
-        if text is None:
-            return None
-        if not _NUMBER.fullmatch(text):
-            self.fail(element.line, f"os_index {text!r}; expected a number")
-        return int(text)
-
-    def _mask(self, element: Element) -> int:
-        text = element.attributes.get("cpuset")
-        mask = 0 if text is None else bit_mask(text)
-        if mask is None:
-            self.fail(element.line, f"cpuset {text!r:.60}; expected 32-bit words such as 0x00000303,0x03030000")
-        return mask
-
     def _matched(self, element: Element, key: str, pattern: re.Pattern[str], expected: str) -> str | None:
         text = element.attributes.get(key)
         if text is not None and not pattern.fullmatch(text):
             self.fail(element.line, f"{key} {text!r:.60}; expected {expected}")
         return text
-
-    def _gb_per_s(self, element: Element) -> float | None:
-        """Return GB/s; hwloc writes 0 where it could not read the speed."""
-        text = element.attributes.get("pci_link_speed")
-        if text is not None and not re.fullmatch(r"\d{1,6}(?:[.,]\d{1,9})?", text):
-            self.fail(element.line, f"pci_link_speed {text!r:.60}; expected GB/s such as 15.753846")
-        return float(text.replace(",", ".")) or None if text else None
 
     def _matrices(self) -> list[Matrix]:
         """Return the matrices of versions 2 and 3.
@@ -176,9 +161,8 @@ class _Reader:
                 element.line,
                 f"matrix {name!r} of {nbobjs} objects has {count} indexes and {len(values)} values; it is cut",
             )
-        wrong = next((value for value in values if not _NUMBER.fullmatch(value)), None)
-        if wrong is not None:
-            self.fail(element.line, f"matrix {name!r}: value {wrong!r:.40}; expected a number")
+        if wrong := [value for value in values if not _NUMBER.fullmatch(value)]:
+            self.fail(element.line, f"matrix {name!r}: value {wrong[0]!r:.40}; expected a number")
         return Matrix(name, tuple(self._indexed(element, text) for text in indexes), tuple(map(int, values)))
 
     def _indexed(self, element: Element, text: str) -> HwlocObject | None:
@@ -188,3 +172,7 @@ class _Reader:
         if element.attributes.get("indexing") == "os" and match.group(1) is None:
             return self.by_os.get((element.attributes.get("type", ""), int(match.group(2))))
         return self.by_gp.get(match.group(2))
+
+
+def _infos(element: Element) -> dict[str, str]:
+    return {info.attributes.get("name", ""): info.attributes.get("value", "") for info in element.all("info")}

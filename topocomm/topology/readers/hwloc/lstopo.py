@@ -20,7 +20,6 @@ MAX_OBJECTS = 20_000
 """Some ten for each core of the largest machines."""
 _MAX_COPIES = 4096
 _MAX_CPU = 1 << 16
-_WHOLE = "give the whole output of `lstopo-no-graphics`, indentation included"
 
 _MACHINE = re.compile(r"(?:Machine|System)(?: [LP]?#\d+)?(?: \(|$)")
 _INDEXED = re.compile(r"^[ \t>|]*(?:.* \+ )?(?:PU|Core|NUMANode|Package|Socket) ?[LP]?#\d+", re.MULTILINE)
@@ -75,6 +74,8 @@ def read(text: str, name: str) -> Topology:
 
 
 class _Reader(LineReader):
+    remedy = "give the whole output of `lstopo-no-graphics`, indentation included"
+
     def __init__(self, lines: list[str], name: str) -> None:
         super().__init__(lines, name)
         self.numbered = True
@@ -84,7 +85,7 @@ class _Reader(LineReader):
     def read(self) -> Topology:
         first = next((i for i, line in enumerate(self.lines) if _MACHINE.match(line.strip())), None)
         if first is None:
-            self.fail(0, f"no line that starts with `Machine (`; {_WHOLE}")
+            self.refuse(0, "no line that starts with `Machine (`")
         last = first
         for index in range(first, len(self.lines)):
             text = self.lines[index].strip()
@@ -93,7 +94,7 @@ class _Reader(LineReader):
             indent = len(self.lines[index]) - len(self.lines[index].lstrip())
             if index > first and indent <= self.stack[0][0]:
                 if self._object(index, text) is not None:
-                    self.fail(index, f"{text[:40]!r} stands at the margin, as the machine does; {_WHOLE}")
+                    self.refuse(index, f"{text[:40]!r} stands at the margin, as the machine does")
                 break
             if _ELISION.match(text):
                 self._elided(index)
@@ -102,7 +103,7 @@ class _Reader(LineReader):
             last = index
         root = self.stack[0][1]
         if not root.children:
-            self.fail(last, f"nothing below the machine; {_WHOLE}")
+            self.refuse(last, "nothing below the machine")
         self._check_memory(root)
         self._cpusets(root)
         return Machine(root, self.file, numbered=self.numbered).topology(SOURCE, {}, self.warnings)
@@ -113,11 +114,11 @@ class _Reader(LineReader):
         while self.stack and self.stack[-1][0] >= indent:
             closed = self.stack.pop()[0]
         if closed is not None and closed != indent:
-            self.fail(index, f"indented by {indent}, between the levels above; {_WHOLE}")
+            self.refuse(index, f"indented by {indent}, between the levels above")
         for part in re.split(r" \+ (?=[A-Z])", text) if '"' not in text else [text]:
             item = self._object(index, part)
             if item is None:
-                self.fail(index, f"{part[:60]!r} is no object of lstopo, as `Core L#0` or `PCI 18:00.0 (3D)`; {_WHOLE}")
+                self.refuse(index, f"{part[:60]!r} is no object of lstopo, as `Core L#0` or `PCI 18:00.0 (3D)`")
             self.objects += 1
             if self.objects > MAX_OBJECTS:
                 self.fail(index, f"more than {MAX_OBJECTS} objects; this is no machine")
@@ -147,7 +148,7 @@ class _Reader(LineReader):
     def _check_parent(self, index: int, parent: HwlocObject, child: HwlocObject) -> None:
         wrong = child.type not in IO_TYPES and (parent.type in IO_TYPES or parent.type == "PU")
         if wrong or (parent.type == "OSDev" and child.type not in ("OSDev", "Misc")):
-            self.fail(index, f"a {child.type} below a {parent.type}: the indentation is damaged; {_WHOLE}")
+            self.refuse(index, f"a {child.type} below a {parent.type}: the indentation is damaged")
         if child.type in BRIDGES:
             above = [item.type for _, item in self.stack[-MAX_BRIDGES:]]
             if len(above) == MAX_BRIDGES and set(above) <= set(BRIDGES):
@@ -159,7 +160,7 @@ class _Reader(LineReader):
         next_object = self._object(index, after)
         near = (self.stack[-1][1], next_object)
         if any(item is None or item.type not in ("Core", "PU", "Cache") for item in near):
-            self.fail(index, f"lines were left out ({self.lines[index].strip()[:20]!r}); {_WHOLE}")
+            self.refuse(index, f"lines were left out ({self.lines[index].strip()[:20]!r})")
         self.numbered = False
         self.warn(index, "cores were left out here; no CPU lists are given")
 
@@ -225,7 +226,7 @@ class _Reader(LineReader):
         known = sum(size for size in sizes if size is not None)
         if total and sizes and None not in sizes and known + len(sizes) + 1 < 0.9 * total:
             line = root.line
-            self.fail(line - 1, f"the machine has {total:.0f} GB, the NUMA nodes shown have {known:.0f}; {_WHOLE}")
+            self.refuse(line - 1, f"the machine has {total:.0f} GB, the NUMA nodes shown have {known:.0f}")
 
     def _cpusets(self, root: HwlocObject) -> None:
         """Set CPU sets from the PUs. An object without PUs gets a bit of its own, so that places can be told apart."""

@@ -25,7 +25,6 @@ _LEGEND_LINE = re.compile(r"\s*(X|NV#|PIX|PXB|PHB|NODE|SYS|SOC)\s*=")
 _NIC_LINE = re.compile(r"\s*(NIC\d+)\s*[:=]\s*(\S+)")
 _P2P_CELLS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
 _AFFINITY = re.compile(r"[\d,-]+|N/A")
-_WHOLE = "give the whole output of `nvidia-smi topo -m`"
 
 
 class Row(NamedTuple):
@@ -51,13 +50,10 @@ class Matrix(NamedTuple):
     warnings: list[str]
 
 
-def is_matrix(lines: Sequence[str]) -> bool:
-    """Return whether there is a header row of GPU names with a row of codes below, or rows that lost their header."""
-    return matrix_header.find_header(lines) is not None or matrix_header.first_row_of_a_gpu(lines) is not None
-
-
 class MatrixParser(LineReader):
     """Parses the lines of a pasted text (`paste.plain_lines`)."""
+
+    remedy = "give the whole output of `nvidia-smi topo -m`"
 
     def __init__(self, lines: Sequence[str], file: str) -> None:
         super().__init__(lines, file)
@@ -74,12 +70,11 @@ class MatrixParser(LineReader):
         header = matrix_header.find_header(self.lines)
         if header is None:
             first = matrix_header.first_row_of_a_gpu(self.lines) or 0
-            self.fail(first, f"no header row that starts with GPU0 above the rows; {_WHOLE}")
+            self.refuse(first, "no header row that starts with GPU0 above the rows")
         if header.first_row == header.line:
             self.damage(header.line, "the header row is missing; columns are named after the rows")
-        elided = [name for name in header.names if name in ELISIONS]
-        if elided:
-            self.fail(header.line, f"columns were left out ({elided[0]!r}); {_WHOLE}")
+        if elided := [name for name in header.names if name in ELISIONS]:
+            self.refuse(header.line, f"columns were left out ({elided[0]!r})")
         self.header = header
         rows = self._rows()
         self._check_missing(rows)
@@ -100,18 +95,15 @@ class MatrixParser(LineReader):
             if rows and "GPU" in line and matrix_header.header_at(self.lines, index) is not None:
                 self.warn(index, "a second matrix starts here; only the first was read")
                 break
-            row = None if legend else self._row(index)
-            if row is None:
-                continue
-            if row.label in rows:
-                self.fail(index, f"row {row.label} is there twice, first on line {rows[row.label].line + 1}")
-            rows[row.label] = row
+            if not legend and (row := self._row(index)) is not None:
+                if row.label in rows:
+                    self.fail(index, f"row {row.label} is there twice, first on line {rows[row.label].line + 1}")
+                rows[row.label] = row
         if self.wrapped:
             words = group_words([label for _, label in self.wrapped])
             self.damage(self.wrapped[0][0], f"{words}: rows go on below, cut by a narrow window; affinity is not used")
         self._check_last(list(rows.values()))
-        lost = [row for row in rows.values() if row.label not in self.header.names]
-        if lost:
+        if lost := [row for row in rows.values() if row.label not in self.header.names]:
             words = group_words([row.label for row in lost])
             self.damage(lost[0].line, f"no column for {words} in the header; pairs are read from the rows alone")
         return rows
@@ -121,32 +113,35 @@ class MatrixParser(LineReader):
         tokens = self.lines[index].split()
         if not tokens or not _is_label(tokens, self.header.names):
             return None
-        label = tokens[0]
-        if label not in self.header.names and GPU.fullmatch(label):
-            self.fail(index, f"row {label} has no column in the header of line {self.header.line + 1}; {_WHOLE}")
+        label, names, count = tokens[0], self.header.names, len(self.header.names)
+        if label not in names and GPU.fullmatch(label):
+            self.refuse(index, f"row {label} has no column in the header of line {self.header.line + 1}")
         codes, rest, offset = self._cells(index)
-        count = len(self.header.names)
         if len(codes) < count and index == self.last:
             ends = f"the text ends inside row {label} ({len(codes)} of {count} cells)"
             if GPU.fullmatch(label):
-                self.fail(index, f"{ends}; {_WHOLE}")
+                self.refuse(index, f"{ends}")
             self.damage(index, f"{ends}; the row is passed over")
             return None
         affinity = {}
         if GPU.fullmatch(label):
-            if self._is_wrapped(index):
-                self.wrapped.append((index, label))
+            below = self.lines[index + 1].split() if index < self.last else []
+            if any(c.isdigit() for c in "".join(below)) and all(map(_AFFINITY.fullmatch, below)):
+                self.wrapped.append((index, label))  # a terminal cut the row in two, maybe in a cell
             else:
                 affinity = matrix_header.split_affinity(self.header.affinity, rest, offset)
                 if rest.split() and not affinity:
                     words = f"{rest.split()[0]!r} and what follows fit no column of the header"
                     self.damage(index, f"row {label}: {words}")
-        return Row(label, index, self._aligned(index, label, codes), affinity)
-
-    def _is_wrapped(self, index: int) -> bool:
-        """Return whether the next line has only affinity cells: a terminal cut the row in two, maybe in a cell."""
-        tokens = self.lines[index + 1].split() if index < self.last else []
-        return any(c.isdigit() for c in "".join(tokens)) and all(_AFFINITY.fullmatch(token) for token in tokens)
+        if len(codes) > count:
+            self.fail(index, f"row {label} has {len(codes)} cells, the header (line {self.header.line + 1}) {count}")
+        if len(codes) < count:
+            got = f"{len(codes)} of {count} cells"
+            self.damage(index, f"row {label} has {got}; lost ones are read from their mirror cells")
+            codes = matrix_header.whole_side(codes, count, names.index(label) if label in names else -1)
+        elif None in codes:
+            self.damage(index, f"row {label} has empty cells; they are read from their mirror cells")
+        return Row(label, index, tuple(codes), affinity)
 
     def _check_last(self, rows: list[Row]) -> None:
         """Refuse a text that ends right after a GPU row with less affinity than all rows above: it was cut there."""
@@ -161,7 +156,7 @@ class MatrixParser(LineReader):
         elif cpus and longer and self.lines[-1]:  # no line end either
             got = f"{cpus!r} of {longer[0]!r}"
         if got:
-            self.fail(self.last, f"the text ends inside row {rows[-1].label} ({got}); {_WHOLE}")
+            self.refuse(self.last, f"the text ends inside row {rows[-1].label} ({got})")
 
     def _cells(self, index: int) -> tuple[list[str | None], str, int]:
         """Return the codes of a row's line, what follows them, and its offset as `split_affinity` takes it."""
@@ -200,33 +195,18 @@ class MatrixParser(LineReader):
         elif token == NOT_AVAILABLE and any(CODES.fullmatch(t.group()) for t in later):
             codes.append(token)
         elif token in ELISIONS:
-            self.fail(index, f"cells were left out ({token!r}); {_WHOLE}")
+            self.refuse(index, f"cells were left out ({token!r})")
         elif token in _P2P_CELLS:
             tool = "`nvidia-smi topo -p2p`, which says who reaches whom but not how"
-            self.fail(index, f"{token!r} is of {tool}; {_WHOLE}")
-        elif self._ends_codes(index, token, later):
+            self.refuse(index, f"{token!r} is of {tool}")
+        elif (index == self.last and not later) or (  # a code that the end of the text cuts short
+            _AFFINITY.fullmatch(token) and not any(CODES.fullmatch(t[0]) for t in later)
+        ):
             return False
         else:
             column = self.header.names[len(codes)]
             self.fail(index, f"column {column}: unknown code {token!r}; known are X NV# PIX PXB PHB NODE SYS SOC")
         return True
-
-    def _ends_codes(self, index: int, token: str, later: Sequence[re.Match[str]]) -> bool:
-        """Return whether this is the first affinity cell, or a code that the end of the text cuts short."""
-        is_cut = index == self.last and not later
-        return is_cut or (_AFFINITY.fullmatch(token) is not None and not any(CODES.fullmatch(t[0]) for t in later))
-
-    def _aligned(self, index: int, label: str, codes: list[str | None]) -> tuple[str | None, ...]:
-        """Return the codes by column, as `whole_side` has them."""
-        count, names = len(self.header.names), self.header.names
-        if len(codes) > count:
-            self.fail(index, f"row {label} has {len(codes)} cells, the header (line {self.header.line + 1}) {count}")
-        if len(codes) == count:
-            if None in codes:
-                self.damage(index, f"row {label} has empty cells; they are read from their mirror cells")
-            return tuple(codes)
-        self.damage(index, f"row {label} has {len(codes)} of {count} cells; lost ones are read from their mirror cells")
-        return tuple(matrix_header.whole_side(codes, count, names.index(label) if label in names else -1))
 
     def _check_missing(self, rows: dict[str, Row]) -> None:
         missing = [name for name in self.header.names if name not in rows]
@@ -236,8 +216,8 @@ class MatrixParser(LineReader):
         if gpus:
             cut = where == self.last and missing == list(self.header.names[-len(missing) :])
             ends = "the text ends here: " if cut else ""
-            self.fail(where, f"{ends}no row for {group_words(gpus)} {below}; {_WHOLE}")
-        if missing:
+            self.refuse(where, f"{ends}no row for {group_words(gpus)} {below}")
+        elif missing:
             self.warn(where, f"no row for {group_words(missing)} {below}; the text may be cut")
 
     def _codes(self, rows: dict[str, Row], names: Sequence[str]) -> dict[PairKey, str]:
@@ -264,18 +244,14 @@ class MatrixParser(LineReader):
                 codes[a, b] = code
             elif GPU.fullmatch(a) and (b in rows or code is not None):
                 unknown.append((a, b, code))
-        self._report_unknown(unknown, rows)
-        return codes
-
-    def _report_unknown(self, unknown: Sequence[tuple[str, str, str | None]], rows: dict[str, Row]) -> None:
-        """Report GPU pairs without a code: an error where the cells were lost, a warning where the tool said N/A."""
-        for a, b, code in unknown:
+        for a, b, code in unknown:  # the tool said N/A, or the cells were lost
             if code is None and GPU.fullmatch(b):
                 lines = f"lines {rows[a].line + 1} and {rows[b].line + 1}"
-                self.fail(rows[b].line, f"the code of {a}-{b} is lost in both rows ({lines}); {_WHOLE}")
+                self.refuse(rows[b].line, f"the code of {a}-{b} is lost in both rows ({lines})")
         if unknown:
             words = group_words([f"{a}-{b}" for a, b, _ in unknown])
             self.warn(rows[unknown[0][0]].line, f"no code for {words}")
+        return codes
 
     def _legends(self, nics: Sequence[str], codes: dict[PairKey, str]) -> tuple[frozenset[str], dict[str, str]]:
         """Return the codes that the legend explains, and the NIC legend; warn of a legend that stops short."""
@@ -287,8 +263,7 @@ class MatrixParser(LineReader):
         if legend and used - legend:
             words = ", ".join(sorted(used - legend))
             self.warn(self.last, f"the legend does not explain {words}; the text may be cut")
-        unnamed = [nic for nic in nics if nic_names and nic not in nic_names]
-        if unnamed:
+        if unnamed := [nic for nic in nics if nic_names and nic not in nic_names]:
             self.warn(self.last, f"the NIC legend has no name for {group_words(unnamed)}")
         return legend, nic_names
 

@@ -20,7 +20,7 @@ from itertools import combinations
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
+from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU, nvlink_pair
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.readers.nvidia.nvlink_listing import (
@@ -30,8 +30,8 @@ from topocomm.topology.readers.nvidia.nvlink_listing import (
     Block,
     ListingReader,
     listing_kind,
-    listing_lines,
 )
+from topocomm.topology.readers.plain.paste import LISTED_GPU, plain_lines
 
 SOURCE = "nvidia-smi nvlink -R"
 
@@ -61,7 +61,7 @@ Ends = Mapping[str, Sequence[LinkEnd]]
 
 def matches(text: str) -> bool:
     """Return whether the text holds a listing of remote devices below GPU names, be it damaged."""
-    return "GPU" in text and "Link" in text and listing_kind(listing_lines(text)) == "remote"
+    return "GPU" in text and "Link" in text and listing_kind(plain_lines(text, LISTED_GPU)) == "remote"
 
 
 def read(text: str, name: str) -> Topology:
@@ -82,7 +82,7 @@ def links_of_model(model: str | None) -> int:
 class _Reader(ListingReader):
     """From the blocks of a listing to devices and links."""
 
-    source = SOURCE
+    remedy = f"give the whole output of `{SOURCE}`"
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text, name)
@@ -91,7 +91,13 @@ class _Reader(ListingReader):
 
     def topology(self) -> Topology:
         gpus = self.gpus()
-        facts = self._facts()
+        with_ports = {gpu: [list(end) for end in ends if end.port is not None] for gpu, ends in self.ends.items()}
+        facts: dict[str, Any] = {
+            "remote": {gpu: dict(Counter(end.address for end in ends)) for gpu, ends in self.ends.items()},
+            **({"remote_ports": with_ports} if any(with_ports.values()) else {}),
+            "nvlink_total_per_gpu": {gpu: len(ends) for gpu, ends in self.ends.items()},
+            **self.gpu_facts(),
+        }
         switch: tuple[Device, ...] = ()
         links: list[Link] = []
         pairs: list[Pair] = []
@@ -127,7 +133,7 @@ class _Reader(ListingReader):
             elif not INACTIVE.fullmatch(entry.text):
                 what = "a rate, as of `nvidia-smi nvlink -s`" if RATE.fullmatch(entry.text) else "no far end of a link"
                 expected = "expected `Remote Device 00000000:0F:00.0: Link 3`"
-                self.refuse(block, entry, f"{entry.text[:60]!r} is {what}; {expected}")
+                self.refuse_link(block, entry, f"{entry.text[:60]!r} is {what}; {expected}")
         return ends
 
     def _check_counts(self) -> None:
@@ -137,28 +143,19 @@ class _Reader(ListingReader):
             counts = Counter(port for port in ports if not _HIDDEN.fullmatch(port[0]))
             twice = next((port for port, count in counts.items() if count > 1), None)
             if twice is not None:
-                self.fail(block.line, f"{block.id} has two links to Link {twice[1]} of {twice[0]}; {self.whole}")
+                self.refuse(block.line, f"{block.id} has two links to Link {twice[1]} of {twice[0]}")
             if len(ports) > MAX_LINKS_PER_GPU:
                 words = f"no GPU has more than {MAX_LINKS_PER_GPU}"
-                self.fail(block.line, f"{block.id} has {len(ports)} links; {words}; {self.whole}")
+                self.refuse(block.line, f"{block.id} has {len(ports)} links; {words}")
         last = next((block for block in self.known if block.entries and block.entries[-1].line == self.last_link), None)
         if last is None:
             return
-        most = max(len(block.entries) for block in self.known if block.name == last.name)
+        most = len(self.fullest(last.name).entries)
         if len(last.entries) < most:
             words = f"{last.id} has {len(last.entries)} links, others of its model {most}"
             if self.cut:
-                self.fail(self.last_link, f"the text ends inside the listing: {words}; {self.whole}")
+                self.refuse(self.last_link, f"the text ends inside the listing: {words}")
             self.warn(self.last_link, f"{words}; the text may be cut")
-
-    def _facts(self) -> dict[str, Any]:
-        with_ports = {gpu: [list(end) for end in ends if end.port is not None] for gpu, ends in self.ends.items()}
-        return {
-            "remote": {gpu: dict(Counter(end.address for end in ends)) for gpu, ends in self.ends.items()},
-            **({"remote_ports": with_ports} if any(with_ports.values()) else {}),
-            "nvlink_total_per_gpu": {gpu: len(ends) for gpu, ends in self.ends.items()},
-            **self.gpu_facts(),
-        }
 
     def _to_switch(self, facts: dict[str, Any]) -> tuple[tuple[Device, ...], list[Link]]:
         total = Counter(end.address for ends in self.ends.values() for end in ends)
@@ -186,11 +183,9 @@ class _Reader(ListingReader):
         counts = {gpu: Counter(end.address for end in ends) for gpu, ends in self.ends.items()}
         for a, b in combinations(addresses, 2):
             if lanes := counts[a][addresses[b]]:
-                forward, back = both_ways(a, b, nvlink_kind(models[a]), lanes=lanes)
-                links += (forward, back)
-                latency_us = KINDS["nvlink4"].latency_us
-                source = forward.gb_per_s_source
-                pairs.append(Pair(a, b, f"NV{lanes}", forward.gb_per_s, latency_us, source, "assumed"))
+                kind = nvlink_kind(models[a])
+                links += both_ways(a, b, kind, lanes=lanes)
+                pairs.append(nvlink_pair(a, b, kind, lanes, KINDS["nvlink4"].latency_us))
         return links, pairs
 
 

@@ -21,15 +21,15 @@ from topocomm.topology.readers.nvidia.nvlink_listing import (
     Entry,
     ListingReader,
     listing_kind,
-    listing_lines,
 )
+from topocomm.topology.readers.plain.paste import LISTED_GPU, plain_lines
 
 SOURCE = "nvidia-smi nvlink -s"
 
 
 def matches(text: str) -> bool:
     """Return whether the text holds a listing of link rates below GPU names, be it damaged."""
-    return "GPU" in text and "link" in text.lower() and listing_kind(listing_lines(text)) == "status"
+    return "GPU" in text and "link" in text.lower() and listing_kind(plain_lines(text, LISTED_GPU)) == "status"
 
 
 def read(text: str, name: str) -> Topology:
@@ -47,7 +47,7 @@ def read(text: str, name: str) -> Topology:
 
 
 class _Reader(ListingReader):
-    source = SOURCE
+    remedy = f"give the whole output of `{SOURCE}`"
 
     def facts(self) -> dict[str, Any]:
         rates = {block.id: [self._rate(block, entry) for entry in block.entries] for block in self.known}
@@ -75,24 +75,18 @@ class _Reader(ListingReader):
         if not INACTIVE.fullmatch(entry.text):
             is_remote = REMOTE.fullmatch(entry.text) is not None
             what = "a remote device, as of `nvidia-smi nvlink -R`" if is_remote else "no state of a link"
-            self.refuse(block, entry, f"{entry.text[:40]!r} is {what}; expected `25.781 GB/s` or `<inactive>`")
+            self.refuse_link(block, entry, f"{entry.text[:40]!r} is {what}; expected `25.781 GB/s` or `<inactive>`")
         return None
 
     def _check_counts(self) -> None:
         """Refuse a GPU with fewer links than others of its model: the tool lists every link, up or down."""
-        listed = [block for block in self.known if block.entries]
-        fullest: dict[str | None, Block] = {}
-        for block in listed:
-            best = fullest.setdefault(block.name, block)
-            if len(block.entries) > len(best.entries):
-                fullest[block.name] = block
-        for block in listed:
-            best = fullest[block.name]
-            if len(block.entries) < len(best.entries):
+        for block in self.known:
+            best = self.fullest(block.name)
+            if block.entries and len(block.entries) < len(best.entries):
                 line = block.entries[-1].line
                 ends = "the text ends inside the listing: " if line == self.last_link else ""
                 counts = f"{block.id} has {len(block.entries)} links, {best.id} of its model {len(best.entries)}"
-                self.fail(line, f"{ends}{counts}; {self.whole}")
+                self.refuse(line, f"{ends}{counts}")
 
     def _rates(self, rates: dict[str, list[float]]) -> dict[str, Any]:
         """Return the rate of all links, or by GPU where GPUs differ; None where the links of one GPU differ."""

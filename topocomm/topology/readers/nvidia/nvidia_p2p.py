@@ -23,7 +23,6 @@ from topocomm.topology.readers.plain.paste import (
     LineReader,
     filled_lines,
     plain_lines,
-    strip_prefix,
 )
 
 SOURCE = "nvidia-smi topo -p2p"
@@ -38,17 +37,16 @@ _GPU = re.compile(r"GPU\d{1,5}")
 _PATH_CODE = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
 _COMMAND = re.compile(r"\btopo\s+-{1,2}p2p[ _=]*([rwnap])\b")
 _LEGEND = re.compile(r"\s*(?:Legend\b|OK\s*=)", re.IGNORECASE)
-_WHOLE = f"give the whole output of `{SOURCE} r`"
 
 
 def matches(text: str) -> bool:
     """Return whether the first matrix of GPU names in the text has states of peers for cells, be it damaged."""
-    return "GPU" in text and _find_header(_lines(text)) is not None
+    return "GPU" in text and _find_header(plain_lines(text, MATRIX_ROW)) is not None
 
 
 def read(text: str, name: str) -> Topology:
     """Return the GPUs of a matrix, and in `facts` what they may do to each other."""
-    parser = _Parser(_lines(text), name)
+    parser = _Parser(plain_lines(text, MATRIX_ROW), name)
     p2p = parser.parse()
     above = reversed(parser.lines[: parser.header])
     capability = next((command[1] for line in above if (command := _COMMAND.search(line)) is not None), None)
@@ -66,14 +64,12 @@ def read(text: str, name: str) -> Topology:
     )
 
 
-def _lines(text: str) -> list[str]:
-    return strip_prefix(plain_lines(text), MATRIX_ROW)
-
-
 Cells = list[str | None]
 
 
 class _Parser(LineReader):
+    remedy = f"give the whole output of `{SOURCE} r`"
+
     def __init__(self, lines: Sequence[str], file: str) -> None:
         super().__init__(lines, file)
         self.legend = False
@@ -84,7 +80,7 @@ class _Parser(LineReader):
         """Return the states by pair."""
         header = _find_header(self.lines)
         if header is None:
-            self.fail(0, f"no header row of GPU names with rows of states ({' '.join(STATES)}) below; {_WHOLE}")
+            self.refuse(0, f"no header row of GPU names with rows of states ({' '.join(STATES)}) below")
         self.header, self.gpus = header
         if len(self.gpus) > MAX_GPUS:
             self.fail(self.header, f"{len(self.gpus)} GPUs; a host has at most {MAX_GPUS}")
@@ -92,25 +88,24 @@ class _Parser(LineReader):
         for index, tokens in filled_lines(self.lines, self.header + 1):
             self.legend = self.legend or _LEGEND.match(self.lines[index]) is not None
             if tokens[0] in ELISIONS and len(rows) < len(self.gpus) and not self.legend:
-                self.fail(index, f"rows were left out ({tokens[0]!r}); {_WHOLE}")
+                self.refuse(index, f"rows were left out ({tokens[0]!r})")
             if len(rows) == len(self.gpus) and all(_GPU.fullmatch(token) for token in tokens[:2]) and len(tokens) > 1:
                 self.warn(index, "a second matrix starts here; only the first was read")
                 break
             if _GPU.fullmatch(tokens[0]) and not self.legend:
                 self._row(index, tokens, rows)
-        missing = [gpu for gpu in self.gpus if gpu not in rows]
-        if missing:
+        if missing := [gpu for gpu in self.gpus if gpu not in rows]:
             last_row = max(self.line_of.values(), default=self.header)
-            words = f"no row for {group_words(missing)}, which the header on line {self.header + 1} names"
-            self.fail(last_row, f"{words}; {_WHOLE}")
+            names = f"{group_words(missing)}, which the header on line {self.header + 1} names"
+            self.refuse(last_row, f"no row for {names}")
         return self._states(rows)
 
     def _row(self, index: int, tokens: list[str], rows: dict[str, Cells]) -> None:
         label = tokens[0]
         if label not in self.gpus:
-            self.fail(index, f"row {label} has no column in the header of line {self.header + 1}; {_WHOLE}")
+            self.refuse(index, f"row {label} has no column in the header of line {self.header + 1}")
         if label in rows:
-            self.fail(index, f"row {label} is there twice, first on line {self.line_of[label] + 1}; {_WHOLE}")
+            self.refuse(index, f"row {label} is there twice, first on line {self.line_of[label] + 1}")
         cells: list[str] = []
         for token in tokens[1:]:
             if not _RUN.fullmatch(token):
@@ -120,31 +115,27 @@ class _Parser(LineReader):
                 self.warn(index, f"cells run together: {token!r} is read as {' '.join(run)}")
             cells += run
         self.line_of[label] = index
-        rows[label] = self._aligned(index, label, cells)
+        count, own = len(self.gpus), self.gpus.index(label)
+        if len(cells) > count:
+            self.fail(index, f"row {label} has {len(cells)} cells, the header (line {self.header + 1}) {count}")
+        if len(cells) < count:
+            if index == self.last:
+                self.refuse(index, f"the text ends inside row {label} ({len(cells)} of {count} cells)")
+            got = f"{len(cells)} of {count} cells"
+            self.warn(index, f"row {label} has {got}; lost ones are read from their mirror cells")
+        elif cells[own] != "X" or cells.count("X") > 1:
+            self.fail(index, f"row {label} has {cells[own]!r} in its own column; expected X there and only there")
+        rows[label] = list(cells) if len(cells) == count else whole_side(cells, count, own)
 
     def _refuse(self, index: int, label: str, column: int, token: str) -> NoReturn:
         if token in ELISIONS:
-            self.fail(index, f"cells were left out ({token!r}); {_WHOLE}")
+            self.refuse(index, f"cells were left out ({token!r})")
         if index == self.last:
-            self.fail(index, f"the text ends inside row {label} ({token[:20]!r}); {_WHOLE}")
+            self.refuse(index, f"the text ends inside row {label} ({token[:20]!r})")
         place = f"row {label}, column {self.gpus[column] if column < len(self.gpus) else column + 1}"
         if _PATH_CODE.fullmatch(token):
             self.fail(index, f"{place}: {token[:20]!r} is a code of `nvidia-smi topo -m`; give one matrix per file")
         self.fail(index, f"{place}: unknown state {token[:20]!r}; known are X {' '.join(STATES)}")
-
-    def _aligned(self, index: int, label: str, cells: list[str]) -> Cells:
-        """Return the states by column, as `whole_side` has them."""
-        count, own = len(self.gpus), self.gpus.index(label)
-        if len(cells) > count:
-            self.fail(index, f"row {label} has {len(cells)} cells, the header (line {self.header + 1}) {count}")
-        if len(cells) == count:
-            if cells[own] != "X" or cells.count("X") > 1:
-                self.fail(index, f"row {label} has {cells[own]!r} in its own column; expected X there and only there")
-            return list(cells)
-        if index == self.last:
-            self.fail(index, f"the text ends inside row {label} ({len(cells)} of {count} cells); {_WHOLE}")
-        self.warn(index, f"row {label} has {len(cells)} of {count} cells; lost ones are read from their mirror cells")
-        return whole_side(cells, count, own)
 
     def _states(self, rows: dict[str, Cells]) -> dict[str, str]:
         states: dict[str, str] = {}
@@ -154,7 +145,7 @@ class _Parser(LineReader):
             state = forward or back
             if state is None:
                 lines = f"lines {self.line_of[a] + 1} and {self.line_of[b] + 1}"
-                self.fail(self.line_of[b], f"the state of {a}-{b} is lost in both rows ({lines}); {_WHOLE}")
+                self.refuse(self.line_of[b], f"the state of {a}-{b} is lost in both rows ({lines})")
             states[f"{a}-{b}"] = state
             if back is not None and back != state:
                 states[f"{b}-{a}"] = back

@@ -12,24 +12,34 @@ from pathlib import PurePath
 
 from topocomm.topology.inference.host_tree import LEVELS, HostTree, host_tree
 from topocomm.topology.inference.nvlink import nvlinks
-from topocomm.topology.links import PATH_LATENCY_US
-from topocomm.topology.model import Device, Pair, Topology
-from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, Matrix, MatrixParser, Row, is_matrix
-from topocomm.topology.readers.nvidia.matrix_header import CPU, NUMA, cpu_list, numa_node
+from topocomm.topology.inference.pci_tree import coded_pair
+from topocomm.topology.model import Device, Topology
+from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, Matrix, MatrixParser, Row
+from topocomm.topology.readers.nvidia.matrix_header import (
+    CPU,
+    NUMA,
+    cpu_list,
+    find_header,
+    first_row_of_a_gpu,
+    numa_node,
+)
 from topocomm.topology.readers.nvidia.nvlink_listing import listing_kind
-from topocomm.topology.readers.plain.paste import MATRIX_ROW, markup_line, plain_lines, strip_prefix
+from topocomm.topology.readers.plain.paste import MATRIX_ROW, markup_line, plain_lines
 
 SOURCE = "nvidia-smi topo -m"
 
 
 def matches(text: str) -> bool:
     """Return whether the text holds a matrix of GPU names, be it damaged."""
-    return "GPU" in text and is_matrix(_lines(text))
+    if "GPU" not in text:
+        return False
+    lines = plain_lines(text, MATRIX_ROW)
+    return find_header(lines) is not None or first_row_of_a_gpu(lines) is not None
 
 
 def read(text: str, name: str) -> Topology:
     """Return the host that a matrix describes."""
-    lines = _lines(text)
+    lines = plain_lines(text, MATRIX_ROW)
     matrix = MatrixParser(lines, name).parse()
     name = PurePath(name).name  # warnings travel with the topology: no paths of this machine in them
     warnings = list(matrix.warnings)
@@ -59,26 +69,14 @@ def read(text: str, name: str) -> Topology:
         source=SOURCE,
         devices=(*tree.devices, *fabric.devices),
         links=(*fabric.links, *tree.links),
-        pairs=tuple(_pairs(matrix, fabric.pairs)),
+        pairs=tuple(
+            fabric.pairs.get((a, b)) or coded_pair((a, b), matrix.codes.get((a, b)))
+            for a, b in combinations((*matrix.gpus, *matrix.nics), 2)
+            if a in matrix.gpus
+        ),
         warnings=tuple(warnings),
         facts={"gpu_dev": {gpu: int(gpu[3:]) for gpu in matrix.gpus}},
     )
-
-
-def _lines(text: str) -> list[str]:
-    return strip_prefix(plain_lines(text), MATRIX_ROW)
-
-
-def _pairs(matrix: Matrix, fabric: dict[tuple[str, str], Pair]) -> list[Pair]:
-    """Return every GPU-GPU and GPU-NIC pair with its code as printed."""
-    pairs = []
-    for a, b in combinations((*matrix.gpus, *matrix.nics), 2):
-        if a in matrix.gpus:
-            code = matrix.codes.get((a, b))
-            latency_us = PATH_LATENCY_US.get(code or "")
-            plain = Pair(a, b, code, None, latency_us, None, "assumed" if latency_us is not None else None)
-            pairs.append(fabric.get((a, b), plain))
-    return pairs
 
 
 def _gpus(matrix: Matrix, name: str, warnings: list[str]) -> list[Device]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.model import Device
-from topocomm.topology.readers.plain.paste import ELISIONS, LISTED_GPU, LineReader, plain_lines, strip_prefix
+from topocomm.topology.readers.plain.paste import ELISIONS, LISTED_GPU, LineReader, plain_lines
 
 MAX_GPUS = 1024
 """More than one host has; a larger number is damage."""
@@ -66,11 +66,6 @@ class Block:
         return f"GPU{self.number}"
 
 
-def listing_lines(text: str) -> list[str]:
-    """Return the lines of a pasted text, without prefixes."""
-    return strip_prefix(plain_lines(text), LISTED_GPU)
-
-
 def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
     """Return which listing begins in the text, by the first link line that tells; None for other texts."""
     header = silent = False
@@ -102,11 +97,8 @@ class ListingReader(LineReader):
         last_link: The last line of a link, -1 without any.
     """
 
-    source: str
-
     def __init__(self, text: str, file: str) -> None:
-        super().__init__(listing_lines(text), file)
-        self.whole = f"give the whole output of `{self.source}`"
+        super().__init__(plain_lines(text, LISTED_GPU), file)
         self.by_number: dict[int, Block] = {}
         self.uuids: dict[str, Block] = {}
         self.elided: int | None = None
@@ -131,6 +123,10 @@ class ListingReader(LineReader):
         """Whether GPU 0 to the last are shown with all their links."""
         return not self.left_out and self.blocks[0].number == 0 and self.known == self.blocks
 
+    def fullest(self, model: str | None) -> Block:
+        """Return the GPU of a model with the most links, the first of several; one whose figures are certain if any."""
+        return max((b for b in self.blocks if b.name == model), key=lambda b: b.known and len(b.entries) + 1)
+
     def gpu_facts(self) -> dict[str, Any]:
         """Return `gpus_listed`, where GPUs were left out, and `uuids` by GPU."""
         uuids = {block.id: block.uuid for block in self.blocks if block.uuid}
@@ -144,12 +140,12 @@ class ListingReader(LineReader):
         names = dict.fromkeys(self.left_out) | {block.number: block.name for block in self.blocks}
         return [Device(f"GPU{number}", "gpu", name=names[number]) for number in sorted(names)]
 
-    def refuse(self, block: Block, entry: Entry, message: str) -> NoReturn:
+    def refuse_link(self, block: Block, entry: Entry, message: str) -> NoReturn:
         """Raise the error of a link whose text is of no known form; the last line may be cut."""
         words = f"Link {entry.link} of {block.id}: {message}"
         if entry.line == self.last_link and self.cut:
             words = f"the text ends inside Link {entry.link} of {block.id}"
-        self.fail(entry.line, f"{words}; {self.whole}")
+        self.refuse(entry.line, f"{words}")
 
     def _parse(self) -> list[Block]:
         current: Block | None = None
@@ -165,11 +161,11 @@ class ListingReader(LineReader):
             elif current is not None:
                 self._sentence(index, line, current)
         if _CUT.fullmatch(self.lines[-1].strip()):
-            self.fail(self.last, f"the text ends inside a line; {self.whole}")
+            self.refuse(self.last, "the text ends inside a line")
         if not self.by_number:
-            self.fail(0, f"no line `GPU 0: NAME (UUID: ...)`; {self.whole}")
+            self.refuse(0, "no line `GPU 0: NAME (UUID: ...)`")
         if self.elided is not None:
-            self.fail(self.elided, f"the text ends with lines left out: how many GPUs follow is lost; {self.whole}")
+            self.refuse(self.elided, "the text ends with lines left out: how many GPUs follow is lost")
         return [self.by_number[number] for number in sorted(self.by_number)]
 
     def _header(self, index: int, header: re.Match[str], above: Block | None) -> Block | None:
@@ -179,7 +175,7 @@ class ListingReader(LineReader):
             uuid, sentence, rest = match[1], rest[match.end() :], rest[: match.start()]
         elif "(UUID" in rest or not rest:
             what = "the text ends inside the line" if index == self.last else "damage in the line"
-            self.fail(index, f"{what} of a GPU; expected `GPU 0: NAME (UUID: ...)`; {self.whole}")
+            self.refuse(index, f"{what} of a GPU; expected `GPU 0: NAME (UUID: ...)`")
         else:
             sentence = rest
         if len(header[1]) > 5 or int(header[1]) >= MAX_GPUS:
@@ -197,8 +193,7 @@ class ListingReader(LineReader):
                 self.warn(index, "a second listing starts here; only the first was read")
                 return None
         if uuid is not None and (twin := self.uuids.setdefault(uuid, block)).number != block.number:
-            words = f"GPU {block.number} has the UUID of GPU {twin.number} (line {twin.line + 1})"
-            self.fail(index, f"{words}; {self.whole}")
+            self.refuse(index, f"GPU {block.number} has the UUID of GPU {twin.number} (line {twin.line + 1})")
         if self.elided is not None and above is not None:
             if block.number == above.number + 1:  # else the lines of other GPUs were left out
                 self._lose_lines(self.elided, above)
@@ -215,15 +210,15 @@ class ListingReader(LineReader):
         match = _LINK.match(line)
         if match is None or int(match[1]) >= MAX_LINKS:
             what = "the text ends inside a line" if index == self.last else f"{line[:60]!r} is damaged"
-            self.fail(index, f"{what}; expected `Link k: ...` with k below {MAX_LINKS}; {self.whole}")
+            self.refuse(index, f"{what}; expected `Link k: ...` with k below {MAX_LINKS}")
         if current is None:
-            self.fail(index, f"a link above the first line `GPU 0: NAME (UUID: ...)`; {self.whole}")
+            self.refuse(index, "a link above the first line `GPU 0: NAME (UUID: ...)`")
         if self.elided is not None:
             self.elided = None
             self._lose_lines(index - 1, current)
         link = int(match[1])
         if current.entries and link <= current.entries[-1].link:
-            self.fail(index, f"{current.id}: Link {link} follows Link {current.entries[-1].link}; {self.whole}")
+            self.refuse(index, f"{current.id}: Link {link} follows Link {current.entries[-1].link}")
         current.entries.append(Entry(link, match[2], index))
 
     def _sentence(self, index: int, text: str, block: Block) -> None:
@@ -232,34 +227,27 @@ class ListingReader(LineReader):
             block.no_links = True
         elif _ABOUT_LINKS.search(text):
             if index == self.last:
-                self.fail(index, f"the text ends inside a sentence of {block.id}; {self.whole}")
+                self.refuse(index, f"the text ends inside a sentence of {block.id}")
             block.known = False
             self.warn(index, f"{block.id}: {text[:100]!r}: whether it has links is not known")
 
     def _check_blocks(self) -> None:
-        fullest: dict[str | None, Block] = {}
         for block in self.blocks:
             if block.no_links and block.entries:
                 self.fail(block.entries[0].line, f"{block.id} has links and a line that says that it has none")
             if block.known and not block.entries and not block.no_links:
                 if block.line == self.last:
-                    self.fail(block.line, f"the text ends after the line of {block.id}; {self.whole}")
+                    self.refuse(block.line, f"the text ends after the line of {block.id}")
                 block.known = False
                 self.warn(block.line, f"nothing is said of the links of {block.id}; how many it has is not known")
-            best = fullest.setdefault(block.name, block)
-            if block.known and (not best.known or len(block.entries) > len(best.entries)):
-                fullest[block.name] = block
         for block in self.blocks:
-            self._check_gap(block, fullest[block.name])
-
-    def _check_gap(self, block: Block, fullest: Block) -> None:
-        """Refuse a number left out among a GPU's links where another of its model has that link: a lost line."""
-        shown = {entry.link for entry in block.entries}
-        gap = [link for link in range(max(shown, default=-1)) if link not in shown]
-        if not gap or not block.known:
-            return
-        if fullest.known and set(gap) <= {entry.link for entry in fullest.entries}:
-            words = f"no line for Link {gap[0]}, which {fullest.id} of its model has"
-            self.fail(block.line, f"{block.id}: {words}; {self.whole}")
-        if fullest is block:
-            self.warn(block.line, f"{block.id}: no line for Link {gap[0]}; the text may have lost it")
+            shown = {entry.link for entry in block.entries}
+            gap = sorted(set(range(max(shown, default=0))) - shown)
+            if not gap or not block.known:
+                continue
+            fullest = self.fullest(block.name)  # a number that another GPU of the model has is of a lost line
+            if set(gap) <= {entry.link for entry in fullest.entries}:
+                words = f"no line for Link {gap[0]}, which {fullest.id} of its model has"
+                self.refuse(block.line, f"{block.id}: {words}")
+            if fullest is block:
+                self.warn(block.line, f"{block.id}: no line for Link {gap[0]}; the text may have lost it")

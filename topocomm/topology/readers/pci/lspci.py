@@ -29,7 +29,6 @@ _DETAIL = re.compile(r"(?:Region \d|Memory at|I/O ports at|\[(?:virtual|enhanced
 _BEGINS = re.compile(r"[ \t]*[-+\\][-+\\ ]*-?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}\]-[-+]")
 _FIRST_LINE = re.compile(r"(?<![^\s>:\]\x01])-(?:\+-)?\[[0-9a-f]{4,8}:[0-9a-f]{2}\]-")
 """Start of the tree in a line, whatever stands before it."""
-_WHOLE = "give the whole output of `lspci -tv`, its blanks included"
 
 _NVIDIA = re.compile(r"nvidia corporation\b", re.IGNORECASE)
 _AMD = re.compile(r"(?:advanced micro devices|ati technologies).*?(?:\[amd/ati\]|\[ati\]|\bati\b)", re.IGNORECASE)
@@ -118,8 +117,9 @@ def read(text: str, name: str) -> Topology:
         warnings.append(f"{base}: no NUMA nodes in this text; devices below different host bridges have no code")
     if not gpus:
         warnings.append(f"{base}: no GPU by the names of NVIDIA, AMD and Intel")
-    # The processors' own first devices are on the root buses.
-    vendors = {cpu_vendor(f.name) for f in functions if len(f.path) == 1 and f.bus_id.endswith(":00.0")}
+    # The processors' own first devices are on the root buses; CPUID spells the vendor so.
+    firsts = [f.name for f in functions if len(f.path) == 1 and f.bus_id.endswith(":00.0")]
+    vendors = {next((v for pattern, v in _CPU_VENDORS if pattern.match(first)), None) for first in firsts}
     models: dict[str, list[str]] = {}
     for card in cards:
         models.setdefault(nic_model(card.name), []).append(card.bus_id)
@@ -148,7 +148,8 @@ def _leaf(function: _Function, ident: str, kind: DeviceKind) -> Leaf:
 def _gpus(functions: list[_Function]) -> list[_Function]:
     """Return function 0 of each GPU: others are its audio and USB, or virtual functions, which have the GPU's name."""
     gpus = [f for f in functions if is_gpu(f.name)]
-    gpus = [f for f in gpus if not is_inside_cpu(f.name)] or gpus
+    # Graphics inside a desktop CPU of AMD are passed over where there is another GPU.
+    gpus = [f for f in gpus if not (_AMD.match(f.name) and _INSIDE_CPU.search(f.name))] or gpus
     virtual = {(f.bus_id[:-5], f.name) for f in gpus if not f.bus_id.endswith(".0")}
     first = [f for f in gpus if f.bus_id.endswith(".0")]
     return [f for f in first if (f.bus_id[:-5], f.name) not in virtual or ":00.0" in f.bus_id]
@@ -165,6 +166,8 @@ def _lines(text: str) -> list[str]:
 
 
 class _Parser(LineReader):
+    remedy = "give the whole output of `lspci -tv`, its blanks included"
+
     def __init__(self, lines: list[str], name: str) -> None:
         super().__init__(lines, name)
         self.functions: list[_Function] = []
@@ -176,7 +179,7 @@ class _Parser(LineReader):
     def parse(self) -> None:
         first = next((i for i, line in enumerate(self.lines) if _ROOT.match(line.lstrip())), None)
         if first is None:
-            self.fail(0, f"no root bus such as `-[0000:00]-+-`; {_WHOLE}")
+            self.refuse(0, "no root bus such as `-[0000:00]-+-`")
         last = first
         self.closed = False
         for index in range(first, len(self.lines)):
@@ -191,27 +194,33 @@ class _Parser(LineReader):
             if index > first and not re.match(r"[+\\]-", line[start:]):
                 if self.closed and not self.open:
                     break
-                self.fail(index, f"{line[start:][:40]!r} is no branch of the tree (`+-` or `\\-`); {_WHOLE}")
+                self.refuse(index, f"{line[start:][:40]!r} is no branch of the tree (`+-` or `\\-`)")
             self._line(index, line, start)
             last = index
         if self.open or not self.closed:
-            self.fail(last, f"the tree ends here, but branches are open: the text is cut; {_WHOLE}")
+            self.refuse(last, "the tree ends here, but branches are open: the text is cut")
 
     def _line(self, index: int, line: str, start: int) -> None:
-        if not self.roots:
-            self._first(index, line, start)
+        if not self.roots:  # `-+-[0000:00]-+-...` with several host bridges, `-[0000:00]-+-...` with one
+            if line.startswith("-+-[", start):
+                self.top = start + 1
+            elif line.startswith("-[", start):
+                self.closed = True
+            else:
+                self.refuse(index, f"{line.strip()[:40]!r} does not begin a tree")
+            self._root(index, line, start - 1 if self.closed else start + 1)
             return
-        while self.open and self.open[-1].column > start:
-            self.fail(index, f"a branch opened at column {self.open[-1].column + 1} is not closed; {_WHOLE}")
+        if self.open and self.open[-1].column > start:
+            self.refuse(index, f"a branch opened at column {self.open[-1].column + 1} is not closed")
         if self.top == start and not self.open:
             self._root(index, line, start)
             return
         if not self.open or self.open[-1].column != start:
-            self.fail(index, f"nothing above branches at column {start + 1}: the drawing is damaged; {_WHOLE}")
+            self.refuse(index, f"nothing above branches at column {start + 1}: the drawing is damaged")
         bars = {branch.column for branch in self.open[:-1]}
         bars |= {self.top} if self.top is not None and not self.closed else set()
         if {i for i in range(start) if line[i] == "|"} != bars:
-            self.fail(index, f"the bars left of column {start + 1} are not those of the branches above; {_WHOLE}")
+            self.refuse(index, f"the bars left of column {start + 1} are not those of the branches above")
         branch = self.open[-1]
         if line[start] == "\\":
             self.open.pop()
@@ -220,27 +229,15 @@ class _Parser(LineReader):
         else:
             self._device(index, line, start + 2, branch)
 
-    def _first(self, index: int, line: str, start: int) -> None:
-        """Take the first line: `-+-[0000:00]-+-...` with several host bridges, `-[0000:00]-+-...` with one."""
-        column = line.find("+-[", start)
-        if column == start + 1 and line[start] == "-":
-            self.top = column
-            self._root(index, line, column)
-        elif line.startswith("-[", start):
-            self.closed = True
-            self._root(index, line, start - 1)
-        else:
-            self.fail(index, f"{line.strip()[:40]!r} does not begin a tree; {_WHOLE}")
-
     def _root(self, index: int, line: str, column: int) -> None:
         match = _ROOT_BUS.match(line, column + 1)
         if match is None:
-            self.fail(index, f"{line[column:][:30]!r} is no root bus such as `+-[0000:40]-`; {_WHOLE}")
+            self.refuse(index, f"{line[column:][:30]!r} is no root bus such as `+-[0000:40]-`")
         if column >= 0 and line[column] == "\\":
             self.closed = True
         root = f"{match.group(1) or '0000'}:{match.group(2)}"
         if root in self.roots:
-            self.fail(index, f"root bus {root} is there twice; {_WHOLE}")
+            self.refuse(index, f"root bus {root} is there twice")
         self.roots.append(root)
         self._bus(index, line, match.end(), root, (Bridge(root),), root, 255)
 
@@ -255,29 +252,29 @@ class _Parser(LineReader):
         elif line.startswith("--", at):
             self._device(index, line, at + 2, branch)
         elif line[at:].strip("- "):
-            self.fail(index, f"{line[at:][:30]!r} at column {at + 1} is no device; {_WHOLE}")
+            self.refuse(index, f"{line[at:][:30]!r} at column {at + 1} is no device")
 
     def _nested(self, index: int, line: str, start: int, branch: _Branch) -> None:
         match = _BUS.match(line, start)
         if match is None:
-            self.fail(index, f"{line[start:][:30]!r} at column {start + 1} is no bus; {_WHOLE}")
+            self.refuse(index, f"{line[start:][:30]!r} at column {start + 1} is no bus")
         bus = f"{match.group(2)}:{match.group(3)}"
         self._bus(index, line, match.end(), bus, branch.path, branch.root, branch.highest)
 
     def _device(self, index: int, line: str, at: int, branch: _Branch) -> None:
         match = _DEVICE.match(line, at)
         if match is None:
-            self.fail(index, f"{line[at:][:30]!r} at column {at + 1} is no device such as `01.1`; {_WHOLE}")
+            self.refuse(index, f"{line[at:][:30]!r} at column {at + 1} is no device such as `01.1`")
         place = (int(match.group(1), 16), int(match.group(2)))
         if place <= branch.last or place[0] > 31:
-            self.fail(index, f"device {match.group()} on bus {branch.bus} is out of order; {_WHOLE}")
+            self.refuse(index, f"device {match.group()} on bus {branch.bus} is out of order")
         branch.last = place
         bus_id = f"{branch.bus}:{match.group()}"
         below = _SECONDARY.match(line, match.end())
         if below is None:
             name = line[match.end() :].strip()
             if _DRAWN.search(name):
-                self.fail(index, f"the line of {bus_id} has two branches: lines run together; {_WHOLE}")
+                self.refuse(index, f"the line of {bus_id} has two branches: lines run together")
             self.functions.append(_Function(bus_id, name, branch.path, branch.root, index + 1))
             return
         first = int(below.group(1), 16)
@@ -286,7 +283,7 @@ class _Parser(LineReader):
         path = (*branch.path, Bridge(bus_id))
         at = below.end()
         if first > highest or highest > branch.highest:
-            self.fail(index, f"bridge {bus_id} has buses {below.group()[1:-1]}, outside of its parent's; {_WHOLE}")
+            self.refuse(index, f"bridge {bus_id} has buses {below.group()[1:-1]}, outside of its parent's")
         if line.startswith("-+-[", at):
             # Each of several buses below is drawn like a root bus, one bridge lower.
             self.open.append(_Branch(at + 1, "", path, branch.root, highest=highest))
@@ -301,16 +298,6 @@ def is_gpu(name: str) -> bool:
     return vendor is not None and _NO_GPU.search(name) is None
 
 
-def is_inside_cpu(name: str) -> bool:
-    """Return whether this is graphics inside a desktop CPU of AMD, which is passed over where there is a GPU."""
-    return _AMD.match(name) is not None and _INSIDE_CPU.search(name) is not None
-
-
-def cpu_vendor(name: str) -> str | None:
-    """Return the maker of the processor with this device 00.0 on a root bus, as CPUID spells it."""
-    return next((vendor for pattern, vendor in _CPU_VENDORS if pattern.match(name)), None)
-
-
 def is_nic(name: str) -> bool:
     """Return whether this is an Ethernet or InfiniBand port, and not Wi-Fi or a virtual function."""
     return _NIC.search(name) is not None and _NO_NIC.search(name) is None
@@ -318,12 +305,9 @@ def is_nic(name: str) -> bool:
 
 def nic_model(name: str) -> str:
     """Return the short name of a NIC: its last word in brackets (`ConnectX-7`), else its type number (`X710`)."""
-    bare = _IDS.sub("", name).strip()
-    bracket = re.search(r"\[([^\[\]]+)\]$", bare)
-    if bracket:
-        return bracket.group(1)
-    models = _MODEL.findall(bare)
-    return models[0] if models else bare
+    bare = plain_name(name)
+    model = re.search(r"(?<=\[)[^\[\]]+(?=\]$)", bare) or _MODEL.search(bare)
+    return model.group() if model else bare
 
 
 def plain_name(name: str) -> str:

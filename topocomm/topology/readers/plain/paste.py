@@ -59,6 +59,9 @@ _LABEL = re.compile(
 class LineReader:
     """Base of readers of lines: the lines, warnings about them, and errors that name one. Indices count from 0."""
 
+    remedy: str
+    """What to give instead of a text that is cut or damaged."""
+
     def __init__(self, lines: Sequence[str], file: str) -> None:
         self.lines, self.file = lines, file
         self.warnings: list[str] = []
@@ -67,6 +70,10 @@ class LineReader:
     def fail(self, index: int, message: str) -> NoReturn:
         """Raise the error of a line."""
         raise TopologyError(f"{self.file}:{index + 1}: {message}")
+
+    def refuse(self, index: int, message: str) -> NoReturn:
+        """Raise the error of a line that is cut or damaged, with the remedy."""
+        self.fail(index, f"{message}; {self.remedy}")
 
     def warn(self, index: int, message: str) -> None:
         """Add a warning of a line. Warnings travel with the topology, so they name no folders of this machine."""
@@ -84,12 +91,13 @@ def filled_lines(lines: Sequence[str], start: int = 0) -> Iterator[tuple[int, li
     return ((index, tokens) for index in range(start, len(lines)) if (tokens := lines[index].split()))
 
 
-def plain_lines(text: str) -> list[str]:
+def plain_lines(text: str, row: re.Pattern[str] | None = None) -> list[str]:
     """Return the lines of a pasted text without escapes, tags, quote marks, table bars and line ends.
 
-    Tabs stay, because they separate cells.
+    Tabs stay, because they separate cells. With `row`, lines lose their prefixes as by `strip_prefix`.
     """
-    return [_plain(line) for line in text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    lines = [_plain(line) for line in re.split(r"\r\n?|\n", text.lstrip("\ufeff"))]
+    return lines if row is None else strip_prefix(lines, row)
 
 
 def markup_line(text: str) -> int | None:
@@ -124,23 +132,15 @@ def strip_prefix(lines: Sequence[str], row: re.Pattern[str]) -> list[str]:
         match = row.search(line[: _MAX_PREFIX + 100])
         if match is None:
             continue
-        prefix = _prefix_pattern(line[: match.start()])
-        if prefix is None:
+        words = line[: match.start()].strip()
+        if not words or len(words) > _MAX_PREFIX:
             break
+        parts = (r"\d+" if part.isdigit() else re.escape(part) for part in re.split(r"([0-9]+)", words))
+        prefix = re.compile(r"\s*" + "".join(parts) + (r"(?=\s|$)" if words[-1].isalnum() else ""))
         near = (*lines[max(index - 3, 0) : index], *lines[index + 1 : index + 4])
         if any(prefix.match(text) for text in near):
             return [line[mark.end() :] if (mark := prefix.match(line)) else line for line in lines]
     return list(lines)
-
-
-def _prefix_pattern(before: str) -> re.Pattern[str] | None:
-    """Match what stands before a row on other lines, whatever its numbers; None for blanks and for a whole text."""
-    words = before.strip()
-    if not words or len(words) > _MAX_PREFIX:
-        return None
-    parts = (r"\d+" if part.isdigit() else re.escape(part) for part in re.split(r"([0-9]+)", words))
-    ends = r"(?=\s|$)" if words[-1].isalnum() else ""
-    return re.compile(r"\s*" + "".join(parts) + ends)
 
 
 def unwrap(text: str) -> str:
@@ -153,23 +153,13 @@ def unwrap(text: str) -> str:
         text = _FRAME.sub("", text)
     if "&" in text and _SPELLED_OUT.search(text) and not _MARKUP.search(text):
         text = html.unescape(text)
-    return _strip_labels(_strip_quotes(text))
-
-
-def _strip_quotes(text: str) -> str:
-    """Remove the quote marks of a mail."""
-    if ">" not in text:
-        return text
-    lines = text.split("\n")
-    marks = [_QUOTE.match(line) for line in lines]
-    quoted = sum(mark is not None for mark in marks)
-    if quoted < _LEAST_LINES or quoted < _LEAST_QUOTED * sum(bool(line.strip()) for line in lines):
-        return text
-    return _strip_marks(lines, marks)
-
-
-def _strip_labels(text: str) -> str:
-    """Remove times, and a label that (nearly) every line has and that is the same: one writer's output."""
+    if ">" in text:  # quote marks of a mail
+        lines = text.split("\n")
+        marks = [_QUOTE.match(line) for line in lines]
+        quoted = sum(mark is not None for mark in marks)
+        if quoted >= max(_LEAST_LINES, _LEAST_QUOTED * sum(bool(line.strip()) for line in lines)):
+            text = _strip_marks(lines, marks)
+    # Times, and a label that (nearly) every line has and that is the same: one writer's output.
     for pattern in (_TIMES, _LABEL, _TIMES):
         if not _is_on_most(pattern, text[:4000].split("\n")):
             continue
