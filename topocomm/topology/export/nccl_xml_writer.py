@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import NoReturn
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
@@ -81,7 +82,9 @@ class _Writer:
             (self.fabric if link.kind in (*_FABRICS, "c2c") else self.near)[link.src].append(link)
         self.taken = {bus_key(d.bus_id) for d in topology.devices if d.bus_id}
         self.written: set[str] = set()
-        self.invented = 0
+        bridges = (f"ffff:{255 - number // 256:02x}:{number % 256:02x}.0" for number in count(1))
+        self.free_ids = (bus_id for bus_id in bridges if bus_key(bus_id) not in self.taken)
+        """Made-up bus ids of bridges."""
         self.amd = is_amd(topology)
         self.simulated = topology.facts.get(SIMULATED) is True
         physical = topology.facts.get("net_physical")
@@ -192,7 +195,7 @@ class _Writer:
             elif child.kind == "switch" and not self._leads_to_ends(child, {parent.id}):
                 continue
             elif parent.name == "PCIe switches" and child.kind != "switch":
-                yield _element("pci", {"busid": self._bridge_id(), "class": "0x060400"}, [self._node(child, link)])
+                yield _element("pci", {"busid": next(self.free_ids), "class": "0x060400"}, [self._node(child, link)])
             else:
                 yield self._node(child, link)
 
@@ -213,7 +216,7 @@ class _Writer:
         self.written.add(device.id)
         inside = list(self._content(device))
         if device.kind == "switch" and not device.bus_id and device.name != ADAPTER:
-            bus_id = self._bridge_id()
+            bus_id = next(self.free_ids)
         elif device.bus_id:
             bus_id = bus_key(device.bus_id)  # NCCL compares the text with its own: four digits, lower case
         else:
@@ -294,15 +297,6 @@ class _Writer:
         if isinstance(speed, int) and speed > 0:
             values["speed"] = str(speed)
         return Element("net", values)
-
-    def _bridge_id(self) -> str:
-        """The next free made-up bus id of a bridge: `ffff:ff:01.0`."""
-        while True:
-            self.invented += 1
-            bus, device = divmod(self.invented, 256)
-            bus_id = f"ffff:{255 - bus:02x}:{device:02x}.0"
-            if bus_key(bus_id) not in self.taken:
-                return bus_id
 
 
 def _plain(text: str) -> str:

@@ -109,8 +109,24 @@ class _Paths:
 
     def pair(self, a: str, b: str) -> Pair:
         """Return the pair with its figures."""
-        fabric_pair = self._over_fabric(a, b) if a in self.fabric and b in self.fabric else None
-        return fabric_pair or self._over_pcie(a, b)
+        if a in self.fabric and b in self.fabric and (over_fabric := self._over_fabric(a, b)) is not None:
+            return over_fabric
+        last = self.only_link.get(b)
+        if last is None or a == b:
+            label = self._search(a).get(b)
+        elif last.src != a and last.src in self.ends:
+            label = None
+        else:
+            before = self._search(a).get(last.src)
+            label = before and self._further(before, last, 0)
+        if label is None:
+            return Pair(a, b, None)
+        level, figures = label.level, label.figures
+        # `host_tree` leaves out host bridges with one device or switch below. Where a NUMA node joins two devices
+        # directly, only the latency shows whether there are one or two host bridges.
+        if level == PHB and label.over_numa and (figures.latency_us or 0.0) > _NODE_FROM_US:
+            level = NODE
+        return _pair(a, b, _CODES[PHB if level == NODE and self.wording == "nccl" else level], figures)
 
     def _over_fabric(self, a: str, b: str) -> Pair | None:
         """Direct links, else the sum over common switches; of two ends the one with fewer links counts."""
@@ -134,24 +150,6 @@ class _Paths:
             latency_us_source=_least_certain(ends.latency_us_source for ends in every),
         )
         return _pair(a, b, _fabric_code(figures.kind, figures.lanes), figures)
-
-    def _over_pcie(self, a: str, b: str) -> Pair:
-        last = self.only_link.get(b)
-        if last is None or a == b:
-            label = self._search(a).get(b)
-        elif last.src != a and last.src in self.ends:
-            label = None
-        else:
-            before = self._search(a).get(last.src)
-            label = before and self._further(before, last, 0)
-        if label is None:
-            return Pair(a, b, None)
-        level, figures = label.level, label.figures
-        # `host_tree` leaves out host bridges with one device or switch below. Where a NUMA node joins two devices
-        # directly, only the latency shows whether there are one or two host bridges.
-        if level == PHB and label.over_numa and (figures.latency_us or 0.0) > _NODE_FROM_US:
-            level = NODE
-        return _pair(a, b, _CODES[PHB if level == NODE and self.wording == "nccl" else level], figures)
 
     def _search(self, source: str) -> dict[str, _Label]:
         """The best path to every other device, save to those with one link in."""

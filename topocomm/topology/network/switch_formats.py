@@ -176,7 +176,14 @@ def read_document(text: str, name: str) -> Fabric:
         TopologyError: It is neither; names file and line, or the place in the document.
     """
     build = _Builder(name)
-    document = _load(text, name)
+    try:
+        document = (strict_json if text.lstrip()[:1] in ("{", "[") else plain_yaml).loads(text)
+    except json.JSONDecodeError as error:
+        raise TopologyError(f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
+    except plain_yaml.PlainYamlError as error:
+        raise TopologyError(f"{name}:{error.line}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise TopologyError(f"{name}: not usable JSON: {error}") from None
     if isinstance(document, list):
         _read_slurm(build, document)
         return build.fabric("topology.yaml")
@@ -184,20 +191,6 @@ def read_document(text: str, name: str) -> Fabric:
         build.fail(None, "expected a list of topologies (topology.yaml) or a mapping with `switches` (topograph)")
     _read_model(build, document)
     return build.fabric("topograph")
-
-
-def _load(text: str, name: str) -> Any:
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            return strict_json.loads(text)
-        except json.JSONDecodeError as error:
-            raise TopologyError(f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
-        except (ValueError, RecursionError) as error:
-            raise TopologyError(f"{name}: not usable JSON: {error}") from None
-    try:
-        return plain_yaml.loads(text)
-    except plain_yaml.PlainYamlError as error:
-        raise TopologyError(f"{name}:{error.line}: {error}") from None
 
 
 def _read_slurm(build: _Builder, document: list[Any]) -> None:

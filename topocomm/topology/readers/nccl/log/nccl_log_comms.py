@@ -15,7 +15,7 @@ from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, Thread
 
 _COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)")
 _FIELD = re.compile(r"\b(nNodes|localRanks|nvmlDev|busId|commId) (-?[0-9a-fA-FxX]+)(?=\s|$)")
-_RCCL = re.compile(r"\bcomm (0x[0-9a-fA-F]+) nRanks (\d+)(?: busId ([0-9a-fA-F]+))?(?=\s|$)")
+_RCCL = re.compile(r"\bcomm (0x[0-9a-fA-F]+) nRanks (\d+)(?: busId [0-9a-fA-F]+)?(?=\s|$)")
 _SETUP = re.compile(
     r"(?:Channel|Ring) \d+(?:/\d+)? ?:(?: +\d+)+\.{0,3}$|Trees? (?:\[\d+\]|\d+ :)|Ring \d+ : -?\d+ -> \d+ -> -?\d+"
 )
@@ -83,7 +83,14 @@ def communicator(parts: list[Part]) -> Communicator:
     highest = max((s.rank for s in unknown if s.rank is not None), default=0)
     for session in unknown:  # `Channel` lines give the number of ranks, where no rank is greater
         count = max(session.orders, default=0)
-        if len(session.orders) == 1 and count > highest and (count != MOST_PRINTED or _closes(session)):
+        if len(session.orders) != 1 or count <= highest:
+            continue
+        texts = [part.text.strip() for part in session.parts]
+        orders = [match.group(2).split() for text in texts if (match := _ORDER.match(text))]
+        ends = {(int(order[-1]), int(order[0])) for order in orders}
+        steps = [match for text in texts if (match := _RING.match(text))]
+        # Of a long ring the line has the first ranks only, so the first must name the last as the rank before it.
+        if count != MOST_PRINTED or any((int(step.group(1)), int(step.group(2))) in ends for step in steps):
             session.ranks = count
     keys = dict.fromkeys((s.comm_id, s.ranks) for s in sessions if s.ranks is not None)
     ids_of = Counter(ranks for comm_id, ranks in keys if comm_id is not None)
@@ -106,14 +113,6 @@ def _name_writers(sessions: list[Session]) -> None:
         if len(ranks) == 1 and not ranks <= named:
             named |= ranks
             session.rank = min(ranks)
-
-
-def _closes(session: Session) -> bool:
-    """Return whether a ring's first rank names the last one on its `Channel` line as the rank before it."""
-    texts = [part.text.strip() for part in session.parts]
-    orders = [match.group(2).split() for text in texts if (match := _ORDER.match(text))]
-    ends = {(int(order[-1]), int(order[0])) for order in orders}
-    return any((int(match.group(1)), int(match.group(2))) in ends for text in texts if (match := _RING.match(text)))
 
 
 def _sessions(parts: list[Part]) -> list[Session]:
@@ -163,8 +162,17 @@ def _note(session: Session, part: Part) -> None:
         session.heads.add(_SYSTEM)
     elif _SETUP.match(part.text.lstrip()):
         session.heads.add(" ".join(part.text.split()[:2]))
-    if "comm 0x" in text and not _END.search(text):
-        _note_comm(session, text)
+    if "comm 0x" in text and not _END.search(text) and (match := _COMM.search(text) or _RCCL.search(text)):
+        session.comm, session.ranks = match.group(1), int(match.group(3 if match.re is _COMM else 2))
+        session.rank = int(match.group(2)) if match.re is _COMM else session.rank
+        values = dict(_FIELD.findall(text))
+        if re.fullmatch(r"(?:0x)?[0-9a-fA-F]{1,16}", values.get("busId", "")):  # else damage, as `30x00`
+            session.bus_id = values["busId"]
+        session.comm_id = values.get("commId", session.comm_id)
+        whole = {key: int(value) for key, value in values.items() if re.fullmatch(r"-?\d{1,9}", value)}
+        session.nodes = whole.get("nNodes", session.nodes)
+        session.local_ranks = whole.get("localRanks", session.local_ranks)
+        session.nvml_dev = whole.get("nvmlDev", session.nvml_dev)
     if session.rank is None and (match := _ME.match(stripped) or _TREES.match(stripped)):
         session.rank = int(match.group(1))
     if (match := _ORDER.match(stripped)) and not part.cut:
@@ -173,23 +181,6 @@ def _note(session: Session, part: Part) -> None:
         session.rank = session.rank if session.rank is not None else 0
     if "Init COMPLETE" in text:
         session.done = True
-
-
-def _note_comm(session: Session, text: str) -> None:
-    if match := _COMM.search(text):
-        session.comm, session.rank, session.ranks = match.group(1), int(match.group(2)), int(match.group(3))
-    elif match := _RCCL.search(text):
-        session.comm, session.ranks = match.group(1), int(match.group(2))
-    else:
-        return
-    values = dict(_FIELD.findall(text))
-    if re.fullmatch(r"(?:0x)?[0-9a-fA-F]{1,16}", values.get("busId", "")):  # else damage, as `30x00`
-        session.bus_id = values["busId"]
-    session.comm_id = values.get("commId", session.comm_id)
-    whole = {key: int(value) for key, value in values.items() if re.fullmatch(r"-?\d{1,9}", value)}
-    session.nodes = whole.get("nNodes", session.nodes)
-    session.local_ranks = whole.get("localRanks", session.local_ranks)
-    session.nvml_dev = whole.get("nvmlDev", session.nvml_dev)
 
 
 def _first_of_each(sessions: list[Session]) -> tuple[list[Session], bool]:

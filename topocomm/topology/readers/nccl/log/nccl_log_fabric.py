@@ -11,10 +11,11 @@ from itertools import combinations
 
 from topocomm.topology.inference.host_tree import LEVELS, host_tree
 from topocomm.topology.inference.nccl_paths import ADAPTER
-from topocomm.topology.links import NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
+from topocomm.topology.inference.pci_tree import coded_pair
+from topocomm.topology.links import NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link, Pair
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
-from topocomm.topology.readers.nccl.log.nccl_log_system import NO_LIMIT, Branch, Key, Tree
+from topocomm.topology.readers.nccl.log.nccl_log_system import NO_LIMIT, Key, Tree
 
 MAX_PAIRED = 300
 """Devices of one machine up to which every pair is worked out."""
@@ -50,12 +51,8 @@ def numa_of(machine: Machine, node: Key) -> int | None:
 class Fabric:
     """One machine: GPUs by rank, NICs, the devices between them, links and pairs.
 
-    Args:
-        machine: Its tree, matrix and ranks.
-        host: Name of the host of its devices.
-        prefix: Goes before ids of all devices but GPUs, which ranks number throughout the job.
-        nic_names: Names of network devices by number, as the log lists them.
-        nvls: Whether the NVSwitches multicast.
+    The prefix goes before ids of all devices but GPUs, which ranks number throughout the job. Names of network devices
+    are by number, as the log lists them; `nvls` says whether NVSwitches multicast.
     """
 
     def __init__(self, machine: Machine, host: str, prefix: str, nic_names: dict[int, str], nvls: bool) -> None:
@@ -77,7 +74,6 @@ class Fabric:
         self.nics = [self._nic(net) for net in self.nets]
         self.others: list[Device] = []
         self.links: dict[tuple[str, str], Link] = {}
-        self.counts: Counter[str] = Counter()
         if self.tree.branches:
             self._connect()
         self.pairs = self._pairs()
@@ -119,11 +115,8 @@ class Fabric:
             if code is None or (b.type == "GPU" and len({cell.type for cell in both}) > 1):
                 continue
             gb_per_s = min((cell.gb_per_s for cell in both), default=None)
-            latency_us = PATH_LATENCY_US.get(code)
-            pair = Pair(self.ids[a], self.ids[b], code, gb_per_s, latency_us)
-            if gb_per_s is not None:
-                pair = pair._replace(gb_per_s_source="read")
-            pairs.append(pair if latency_us is None else pair._replace(latency_us_source="assumed"))
+            pair = coded_pair((self.ids[a], self.ids[b]), code)
+            pairs.append(pair if gb_per_s is None else pair._replace(gb_per_s=gb_per_s, gb_per_s_source="read"))
         return pairs
 
     def _connect(self) -> None:
@@ -133,8 +126,13 @@ class Fabric:
             node, parent = self.ids.get(branch.node), self.ids.get(branch.parent)
             if node is None or parent is None or node == parent:  # maybe a damaged name
                 continue
-            if branch.type in _KINDS:
-                self._join(branch, parent, node)
+            if branch.type in _KINDS:  # both ends print it, each its own direction; NVSwitches print none
+                ends = {branch.parent.type, branch.node.type}
+                kind = "xgmi-cpu" if branch.type == "XGMI" and "CPU" in ends else _KINDS[branch.type]
+                hop_us = NVSWITCH_HOP_US if "NVS" in ends else None
+                forward, back = both_ways(parent, node, kind, gb_per_s=branch.gb_per_s, latency_us=hop_us)
+                self.links[parent, node] = forward
+                self.links.setdefault((node, parent), back)
             elif branch.type in ("PCI", "LOC", "NET"):
                 limited = branch.type == "NET" or branch.gb_per_s < NO_LIMIT
                 for link in both_ways(node, parent, "pcie", gb_per_s=branch.gb_per_s if limited else None):
@@ -146,44 +144,30 @@ class Fabric:
         for net, cards in self.tree.holders.items():
             for card in cards:
                 on_card.setdefault(card, []).append(net)
-        for card, nets in on_card.items():
-            if len(nets) == 1 and len(self.tree.holders[nets[0]]) == 1:
-                self.ids[card] = self.ids[nets[0]]
-        for board, gpu in self.tree.board_gpu.items():
-            if gpu in self.ids:
-                self.ids[board] = self.ids[gpu]
+        alone = {card: nets[0] for card, nets in on_card.items() if len(nets) == 1 == len(self.tree.holders[nets[0]])}
+        self.ids |= {card: self.ids[net] for card, net in alone.items()}
+        self.ids |= {board: self.ids[gpu] for board, gpu in self.tree.board_gpu.items() if gpu in self.ids}
         useful = dict.fromkeys([*self.machine.ranks, *on_card])
         for node in list(useful):
             useful.update((above, None) for above, _ in self.tree.path_up(node))
         ends = [end for b in self.tree.branches if b.type in _KINDS for end in (b.parent, b.node)]
         useful.update((end, None) for end in ends if end.type in ("CPU", "NVS"))
         printed = dict.fromkeys(end for b in self.tree.branches for end in (b.parent, b.node))
+        counts: Counter[str] = Counter()
         for node in printed:
-            if node in useful and node.type in _SHAPES and node not in self.ids:
-                self._new(node)
-
-    def _new(self, node: Key) -> None:
-        stem, kind, name = _SHAPES[node.type]
-        numa = numa_of(self.machine, node) if kind == "numa" else None
-        if kind == "numa" and (numa is None or node.system != "0"):
-            stem = "domain"
-        number = self.counts[stem] if numa is None or stem == "domain" else numa
-        self.counts[stem] += 1
-        bus_id = address(node.id) if node.type == "PCI" or self._in_slot(node) else None
-        if node.type == "NIC" and bus_id is not None:
-            name = ADAPTER
-        device = Device(f"{self.prefix}{stem}{number}", kind, self.host, name or None, numa, bus_id=bus_id)
-        if node.type == "NVS" and self.nvls:
-            device = device._replace(in_network="nvls")
-        self.ids[node] = device.id
-        self.others.append(device)
-
-    def _join(self, branch: Branch, a: str, b: str) -> None:
-        """Add a link that both ends print, each its own direction; NVSwitches print none."""
-        kind = _KINDS[branch.type]
-        if kind == "xgmi" and "CPU" in (branch.parent.type, branch.node.type):
-            kind = "xgmi-cpu"
-        hop_us = NVSWITCH_HOP_US if "NVS" in (branch.parent.type, branch.node.type) else None
-        forward, back = both_ways(a, b, kind, gb_per_s=branch.gb_per_s, latency_us=hop_us)
-        self.links[a, b] = forward
-        self.links.setdefault((b, a), back)
+            if node not in useful or node.type not in _SHAPES or node in self.ids:
+                continue
+            stem, kind, name = _SHAPES[node.type]
+            numa = numa_of(self.machine, node) if kind == "numa" else None
+            if kind == "numa" and (numa is None or node.system != "0"):
+                stem = "domain"
+            number = counts[stem] if numa is None or stem == "domain" else numa
+            counts[stem] += 1
+            bus_id = address(node.id) if node.type == "PCI" or self._in_slot(node) else None
+            if node.type == "NIC" and bus_id is not None:
+                name = ADAPTER
+            device = Device(f"{self.prefix}{stem}{number}", kind, self.host, name or None, numa, bus_id=bus_id)
+            if node.type == "NVS" and self.nvls:
+                device = device._replace(in_network="nvls")
+            self.ids[node] = device.id
+            self.others.append(device)

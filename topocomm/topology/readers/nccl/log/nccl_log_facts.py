@@ -167,12 +167,9 @@ def _graph(search: Search, machine: Machine) -> dict[str, Any]:
     graph: dict[str, Any] = {"pattern": search.pattern}
     if search.pattern in PATTERN_NAMES:
         graph["pattern_name"] = PATTERN_NAMES[search.pattern]
-    graph.update(crossnic=search.crossnic, nchannels=search.nchannels)
-    for name, speed in zip(("speedintra", "speedinter"), search.speeds, strict=True):
-        graph[name] = int(speed) if speed.is_integer() else speed
-    types = zip(("typeintra", "typeinter"), search.types, strict=True)
-    graph.update({name: kind for name, kind in types if kind is not None})
-    graph["samechannels"] = search.samechannels
+    for name, value in zip(search._fields[1:-1], search[1:-1], strict=True):
+        if value is not None:
+            graph[name] = int(value) if isinstance(value, float) and value.is_integer() else value
     rows = [_row(channel, machine) for channel in search.channels]
     if rows and len(rows) == search.nchannels:
         channels = [[n for n in row if n is not None] for row, _ in rows]

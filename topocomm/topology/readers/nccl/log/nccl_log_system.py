@@ -88,8 +88,10 @@ class Search(NamedTuple):
     pattern: int
     crossnic: int
     nchannels: int
-    speeds: tuple[float, float]
-    types: tuple[str | None, str | None]
+    speedintra: float
+    speedinter: float
+    typeintra: str | None
+    typeinter: str | None
     """Inside the machine and to the network; the second is not printed before NCCL 2.6, the first as a number."""
     samechannels: int
     channels: tuple[tuple[str, ...], ...]
@@ -155,11 +157,11 @@ def searches(session: Session) -> list[Search]:
     for part in session.parts:
         text = part.text.strip()
         if match := _PATTERN.match(text):
-            groups = match.groups()
-            speeds = float(groups[3]), float(groups[4])
-            types = None if groups[5].isdecimal() else groups[5], groups[6]
-            numbers = [int(group[:6]) for group in (*groups[:3], groups[7])]
-            patterns.append(Search(numbers[0], numbers[1], numbers[2], speeds, types, numbers[3], ()))
+            *counts, intra, inter, kind, kind_inter, same = match.groups()
+            pattern, crossnic, nchannels, same = (int(group[:6]) for group in (*counts, same))
+            kind = None if kind.isdecimal() else kind
+            search = Search(pattern, crossnic, nchannels, float(intra), float(inter), kind, kind_inter, same, ())
+            patterns.append(search)
             is_open = True
         elif is_open and (row := _CHANNEL.match(text)):
             channels = patterns[-1].channels

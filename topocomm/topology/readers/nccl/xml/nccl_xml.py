@@ -84,7 +84,13 @@ def _document(text: str) -> tuple[str, int | None]:
 
     Comments, terminal escapes, and the text around it are removed.
     """
-    text = _without_comments(_ESCAPE.sub("", _unescaped(text)))
+    escaped = _ESCAPE.sub("", _unescaped(text))
+    parts = []
+    done = 0  # a comment may hold a `<system>` of its own, or hyphens that XML forbids
+    while (start := escaped.find("<!--", done)) >= 0 and (end := escaped.find("-->", start)) >= 0:
+        parts += [escaped[done:start], "\n" * escaped.count("\n", start, end)]
+        done = end + 3
+    text = "".join([*parts, escaped[done:]])
     first = _SYSTEM.search(text)
     if first is None:
         return text, None
@@ -96,16 +102,6 @@ def _document(text: str) -> tuple[str, int | None]:
     again = _SYSTEM.search(text, end)
     second = None if again is None else text.count("\n", 0, again.start()) + 1
     return "\n" * text.count("\n", 0, start) + " " * column + text[start:end], second
-
-
-def _without_comments(text: str) -> str:
-    """Replace comments by their line ends: one may hold a `<system>` of its own, or hyphens that XML forbids."""
-    parts = []
-    done = 0
-    while (start := text.find("<!--", done)) >= 0 and (end := text.find("-->", start)) >= 0:
-        parts += [text[done:start], "\n" * text.count("\n", start, end)]
-        done = end + 3
-    return "".join([*parts, text[done:]])
 
 
 def facts_of(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:

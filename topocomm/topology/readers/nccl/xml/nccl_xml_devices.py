@@ -112,7 +112,12 @@ class System:
     def __init__(self, root: Element, file: str, notes: Notes) -> None:
         self.file, self.notes = file, notes
         self.hosts: dict[str | None, str] = {}
-        self.version = self._version(root)
+        if root.tag != "system":
+            self.fail(root, f"the root element is <{root.tag}>; expected <system>; {_AGAIN}")
+        self.version = whole(root, "version", self.file)
+        if self.version not in VERSIONS:
+            got = "no version" if self.version is None else f'version="{self.version}"'
+            self.fail(root, f'<system> has {got}; expected version="1" (NCCL) or "2" (RCCL); {_AGAIN}')
         self.cpus = [self._cpu(element) for element in root.all("cpu")]
         self._check(root)
         self.pcis = [pci for cpu in self.cpus for top in cpu.children for pci in top.all()]
@@ -131,15 +136,6 @@ class System:
     def fail(self, element: Element, message: str) -> NoReturn:
         """Raise the error of an element."""
         raise TopologyError(f"{self.file}:{element.line}: {message}")
-
-    def _version(self, root: Element) -> int:
-        if root.tag != "system":
-            self.fail(root, f"the root element is <{root.tag}>; expected <system>; {_AGAIN}")
-        version = whole(root, "version", self.file)
-        if version not in VERSIONS:
-            got = "no version" if version is None else f'version="{version}"'
-            self.fail(root, f'<system> has {got}; expected version="1" (NCCL) or "2" (RCCL); {_AGAIN}')
-        return version
 
     def _check(self, root: Element) -> None:
         cpus = self.cpus

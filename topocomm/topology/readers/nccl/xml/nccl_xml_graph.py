@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain, count
 
 from topocomm.topology.inference.cpu_lists import mask_ranges
 from topocomm.topology.inference.nccl_paths import ADAPTER, PORT
@@ -55,7 +57,7 @@ class Graph:
         self._ends: dict[int, list[str]] = {}
         self._ports = {nic.id: net_gb_per_s(nic.element, file, notes) if nic.is_net else None for nic in system.nics}
         self._depth: dict[int, int] = {}
-        self._used = Counter[str]()
+        self._numbers: dict[str, Iterator[int]] = defaultdict(count)
         self.slow_ports: dict[str, dict[str, str]] = {}
         """Speed and width as the file has them, by bus id, where another rate is used."""
         self._name_numas()
@@ -76,14 +78,17 @@ class Graph:
     def _name_numas(self) -> None:
         for cpu in self.system.cpus:
             plain = "numa" if cpu.numa is None else f"numa{cpu.numa}"
-            name = wanted = f"{cpu.host}/{plain}" if self._several else plain
-            while name in self._taken:
-                self._used[wanted] += 1
-                name = f"{wanted}.{self._used[wanted]}"
+            wanted = f"{cpu.host}/{plain}" if self._several else plain
+            name = self._free(chain([wanted], (f"{wanted}.{n}" for n in count(1))))
             if name != wanted:
                 self.notes.add("more than one <cpu> has this number; they stay apart", cpu.element, wanted)
-            self._taken.add(name)
             self._numas[id(cpu)] = name
+
+    def _free(self, names: Iterable[str]) -> str:
+        """Return the first name that no device has yet."""
+        free = next(name for name in names if name not in self._taken)
+        self._taken.add(free)
+        return free
 
     def _put_ends(self) -> None:
         """Add GPUs, NICs and NUMA nodes."""
@@ -131,11 +136,7 @@ class Graph:
             self._plant(child, node, own_us)
 
     def _new(self, prefix: str, pci: Pci, name: str) -> str:
-        ident = f"{prefix}{self._used[prefix]}"
-        while ident in self._taken:
-            self._used[prefix] += 1
-            ident = f"{prefix}{self._used[prefix]}"
-        self._taken.add(ident)
+        ident = self._free(f"{prefix}{number}" for number in self._numbers[prefix])
         self.devices.append(Device(ident, "switch", pci.cpu.host, name, pci.cpu.numa, None, pci.bus_id))
         return ident
 
@@ -171,10 +172,7 @@ class Graph:
             cpus = [cpu for cpu in self.system.cpus if cpu.host == host]
             if len(cpus) == 1:
                 continue
-            name = host
-            while name in self._taken:
-                name += "-root"
-            self._taken.add(name)
+            name = self._free(f"{host}{'-root' * n}" for n in count())
             self.devices.append(Device(name, "host", host))
             for cpu in cpus:
                 attributes = cpu.element.attributes
