@@ -107,7 +107,15 @@ class Topology:
 
     def __post_init__(self) -> None:
         if self.launch_us is not None:
-            object.__setattr__(self, "launch_us", self._time_us(self.launch_us))
+            try:  # a float, so that equal figures give equal plans, byte for byte
+                time_us = nan if isinstance(self.launch_us, (bool, str)) else float(self.launch_us)
+            except (TypeError, ValueError):
+                time_us = nan
+            if not 0 <= time_us < inf:
+                raise TopologyError(
+                    f"topology {self.name!r}: launch_us {self.launch_us!r}: expected a time of at least 0 us"
+                )
+            object.__setattr__(self, "launch_us", time_us)
         ids: set[str] = set()
         for device in self.devices:
             if device.id in ids:
@@ -119,16 +127,6 @@ class Topology:
                     raise TopologyError(
                         f"topology {self.name!r}: link {link.src!r} -> {link.dst!r} names the unknown device {end!r}"
                     )
-
-    def _time_us(self, value: object) -> float:
-        """The time as a float, so that equal figures give equal plans, byte for byte."""
-        try:
-            time_us = nan if isinstance(value, (bool, str)) else float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            time_us = nan
-        if not 0 <= time_us < inf:
-            raise TopologyError(f"topology {self.name!r}: launch_us {value!r}: expected a time of at least 0 us")
-        return time_us
 
     @cached_property
     def by_id(self) -> dict[str, Device]:

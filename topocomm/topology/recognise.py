@@ -58,13 +58,29 @@ def load(path: str | os.PathLike[str]) -> Topology:
 
 
 def load_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a file.
+    """Return the text of a file, in UTF-8, UTF-16 or Latin-1.
 
     Raises:
         TopologyError: It cannot be read, or is no text.
     """
     name = os.fspath(path)
-    return unwrap(_text(_bytes(name), name))
+    try:
+        with open(name, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise TopologyError(f"{name}: cannot be read: {reason}") from None
+    if len(data) > MAX_BYTES:
+        raise TopologyError(f"{name}: longer than {MAX_BYTES >> 20} MiB; looked for {_LOOKED_FOR}")
+    has_mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # as Windows shells write
+    for encoding in ("utf-16",) if has_mark else ("utf-8-sig", "latin-1"):
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if "\0" not in text and len(_ODD.findall(text)) * 20 <= len(text):
+            return unwrap(text)
+    raise TopologyError(f"{name}: not a text file; looked for {_LOOKED_FOR}; {_REMEDY}")
 
 
 def read(text: str, name: str) -> Topology:
@@ -91,28 +107,3 @@ def reader_for(text: str) -> ModuleType | None:
 def readers() -> tuple[ModuleType, ...]:
     """Return all readers, imported at the first call."""
     return tuple(import_module(f"topocomm.topology.readers.{name}") for name in _READERS)
-
-
-def _bytes(name: str) -> bytes:
-    try:
-        with open(name, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or error
-        raise TopologyError(f"{name}: cannot be read: {reason}") from None
-    if len(data) > MAX_BYTES:
-        raise TopologyError(f"{name}: longer than {MAX_BYTES >> 20} MiB; looked for {_LOOKED_FOR}")
-    return data
-
-
-def _text(data: bytes, name: str) -> str:
-    """Decode a file: UTF-16 with a mark (Windows shells), UTF-8, or Latin-1."""
-    encodings = ("utf-16",) if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "latin-1")
-    for encoding in encodings:
-        try:
-            text = data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        if "\0" not in text and len(_ODD.findall(text)) * 20 <= len(text):
-            return text
-    raise TopologyError(f"{name}: not a text file; looked for {_LOOKED_FOR}; {_REMEDY}")

@@ -71,7 +71,23 @@ def simulated(name: str) -> Topology:
     if all(device.kind != "gpu" for device in ends):
         raise TopologyError(f"system {name}: no GPU, so there is nothing for NCCL to plan; name one that has GPUs")
     tree, links = _tree(host, ends)
-    return Topology(name, "catalogue", (*ends, *tree), links, host.pairs, facts=_facts(name, host, ends, tree))
+    gpus, nics = ({d.id: int(d.id[3:]) for d in ends if d.kind == kind} for kind in ("gpu", "nic"))
+    facts: dict[str, Any] = {
+        SIMULATED: True,
+        "gpu_dev": gpus,
+        "gpu_rank": gpus,
+        "net_dev": nics,
+        "net_speed_mbps": round(KINDS[host.port].gb_per_s * 8000),
+    }
+    if name in _SM:
+        facts["sm"] = _SM[name]
+    if name in _GCN:
+        facts["gcn"], facts["compute_units"] = _GCN[name]
+    if name in CPUS:
+        facts["cpus"] = [{"numaid": str(d.numa), **CPUS[name]} for d in tree if d.kind == "numa"]
+    if host.trays > 1:
+        facts["trays"] = host.trays
+    return Topology(name, "catalogue", (*ends, *tree), links, host.pairs, facts=facts)
 
 
 def _tree(host: Host, ends: list[Device]) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
@@ -89,23 +105,3 @@ def _tree(host: Host, ends: list[Device]) -> tuple[tuple[Device, ...], tuple[Lin
     kept = {end for link in fabric for end in link[:2]} - inside
     tree = tuple(device for device in derived.devices if device.id not in inside)
     return (*tree, *(device for device in rest if device.id in kept)), (*fabric, *derived.links)
-
-
-def _facts(name: str, host: Host, ends: list[Device], tree: tuple[Device, ...]) -> dict[str, Any]:
-    gpus, nics = ({d.id: int(d.id[3:]) for d in ends if d.kind == kind} for kind in ("gpu", "nic"))
-    facts: dict[str, Any] = {
-        SIMULATED: True,
-        "gpu_dev": gpus,
-        "gpu_rank": gpus,
-        "net_dev": nics,
-        "net_speed_mbps": round(KINDS[host.port].gb_per_s * 8000),
-    }
-    if name in _SM:
-        facts["sm"] = _SM[name]
-    if name in _GCN:
-        facts["gcn"], facts["compute_units"] = _GCN[name]
-    if name in CPUS:
-        facts["cpus"] = [{"numaid": str(d.numa), **CPUS[name]} for d in tree if d.kind == "numa"]
-    if host.trays > 1:
-        facts["trays"] = host.trays
-    return facts

@@ -92,7 +92,7 @@ def _rank(place: Place) -> list[str]:
 
 
 def _binding(ranks: Sequence[Place]) -> list[str]:
-    """Command lines that bind ranks to their cores."""
+    """Command lines that bind ranks to their cores or NUMA nodes, and the ranks of each node."""
     count = len(ranks)
     lists = [place.cpus for place in ranks]
     lines = ["# To bind, with this file as env.sh and your program as ./app:"]
@@ -103,17 +103,10 @@ def _binding(ranks: Sequence[Place]) -> list[str]:
         if len(masks) == count:
             lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=mask_cpu:{','.join(map(hex, masks))} ./app")
     else:
-        unknown = [place.device.id for place, cpus in zip(ranks, lists, strict=True) if cpus is None]
+        unknown = [place.device.id for place in ranks if place.cpus is None]
         lines.append(f"#   the cores of {_flat(ranges(unknown))} are not known: no line with CPU lists")
-    return [*lines, *_by_node(ranks)]
-
-
-def _by_node(ranks: Sequence[Place]) -> list[str]:
-    """Command lines by NUMA node, and the ranks of each node."""
-    count = len(ranks)
     numas = [place.device.numa for place in ranks]
     numbers = [numa for numa in numas if isinstance(numa, int)]
-    lines = []
     if len(numbers) == count:
         sizes = Counter(numbers)
         if len(set(sizes.values())) == 1 and sorted(sizes) == list(range(len(sizes))) and numbers == sorted(numbers):
@@ -124,7 +117,7 @@ def _by_node(ranks: Sequence[Place]) -> list[str]:
         lines.append("#   not every rank has one NUMA node that is known: no line with NUMA nodes")
     for numa in dict.fromkeys(numa for numa in numas if numa is not None):
         local = [rank for rank, place in enumerate(ranks) if place.device.numa == numa]
-        own = list(dict.fromkeys(ranks[rank].cpus for rank in local))
+        own = list(dict.fromkeys(lists[rank] for rank in local))
         words = own[0] if len(own) == 1 and own[0] else "not the same for all" if any(own) else "not known"
         lines.append(f"# NUMA node {_flat(str(numa))}: local ranks {ranges(map(str, local))}; CPUs {words}")
     return lines

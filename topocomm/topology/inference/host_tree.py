@@ -54,18 +54,18 @@ def host_tree(
         pcie: Row of `links.KINDS` for PCIe, or the family where the generation is unknown.
         smp: The same for links between NUMA nodes.
     """
-    groups = _Groups(devices, {pair: LEVELS[code] for pair, code in codes.items() if code in LEVELS})
-    tree = _Tree(groups, devices[0].host, pcie, smp)
-    placed = tuple(groups.with_numa(device) for device in devices)
-    return HostTree(placed + tuple(tree.devices), tuple(tree.links), tuple(groups.warnings()))
+    tree = _Tree(devices, {pair: LEVELS[code] for pair, code in codes.items() if code in LEVELS}, pcie, smp)
+    numbers = {name: number for group, number in tree.number.items() for name in group}
+    placed = [d._replace(numa=numbers.get(d.id)) if d.kind == "nic" and d.numa is None else d for d in devices]
+    return HostTree((*placed, *tree.devices), tuple(tree.links), tuple(tree.warnings()))
 
 
-class _Groups:
-    """The groups of devices at each level, and the numbers of those that are NUMA nodes."""
+class _Tree:
+    """The groups of devices at each level, numbers of those that are NUMA nodes, forwarding devices and links."""
 
-    def __init__(self, devices: Sequence[Device], level: Mapping[PairKey, int]) -> None:
+    def __init__(self, devices: Sequence[Device], level: Mapping[PairKey, int], pcie: str, smp: str) -> None:
         self.by_id = {d.id: d for d in devices}
-        self.level = level
+        self.level, self.host, self.pcie = level, devices[0].host, pcie
         self.at: list[list[Group]] = []
         groups: list[Group] = [(name,) for name in self.by_id]
         for limit in range(NODE + 1):
@@ -76,13 +76,21 @@ class _Groups:
         same_place = [(a, b) for a, b in uncoded if place[a] is not None and place[a] == place[b]]
         self.at[NODE] = self._united(groups, same_place)
         numas = {d.id: d.numa for d in devices if d.numa is not None}
-        named = {group: {numas[name] for name in group if name in numas} for group in self.at[NODE]}
+        self.named = {group: {numas[name] for name in group if name in numas} for group in self.at[NODE]}
         self.number: dict[Group, int | str] = {
             group: next(iter(numbers))
-            for group, numbers in named.items()
-            if len(numbers) == 1 and sum(bool(numbers & other) for other in named.values()) == 1
+            for group, numbers in self.named.items()
+            if len(numbers) == 1 and sum(bool(numbers & other) for other in self.named.values()) == 1
         }
-        self.unsettled = [group for group, numbers in named.items() if numbers and group not in self.number]
+        self.devices: list[Device] = []
+        self.links: list[Link] = []
+        self.taken = set(self.by_id)
+        root = self._new("host", "host", None, None) if len(self.at[NODE]) > 1 else None
+        for group in self.at[NODE]:
+            child, height_us = self._add(group, self.number.get(group))
+            if root is not None:  # it joins several NUMA nodes
+                kind = pcie if child in self.by_id else smp
+                self.links += both_ways(child, root, kind, latency_us=round(_HEIGHT_US[SYS] - height_us, 6))
 
     def _united(self, groups: list[Group], pairs: Iterable[PairKey], limit: int | None = None) -> list[Group]:
         """Unite groups that a pair joins.
@@ -100,24 +108,12 @@ class _Groups:
                 groups = merge_groups(groups, [(a, b)])
         return groups
 
-    def parts(self, group: Group, level: int) -> list[Group]:
-        """Return the groups of a level inside a group of a higher one; below PIX single devices."""
-        if level < PIX:
-            return [(name,) for name in group]
-        return [part for part in self.at[level] if part[0] in group]
-
-    def with_numa(self, device: Device) -> Device:
-        """Return the device; a NIC with the NUMA number of its group."""
-        if device.numa is not None or device.kind != "nic":
-            return device
-        numa = next((number for group, number in self.number.items() if device.id in group), None)
-        return device._replace(numa=numa)
-
     def warnings(self) -> list[str]:
         """Return warnings: codes against NUMA affinity, and codes that are no ultrametric."""
         warnings = []
-        if self.unsettled:
-            names = [name for group in self.unsettled for name in group if self.by_id[name].numa is not None]
+        unsettled = [group for group, numbers in self.named.items() if numbers and group not in self.number]
+        if unsettled:
+            names = [name for group in unsettled for name in group if self.by_id[name].numa is not None]
             warnings.append(f"{group_words(names)}: NUMA affinity contradicts the pair codes, which are followed")
         codes = ("PIX", "PXB", "PHB", "NODE", "SYS")
         wrong = []
@@ -129,33 +125,17 @@ class _Groups:
             warnings.append(f"the pair codes are no tree: {group_words(wrong)} meet elsewhere in it")
         return warnings
 
-
-class _Tree:
-    """Forwarding devices and links of one host; the root is the host where there are several NUMA nodes."""
-
-    def __init__(self, groups: _Groups, host: str, pcie: str, smp: str) -> None:
-        self.groups, self.host, self.pcie, self.smp = groups, host, pcie, smp
-        self.devices: list[Device] = []
-        self.links: list[Link] = []
-        self._taken = set(groups.by_id)
-        top = self.groups.at[NODE]
-        root = self._new("host", "host", None, None) if len(top) > 1 else None
-        for group in top:
-            child, height_us = self._add(group, self.groups.number.get(group))
-            if root is not None:
-                kind = self.pcie if child in self.groups.by_id else self.smp
-                self.links += both_ways(child, root, kind, latency_us=round(_HEIGHT_US[SYS] - height_us, 6))
-
     def _add(self, group: Group, numa: int | str | None = None) -> tuple[str, float]:
         """The device of the group and its height above the endpoints in microseconds."""
         if len(group) == 1 and numa is None:
             return group[0], 0.0
-        level = next(level for level in range(NODE + 1) if len(self.groups.parts(group, level)) == 1)
+        level = next(level for level in range(NODE + 1) if group in self.at[level])
         if numa is not None:  # a NUMA node is never below its host bridge
             level = max(level, PHB)
         prefix, kind, name = _SHAPES[NODE if numa is not None else level]
         node = self._new(prefix, kind, name, numa)
-        for part in self.groups.parts(group, level - 1):
+        below = self.at[level - 1] if level > PIX else [(name,) for name in group]
+        for part in [part for part in below if part[0] in group]:
             child, height_us = self._add(part)
             self.links += both_ways(child, node, self.pcie, latency_us=round(_HEIGHT_US[level] - height_us, 6))
         return node, _HEIGHT_US[level]
@@ -163,9 +143,9 @@ class _Tree:
     def _new(self, prefix: str, kind: DeviceKind, name: str | None, numa: int | str | None) -> str:
         """Add a forwarding device with a free id: `numa3` for a numbered NUMA node, else `pcie0`, `pcie1`, ..."""
         wanted = f"numa{numa}" if isinstance(numa, int) else ""
-        if not wanted or wanted in self._taken:
-            wanted = next(new for i in count() if (new := f"{prefix}{i}") not in self._taken)
-        self._taken.add(wanted)
+        if not wanted or wanted in self.taken:
+            wanted = next(new for i in count() if (new := f"{prefix}{i}") not in self.taken)
+        self.taken.add(wanted)
         self.devices.append(Device(wanted, kind, self.host, None if isinstance(numa, int) else name, numa))
         return wanted
 

@@ -72,18 +72,21 @@ def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> GpuFabric:
     for (a, b), lanes in counts.items():
         latency_us = 2 * NVSWITCH_HOP_US if a in through else KINDS["nvlink4"].latency_us
         pairs[a, b] = nvlink_pair(a, b, kind, lanes, latency_us)._replace(gb_per_s_source=source)
-    return GpuFabric(tuple(devices), tuple(links), pairs, tuple(_warnings(total, counts, islands)))
+    warnings = []
+    if total == MAX_LINKS_PER_GPU:
+        warnings.append("18 links per GPU: 25 GB/s each assumed (NVLink 4: H100, H200); B200 and later have 50")
+    elif counts and total not in _GENERATION_BY_TOTAL:
+        warnings.append(f"GB/s of NVLink unknown: at most {total} links per GPU do not tell the GPU model")
+    if any(len(g) in (3, 4) and {counts.get(p) for p in combinations(g, 2)} == {6} for g in islands):
+        warnings.append("NV6 between all pairs is read as direct links (4-GPU H100); behind an NVSwitch it is 6 in all")
+    return GpuFabric(tuple(devices), tuple(links), pairs, tuple(warnings))
 
 
 def nvlink_pair(a: str, b: str, kind: str, lanes: int, latency_us: float) -> Pair:
-    """Return the pair of two GPUs that NVLinks join.
+    """Return the pair of two GPUs that NVLinks join, with the latency of the whole path.
 
-    Args:
-        a: Id of one GPU.
-        b: Id of the other.
-        kind: Row of `links.KINDS`, or `nvlink` where the generation is unknown.
-        lanes: Links between the two, or of each into a switch.
-        latency_us: Latency of the whole path.
+    The kind is a row of `links.KINDS`, or `nvlink` where the generation is unknown; `lanes` are links between the two,
+    or of each into a switch.
     """
     rate = KINDS[kind].gb_per_s * lanes if kind in KINDS else None
     return Pair(a, b, f"NV{lanes}", rate, latency_us, None if rate is None else "table", "assumed")
@@ -99,16 +102,3 @@ def _is_switched(group: Group, counts: Mapping[PairKey, int]) -> bool:
     # A container may show three GPUs of a switched machine. Direct links of 6 to each other are those of 4-GPU H100
     # boards; no board has more.
     return len(set(inside)) == 1 and inside[0] in _SWITCHED_COUNTS and inside[0] != 6
-
-
-def _warnings(total: int, counts: Mapping[PairKey, int], islands: Sequence[Group]) -> list[str]:
-    if not counts:
-        return []
-    warnings = []
-    if total == MAX_LINKS_PER_GPU:
-        warnings.append("18 links per GPU: 25 GB/s each assumed (NVLink 4: H100, H200); B200 and later have 50")
-    elif total not in _GENERATION_BY_TOTAL:
-        warnings.append(f"GB/s of NVLink unknown: at most {total} links per GPU do not tell the GPU model")
-    if any(len(g) in (3, 4) and {counts.get(p) for p in combinations(g, 2)} == {6} for g in islands):
-        warnings.append("NV6 between all pairs is read as direct links (4-GPU H100); behind an NVSwitch it is 6 in all")
-    return warnings

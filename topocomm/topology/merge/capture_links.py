@@ -87,7 +87,16 @@ class _Fabric:
         self.gpus = [device.id for device in devices if device.kind == "gpu"]
         self.warnings: list[str] = []
         self.clashes = Clashes()
-        self.rates = self._rates()
+        self.rates: dict[str, float] = {}
+        """GB/s of one NVLink by GPU, from the first capture that read it."""
+        for source in sources:
+            common = source.facts.get("link_gb_per_s")
+            by_gpu = _mapping(source.facts.get("link_gb_per_s_per_gpu"))
+            shown = _mapping(source.facts.get("links_per_gpu"))
+            for gpu in self.gpus:
+                rate = by_gpu.get(gpu, common if gpu in shown else None)
+                if isinstance(rate, float):
+                    self.rates.setdefault(gpu, rate)
 
     def build(self, taken: set[str]) -> tuple[tuple[Device, ...], list[Link]]:
         """Return one capture's fabric in the shape that `nvidia-smi nvlink -R` shows, with the lanes of all."""
@@ -208,19 +217,6 @@ class _Fabric:
                 if source is not base and isinstance(n := counted.get(gpu), int) and total[gpu] and n != total[gpu]
             ]
             self.clashes.add(base.topology, source.topology, odd)
-
-    def _rates(self) -> dict[str, float]:
-        """GB/s of one NVLink by GPU, from the first capture that read it."""
-        rates: dict[str, float] = {}
-        for source in self.sources:
-            common = source.facts.get("link_gb_per_s")
-            by_gpu = _mapping(source.facts.get("link_gb_per_s_per_gpu"))
-            shown = _mapping(source.facts.get("links_per_gpu"))
-            for gpu in self.gpus:
-                rate = by_gpu.get(gpu, common if gpu in shown else None)
-                if isinstance(rate, float):
-                    rates.setdefault(gpu, rate)
-        return rates
 
     def _rate(self, ends: Sequence[str], lanes: int | None) -> float | None:
         """Lanes times the rate of one link, the slower end's."""

@@ -93,37 +93,30 @@ class _Machine:
         self.warnings += [text for text in texts if text not in self.warnings]
 
     def _add(self, topology: Topology) -> None:
-        known = self._so_far()
         ids: dict[str, str] = {}
-        if known is not None:
-            ids, warnings = match_devices(known, topology)
+        if self.captures:
+            uuids: dict[str, Any] = {}
+            for capture, names in self.captures:
+                if isinstance(own := renamed(capture.facts, names).get("uuids"), Mapping):
+                    uuids |= own
+            so_far = Topology(  # the machine as its captures show it, under their names
+                self.captures[0][0].name,
+                " + ".join(dict.fromkeys(capture.source for capture, _ in self.captures)),
+                tuple(self.devices.values()),
+                (),
+                tuple(pair for pair, _ in self.pairs.values()),
+                facts={"uuids": uuids} if uuids else {},
+            )
+            ids, warnings = match_devices(so_far, topology)
             self._report(warnings)
         for device in topology.devices:
             if device.kind in ("gpu", "nic"):
                 if device.id not in ids:
-                    names = chain([device.id], (f"{device.id}.{number}" for number in count(2)))
-                    ids[device.id] = next(name for name in names if name not in self.devices)
+                    free = chain([device.id], (f"{device.id}.{number}" for number in count(2)))
+                    ids[device.id] = next(name for name in free if name not in self.devices)
                 self._add_device(device._replace(id=ids[device.id]), topology)
         self.captures.append((topology, ids))
         self._add_pairs(topology, ids)
-
-    def _so_far(self) -> Topology | None:
-        """The machine so far, named by its captures, for matching the next one."""
-        if not self.captures:
-            return None
-        uuids: dict[str, Any] = {}
-        for capture, ids in self.captures:
-            if isinstance(own := renamed(capture.facts, ids).get("uuids"), Mapping):
-                uuids |= own
-        sources = " + ".join(dict.fromkeys(capture.source for capture, _ in self.captures))
-        return Topology(
-            self.captures[0][0].name,
-            sources,
-            tuple(self.devices.values()),
-            (),
-            tuple(pair for pair, _ in self.pairs.values()),
-            facts={"uuids": uuids} if uuids else {},
-        )
 
     def _add_device(self, device: Device, topology: Topology) -> None:
         known = self.devices.get(device.id)

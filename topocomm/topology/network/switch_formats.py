@@ -270,7 +270,13 @@ def expand(text: str) -> list[str]:
         ValueError: It is no list; says what was expected.
     """
     names: list[str] = []
-    for word in _list_words(text):
+    words, depth, start = [], 0, 0
+    for i, character in enumerate(f"{text},"):
+        depth += (character == "[") - (character == "]")
+        if character == "," and (depth == 0 or i == len(text)):  # a comma outside brackets, or the end
+            words.append(text[start:i].strip())
+            start = i + 1
+    for word in words:
         parts: list[list[str]] = []
         end = 0
         for piece in _PIECE.finditer(word):
@@ -284,17 +290,6 @@ def expand(text: str) -> list[str]:
             raise ValueError(f"{word!r} gives more than {MAX_NAMES} names")
         names += map("".join, product(*parts))
     return names
-
-
-def _list_words(text: str) -> list[str]:
-    """Split the text at commas outside brackets."""
-    words, depth, start = [], 0, 0
-    for i, character in enumerate(text):
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            words.append(text[start:i].strip())
-            start = i + 1
-    return [*words, text[start:].strip()]
 
 
 def _numbers(text: str) -> list[str]:

@@ -86,7 +86,14 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
     Raises:
         TopologyError: No host of the cluster is in the fabric.
     """
-    leaf_of = _leaves(topology, fabric)
+    full: dict[str, str] = {}
+    short: dict[str, str] = {}
+    for switch, below in fabric.hosts.items():
+        for host in below:
+            full.setdefault(host, switch)
+            short.setdefault(host.partition(".")[0], switch)
+    leaves = {host: full.get(host) or short.get(host.partition(".")[0]) for host in topology.hosts}
+    leaf_of = {host: switch for host, switch in leaves.items() if switch is not None}
     if not leaf_of:
         raise TopologyError(
             f"{fabric.name}: none of the hosts {group_words(topology.hosts)} is below a switch of {fabric.source}; it "
@@ -122,18 +129,6 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
     return replace(
         topology, devices=(*own, *switches, *rest), links=tuple(links), warnings=tuple(dict.fromkeys(warnings))
     )
-
-
-def _leaves(topology: Topology, fabric: Fabric) -> dict[str, str]:
-    """The leaf switch of each host of the cluster in the fabric."""
-    full: dict[str, str] = {}
-    short: dict[str, str] = {}
-    for switch, below in fabric.hosts.items():
-        for host in below:
-            full.setdefault(host, switch)
-            short.setdefault(host.partition(".")[0], switch)
-    leaves = {host: full.get(host) or short.get(host.partition(".")[0]) for host in topology.hosts}
-    return {host: switch for host, switch in leaves.items() if switch is not None}
 
 
 def _kept(fabric: Fabric, leaf_of: Mapping[str, str]) -> dict[str, tuple[str, int] | None]:
