@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -55,13 +55,9 @@ class Plan(PlanFields):
         Raises:
             PlanError: The file is no plan, was altered, or its schedule is invalid; the message names the place.
         """
-        return cls._of(plan_json.load(Path(path)))
+        return cls(**vars(plan_json.load(Path(path))))
 
     @classmethod
     def loads(cls, text: str, name: str = "plan") -> Plan:
         """Return the plan of a JSON text; raises as `load`, with `name` for the file in messages."""
-        return cls._of(plan_json.loads(text, name))
-
-    @classmethod
-    def _of(cls, read: PlanFields) -> Plan:
-        return cls(**{field.name: getattr(read, field.name) for field in fields(read)})
+        return cls(**vars(plan_json.loads(text, name)))

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,10 @@ from topocomm.planning.formats.checked import (
     a_figure,
     a_record,
     a_text,
-    a_whole,
+    an_object,
+    each,
     entry,
     one_of,
-    texts,
-    wholes,
 )
 from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
 from topocomm.planning.plan_fields import OBJECTIVES, PORT_MODELS, Certificate, Native, PlanFields, PlanFigures
@@ -39,6 +39,18 @@ from topocomm.planning.schedule.traffic import count_messages, rows_sent
 from topocomm.topology.readers.plain import strict_json
 
 SCHEMA = "topocomm.plan/1"
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause Python's cycle collector: with a million lists without cycles it takes half of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def plan_document(plan: PlanFields) -> dict[str, Any]:
@@ -62,7 +74,7 @@ def plan_document(plan: PlanFields) -> dict[str, Any]:
         **({"launch_us": plan.launch_us} if plan.launch_us else {}),
         **asdict(plan.figures),
         "proof": asdict(plan.proof),
-        "certificate": _certificate(plan),
+        "certificate": {k: v for k, v in asdict(plan.certificate).items() if v or k != "proved_by_search"},
         "assumed": list(plan.assumed),
         **({"native": asdict(plan.native)} if plan.native is not None else {}),
         "schedule": schedule_document(plan.schedule),
@@ -74,10 +86,10 @@ def plan_digest(document: dict[str, Any]) -> str:
     return _digest(_entries(document))
 
 
+@_no_collection()
 def dumps(plan: PlanFields) -> str:
     """Return the plan as one JSON document."""
-    with _no_collection():
-        entries = _entries(plan_document(plan))
+    entries = _entries(plan_document(plan))
     ordered = {"schema": entries["schema"], "digest": json.dumps(_digest(entries)), **entries}
     return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in ordered.items()) + "}"
 
@@ -103,17 +115,13 @@ def load(path: Path) -> PlanFields:
     return loads(text, str(path))
 
 
+@_no_collection()
 def loads(text: str, name: str = "plan") -> PlanFields:
     """Return the plan of a JSON text; `name` is the file's in messages.
 
     Raises:
         PlanError: The text is no plan JSON, was altered, or its schedule does not compute its collective.
     """
-    with _no_collection():
-        return _loads(text, name)
-
-
-def _loads(text: str, name: str) -> PlanFields:
     try:
         document = strict_json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -127,18 +135,6 @@ def _loads(text: str, name: str) -> PlanFields:
         return _read(document)
     except PlanError as error:
         raise PlanError(f"{name}: {error}") from None
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause Python's cycle collector: with a million lists without cycles it takes half of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _entries(document: dict[str, Any]) -> dict[str, str]:
@@ -156,68 +152,53 @@ def _digest(entries: dict[str, str]) -> str:
 
 
 def _read(document: dict[str, Json]) -> PlanFields:
-    ranks = texts(entry(document, "ranks"), "ranks")
+    ranks = entry(document, "ranks", each(a_text))
     collective = _read_collective(document, len(ranks))
-    ports = a_whole(entry(document, "ports"), Whole("a number of ports", max(len(ranks) - 1, 1), 1), "ports")
-    objective = one_of(entry(document, "objective"), OBJECTIVES, "objective")
-    schedule = read_schedule(entry(document, "schedule"), collective)
-    proof = a_record(Proof, entry(document, "proof"), "proof")
+    ports = entry(document, "ports", Whole("a number of ports", max(len(ranks) - 1, 1), 1))
+    objective = entry(document, "objective", one_of(OBJECTIVES))
+    schedule = read_schedule(entry(document, "schedule", an_object), collective)
+    proof = entry(document, "proof", partial(a_record, Proof))
     proved = verify(schedule, collective, endpoints=ranks, ports=ports, serialised=objective != "rounds")
     for part in (f.name for f in fields(Proof) if f.name != "links_exist"):
         if getattr(proved, part) != getattr(proof, part):
             raise PlanError(f"proof.{part} is {getattr(proof, part)}, the schedule proves {getattr(proved, part)}")
     figures = a_record(PlanFigures, document, "", others=True)
-    payload_bytes = a_whole(entry(document, "payload_bytes"), Whole("bytes", MOST_ROWS), "payload_bytes")
+    payload_bytes = entry(document, "payload_bytes", Whole("bytes", MOST_ROWS))
     _check_figures(figures, schedule, payload_bytes)
-    return PlanFields(
-        collective=collective,
-        operator=a_text(entry(document, "operator"), "operator"),
-        order=collective.order,
-        objective=objective,
-        topology_digest=a_text(entry(document, "topology_digest"), "topology_digest"),
-        ranks=ranks,
-        payload_bytes=payload_bytes,
-        algorithm=a_text(entry(document, "algorithm"), "algorithm"),
-        ports=ports,
-        port_model=one_of(entry(document, "port_model"), PORT_MODELS, "port_model"),
-        figures=figures,
-        proof=proof,
-        certificate=a_record(Certificate, entry(document, "certificate"), "certificate"),
-        schedule=schedule,
-        assumed=texts(entry(document, "assumed"), "assumed"),
-        launch_us=a_figure(document.get("launch_us", 0.0), "launch_us"),
-        native=_read_native(document),
-    )
-
-
-def _read_native(document: dict[str, Json]) -> Native | None:
-    """The library's collective beside the schedule; chosen only where it is predicted to take less."""
-    if "native" not in document:
-        return None
-    native = a_record(Native, document["native"], "native")
-    if native.chosen and not native.predicted_us < native.planned_us:
+    native = entry(document, "native", partial(a_record, Native)) if "native" in document else None
+    if native is not None and native.chosen and not native.predicted_us < native.planned_us:
         raise PlanError(
             f"native.chosen is true with {native.predicted_us} us against {native.planned_us} us; expected less"
         )
-    return native
-
-
-def _certificate(plan: PlanFields) -> dict[str, Any]:
-    """The certificate, without an empty `proved_by_search`."""
-    document = asdict(plan.certificate)
-    if not plan.certificate.proved_by_search:
-        del document["proved_by_search"]
-    return document
+    return PlanFields(
+        collective=collective,
+        operator=entry(document, "operator", a_text),
+        order=collective.order,
+        objective=objective,
+        topology_digest=entry(document, "topology_digest", a_text),
+        ranks=ranks,
+        payload_bytes=payload_bytes,
+        algorithm=entry(document, "algorithm", a_text),
+        ports=ports,
+        port_model=entry(document, "port_model", one_of(PORT_MODELS)),
+        figures=figures,
+        proof=proof,
+        certificate=entry(document, "certificate", partial(a_record, Certificate)),
+        schedule=schedule,
+        assumed=entry(document, "assumed", each(a_text)),
+        launch_us=a_figure(document.get("launch_us", 0.0), "launch_us"),
+        native=native,
+    )
 
 
 def _read_collective(document: dict[str, Json], ranks: int) -> Collective:
-    parts = wholes(document.get("parts", []), Whole("a number of rows", MOST_ROWS), "parts")
-    shards = wholes(document.get("shards", []), Whole("a virtual shard", LARGEST), "shards")
-    order = entry(document, "order")
+    parts = each(Whole("a number of rows", MOST_ROWS))(document.get("parts", []), "parts")
+    shards = each(Whole("a virtual shard", LARGEST))(document.get("shards", []), "shards")
+    order = entry(document, "order", lambda value, _: value)
     if order != ("canonical" if shards else "any"):
         raise PlanError(f"order {order!r} with {len(shards)} shards: canonical order has shards, any order has none")
-    name = one_of(entry(document, "collective"), COLLECTIVES, "collective")
-    root = a_whole(entry(document, "root"), Whole("a rank", max(ranks - 1, 0)), "root")
+    name = entry(document, "collective", one_of(COLLECTIVES))
+    root = entry(document, "root", Whole("a rank", max(ranks - 1, 0)))
     return Collective(name, ranks, root, parts, shards)
 
 
