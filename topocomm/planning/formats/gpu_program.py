@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import gcd
-from typing import NoReturn
 
 from topocomm.errors import PlanError
-from topocomm.planning.collectives import CARRYING, IN_PARTS, Collective
+from topocomm.planning.collectives import CARRYING, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.program.slot_memory import output_pieces
 from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer, input_pieces, make_schedule
@@ -27,38 +26,47 @@ ROUNDED_UNITS = 1024
 """Units of a payload with rounded chunks: a power of two, by which long buffers are divisible."""
 
 
+Place = tuple[str, int]
+"""(buffer i, o or s; unit)."""
+
+
 @dataclass(frozen=True)
 class Units:
     """The payload in equal units.
 
     Attributes:
+        collective: Its name.
         first: First unit of each chunk.
         count: Units of each chunk.
         total: Units of the payload.
         part: Units of a rank's part (allgather, reduce_scatter); 0 for other collectives.
     """
 
+    collective: str
     first: tuple[int, ...]
     count: tuple[int, ...]
     total: int
     part: int = 0
 
     @property
-    def size(self) -> int:
-        """Units of a rank's part, or of the whole where there are no parts."""
-        return self.part or self.total
+    def input(self) -> int:
+        """Units of a rank's input; of an allgather that is the rank's part alone."""
+        return self.part if self.collective == "allgather" else self.total
 
-    def input_offset(self, collective: str, rank: int, chunk: int) -> int:
-        """Return the offset of the chunk in the rank's input; of an allgather that is the rank's part alone."""
-        return self.first[chunk] - rank * self.part * (collective == "allgather")
+    @property
+    def output(self) -> int:
+        """Units of a rank's output; of a reduce_scatter that is the rank's part alone."""
+        return self.part if self.collective == "reduce_scatter" else self.total
 
-    def output_offset(self, collective: str, rank: int, chunk: int) -> int:
-        """Return the offset of the chunk in the rank's output; of a reduce_scatter that is the rank's part alone."""
-        return self.first[chunk] - rank * self.part * (collective == "reduce_scatter")
+    def place(self, buffer: str, rank: int, chunk: int) -> Place:
+        """Return the place of a chunk in the input or output of a rank."""
+        own = {"i": "allgather", "o": "reduce_scatter"}[buffer] == self.collective
+        return buffer, self.first[chunk] - rank * self.part * own
 
     def sliced(self, slices: int) -> Units:
         """Return the units of the unrolled schedule: each chunk cut in equal slices."""
         return Units(
+            self.collective,
             tuple(
                 slices * low + i * own for low, own in zip(self.first, self.count, strict=True) for i in range(slices)
             ),
@@ -107,49 +115,31 @@ def equal_units(collective: Collective, schedule: Schedule, form: str) -> tuple[
     Raises:
         PlanError: The parts of the ranks are not equal.
     """
-    chunks = schedule.chunks
-    owners = collective.owners(chunks) if collective.name in IN_PARTS else ()
+    chunks, parts = schedule.chunks, collective.parts
+    owners = collective.owners(chunks)
     rows = [count for _, count in chunks]
     unit = 0 if max(rows) - min(rows) <= 1 else gcd(*rows)
     count = [own // unit for own in rows] if unit else [1] * len(rows)
-    if sum(count) > MOST_UNITS:
-        return _rounded(collective, schedule, owners, form)
-    order = sorted(range(len(chunks)), key=lambda chunk: (chunks[chunk][0], chunk))
+    even = not parts or max(parts) - min(parts) <= 1
+    if even and sum(count) > MOST_UNITS:
+        return _rounded(collective, schedule, owners)
     first, at = [0] * len(rows), 0
-    for chunk in order:
+    for chunk in sorted(range(len(chunks)), key=lambda chunk: (chunks[chunk][0], chunk)):
         first[chunk], at = at, at + count[chunk]
-    part = _equal_part(collective, owners, (first, count), form) if owners else 0
-    return schedule, Units(tuple(first), tuple(count), at, part)
-
-
-def _equal_part(collective: Collective, owners: Sequence[int], units: tuple[list[int], list[int]], form: str) -> int:
-    """Units of every rank's part; raises where they differ."""
-    first, count = units
     own = [0] * collective.ranks
     for chunk, owner in enumerate(owners):
         own[owner] += count[chunk]
-    even = _parts_even(collective) and min(own) == max(own)
+    even = even and min(own) == max(own)
     if not even or any(first[chunk] // own[0] != owner for chunk, owner in enumerate(owners)):
-        _refuse_parts(collective, form)
-    return own[0]
+        raise PlanError(
+            f"{form}: {collective.name} with parts of {min(parts)} to {max(parts)} rows: expected equal parts; choose "
+            f"--bytes that cuts evenly among {collective.ranks} ranks"
+        )
+    return schedule, Units(collective.name, tuple(first), tuple(count), at, own[0])
 
 
-def _parts_even(collective: Collective) -> bool:
-    return max(collective.parts) - min(collective.parts) <= 1
-
-
-def _refuse_parts(collective: Collective, form: str) -> NoReturn:
-    parts = collective.parts
-    raise PlanError(
-        f"{form}: {collective.name} with parts of {min(parts)} to {max(parts)} rows: expected equal parts; choose "
-        f"--bytes that cuts evenly among {collective.ranks} ranks"
-    )
-
-
-def _rounded(collective: Collective, schedule: Schedule, owners: Sequence[int], form: str) -> tuple[Schedule, Units]:
+def _rounded(collective: Collective, schedule: Schedule, owners: Sequence[int]) -> tuple[Schedule, Units]:
     """The schedule with the borders of chunks rounded to units, within each part where there are parts."""
-    if owners and not _parts_even(collective):
-        _refuse_parts(collective, form)
     part = max(ROUNDED_UNITS // collective.ranks, 1) if owners else 0
     sizes = collective.parts or (schedule.rows,)
     starts, units = [0, *accumulate(sizes)], part or ROUNDED_UNITS
@@ -160,14 +150,8 @@ def _rounded(collective: Collective, schedule: Schedule, owners: Sequence[int], 
     parts = owners or [0] * len(schedule.chunks)
     cuts = [(border(low, o), border(low + own, o)) for (low, own), o in zip(schedule.chunks, parts, strict=True)]
     kept = [chunk for chunk, (low, high) in enumerate(cuts) if low < high]
-    first, count = tuple(cuts[chunk][0] for chunk in kept), tuple(cuts[c][1] - cuts[c][0] for c in kept)
-    return _with_chunks(schedule, kept), Units(first, count, units * len(sizes), part)
-
-
-def _with_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
-    """The schedule restricted to these chunks."""
     number = {chunk: new for new, chunk in enumerate(kept)}
-    return make_schedule(
+    restricted = make_schedule(
         schedule.ranks,
         [schedule.chunks[chunk] for chunk in kept],
         inputs=schedule.inputs.tolist(),
@@ -178,6 +162,8 @@ def _with_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
         owners=[schedule.owners[chunk] for chunk in kept] if schedule.owners else (),
         repeat=schedule.repeat,
     )
+    first, count = tuple(cuts[chunk][0] for chunk in kept), tuple(cuts[c][1] - cuts[c][0] for c in kept)
+    return restricted, Units(collective.name, first, count, units * len(sizes), part)
 
 
 @dataclass(frozen=True)
@@ -195,8 +181,33 @@ class RankUse:
     reads: dict[Piece, list[Transfer | Combine]]
 
 
-def uses_of(schedule: Schedule) -> list[RankUse]:
-    """Return the uses of every rank's pieces."""
+class Memory:
+    """Places of pieces: inputs in the input, results in the output where that is free, all else in scratch memory.
+
+    Attributes:
+        uses: Uses of each rank's pieces.
+        places: Place of each piece, by rank; at first of the inputs.
+        scratch: Units of scratch memory of each rank.
+    """
+
+    def __init__(self, schedule: Schedule, units: Units) -> None:
+        self.units, self.uses, self.scratch = units, _uses_of(schedule), [0] * schedule.ranks
+        self.places = [
+            {piece: units.place("i", rank, piece[1]) for piece in use.inputs} for rank, use in enumerate(self.uses)
+        ]
+
+    def place(self, rank: int, piece: Piece, free: bool) -> Place:
+        """Return the place that a piece gets; `free`: whether the output of its chunk may be written."""
+        if free and piece in self.uses[rank].outputs:
+            place = self.units.place("o", rank, piece[1])
+        else:
+            place = "s", self.scratch[rank]
+            self.scratch[rank] += self.units.count[piece[1]]
+        self.places[rank][piece] = place
+        return place
+
+
+def _uses_of(schedule: Schedule) -> list[RankUse]:
     reads: list[dict[Piece, list[Transfer | Combine]]] = [{} for _ in range(schedule.ranks)]
     for moves, folds in schedule.by_round():
         for move in moves:

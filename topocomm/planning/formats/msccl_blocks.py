@@ -16,7 +16,7 @@ microsoft/msccl at b23e9cd (2023-09-20).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -41,6 +41,9 @@ class Limit:
 
     most: int
     source: str
+
+    def __str__(self) -> str:
+        return f"it takes {self.most} ({self.source})"
 
 
 @dataclass(frozen=True)
@@ -153,25 +156,15 @@ def blocks_of(program: Program, runtime: Runtime) -> list[RankBlocks] | str:
             for connection in {line.step.connection for line in lines if line.step is not None}
         }
         if not long:
-            return _refusal(cut, ranks, runtime) or ranks
+            blocks = max((len(rank_blocks.lines) for rank_blocks in ranks), default=0)
+            if blocks > runtime.blocks.most:
+                return f"{blocks} thread blocks on a GPU, {runtime.blocks}"
+            return f"{cut.channels} channels, {runtime.channels}" if cut.channels > runtime.channels.most else ranks
         if all(parts[connection] == program.turns[connection] for connection in long):
-            return _too_many("steps in a thread block", max(long.values()), runtime.steps.most, runtime.steps.source)
+            return f"{max(long.values())} steps in a thread block, {runtime.steps}"
         for connection, steps in long.items():
             wanted = max(parts[connection] + 1, parts[connection] * steps // runtime.steps.most)
             parts[connection] = min(wanted, program.turns[connection])
-
-
-def _refusal(cut: _Cut, ranks: Sequence[RankBlocks], runtime: Runtime) -> str:
-    blocks = max((len(rank_blocks.lines) for rank_blocks in ranks), default=0)
-    if blocks > runtime.blocks.most:
-        return _too_many("thread blocks on a GPU", blocks, runtime.blocks.most, runtime.blocks.source)
-    if cut.channels > runtime.channels.most:
-        return _too_many("channels", cut.channels, runtime.channels.most, runtime.channels.source)
-    return ""
-
-
-def _too_many(what: str, count: int, most: int, source: str) -> str:
-    return f"{count} {what}, it takes {most} ({source})"
 
 
 class _Cut:

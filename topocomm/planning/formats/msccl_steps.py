@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from topocomm.planning.formats.gpu_program import Units, uses_of
+from topocomm.planning.formats.gpu_program import Memory, Place, Units
 from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer
-from topocomm.planning.schedule.schedule import Place as SchedulePlace
 
 MOST_COUNT = 64
 """Most units of one step; each runtime takes fewer than 72 (MSCCL_MAX_COUNT)."""
 MOST_FUSED = 16
 """Most reductions into one place that run as one (MSCCL_MAX_REDUCE_FUSION); no runtime checks it."""
-Place = tuple[str, int]
-"""(buffer i, o or s; unit)."""
 Connection = tuple[int, int]
 """(sender, receiver); twice the same rank for its local steps."""
 When = tuple[int, bool]
@@ -77,25 +74,20 @@ class Program:
         turns: Number of steps of each connection.
     """
 
-    def __init__(self, name: str, schedule: Schedule, units: Units, *, merged: bool = True) -> None:
+    def __init__(self, schedule: Schedule, units: Units, *, merged: bool = True) -> None:
         """Make the steps; adjacent chunks of one message share a step if `merged`. `repeat` is left to the runtime."""
-        self.name, self.schedule, self.units, self.merged = name, schedule, units, merged
-        self.scratch = [0] * schedule.ranks
+        self.units, self.merged = units, merged
+        self._memory = Memory(schedule, units)
+        self._uses, self._places, self.scratch = self._memory.uses, self._memory.places, self._memory.scratch
         self.steps: list[list[Step]] = [[] for _ in range(schedule.ranks)]
         self.turns: dict[Connection, int] = {}
-        self._uses = uses_of(schedule)
-        self._places: list[dict[Piece, Place]] = [{} for _ in range(schedule.ranks)]
         self._writer: list[dict[Piece, list[Step]]] = [{} for _ in range(schedule.ranks)]
         self._readers: list[dict[Piece, list[Step]]] = [{} for _ in range(schedule.ranks)]
-        self._place_inputs()
-        self._written, self._arrivals = _rounds_of(schedule)
-        self._fused = {key: fold for fold in schedule.combine_list() if (key := self._fusible(fold)) is not None}
-        self._run()
-
-    def _place_inputs(self) -> None:
-        for rank, use in enumerate(self._uses):
-            for piece in sorted(use.inputs):
-                self._places[rank][piece] = ("i", self.units.input_offset(self.name, rank, piece[1]))
+        folds = schedule.combine_list()
+        self._arrivals = {(move.dst, move.dst_slot, move.chunk): move.round for move in schedule.transfer_list()}
+        self._written = self._arrivals | {(fold.rank, fold.out_slot, fold.chunk): fold.round for fold in folds}
+        self._fused = {key: fold for fold in folds if (key := self._fusible(fold)) is not None}
+        self._run(schedule)
 
     def _fusible(self, fold: Combine) -> tuple[int, int, int] | None:
         """Place of the operand that is reduced as it arrives, if the fold allows it.
@@ -114,14 +106,18 @@ class Program:
                 return (fold.rank, *piece)
         return None
 
-    def _run(self) -> None:
+    def _run(self, schedule: Schedule) -> None:
         fused = set(self._fused.values())
-        for round_, (moves, folds) in enumerate(self.schedule.by_round()):
+        for round_, (moves, folds) in enumerate(schedule.by_round()):
             messages: dict[Connection, list[Transfer]] = {}
             for move in moves:
                 messages.setdefault((move.src, move.dst), []).append(move)
-            for message in messages.values():
-                self._message(sorted(message, key=lambda move: self.units.first[move.chunk]), (round_, False))
+            for connection, message in messages.items():
+                runs: list[_Run] = []
+                for move in sorted(message, key=lambda move: self.units.first[move.chunk]):
+                    self._add(runs, move, (round_, False))
+                for run in runs:
+                    self._send(connection, run)
             for fold in folds:
                 if fold not in fused:
                     self._fold(fold, (round_, True))
@@ -129,18 +125,6 @@ class Program:
             for piece in sorted(use.outputs):
                 if self._places[rank][piece][0] != "o":
                     self._copy_out(rank, piece)
-
-    def _message(self, moves: list[Transfer], when: When) -> None:
-        """Add the steps of one rank's message to another in one round."""
-        runs: list[_Run] = []
-        for move in moves:
-            self._add(runs, move, when)
-        connection = (moves[0].src, moves[0].dst)
-        for run in runs:
-            sends, receives = self._both_ends(connection, run)
-            self._reads(connection[0], run.sent, sends)
-            self._reads(connection[1], run.read, receives)
-            self._writes(connection[1], run.written, receives)
 
     def _add(self, runs: list[_Run], move: Transfer, when: When) -> None:
         src, dst, count = (move.src_slot, move.chunk), (move.dst_slot, move.chunk), self.units.count[move.chunk]
@@ -160,8 +144,8 @@ class Program:
         runs[-1].read += read
         runs[-1].written.append(written)
 
-    def _both_ends(self, connection: Connection, run: _Run) -> tuple[list[Step], list[Step]]:
-        """The steps of the sender and of the receiver, equal in number."""
+    def _send(self, connection: Connection, run: _Run) -> None:
+        """Add the steps of the sender and of the receiver, equal in number."""
         sender, receiver = connection
         sends, receives = [], []
         sent, origin, home = run.places
@@ -171,7 +155,9 @@ class Program:
             receives.append(Step(connection, turn, run.kind, _after(origin, at), _after(home, at), count))
         self.steps[sender] += sends
         self.steps[receiver] += receives
-        return sends, receives
+        self._reads(sender, run.sent, sends)
+        self._reads(receiver, run.read, receives)
+        self._writes(receiver, run.written, receives)
 
     def _fold(self, fold: Combine, when: When) -> None:
         """Add a copy of the first operand to a place of its own, and the reductions of the others into it."""
@@ -192,7 +178,7 @@ class Program:
 
     def _copy_out(self, rank: int, piece: Piece) -> None:
         """Add the copy of a result that is not in the output."""
-        home = ("o", self.units.output_offset(self.name, rank, piece[1]))
+        home = self.units.place("o", rank, piece[1])
         steps = self._local(rank, "cpy", self._places[rank][piece], home, piece[1])
         self._reads(rank, [piece], steps)
         if piece not in self._uses[rank].inputs:  # in place the input is copied onto itself
@@ -218,19 +204,17 @@ class Program:
 
         The step itself reads `own` first, which may be in the same place.
         """
+
+        def is_over(event: Transfer | Combine, reader: Piece) -> bool:
+            if not isinstance(event, Combine):
+                return (event.round, False) < when
+            itself = reader == own and event.out_slot == piece[0] and event.operands.count(reader[0]) == 1
+            return itself or (event.round, True) < when
+
         use = self._uses[rank]
-        if piece in use.outputs and all(
-            _before(event, when) or (reader == own and _same(event, piece, reader))
-            for reader in use.inputs
-            if reader[1] == piece[1]
-            for event in use.reads.get(reader, ())
-        ):
-            home = ("o", self.units.output_offset(self.name, rank, piece[1]))
-        else:
-            home = ("s", self.scratch[rank])
-            self.scratch[rank] += self.units.count[piece[1]]
-        self._places[rank][piece] = home
-        return home
+        readers = [reader for reader in use.inputs if reader[1] == piece[1]]
+        free = all(is_over(event, reader) for reader in readers for event in use.reads.get(reader, ()))
+        return self._memory.place(rank, piece, free)
 
     def _reads(self, rank: int, pieces: Iterable[Piece], steps: list[Step]) -> None:
         for piece in pieces:
@@ -254,19 +238,3 @@ class Program:
 
 def _after(place: Place, units: int) -> Place:
     return place[0], place[1] + units
-
-
-def _before(event: Transfer | Combine, when: When) -> bool:
-    return (event.round, isinstance(event, Combine)) < when
-
-
-def _same(event: Transfer | Combine, piece: Piece, own: Piece) -> bool:
-    """Whether the event is the fold that writes `piece` and reads `own` once."""
-    return isinstance(event, Combine) and event.out_slot == piece[0] and event.operands.count(own[0]) == 1
-
-
-def _rounds_of(schedule: Schedule) -> tuple[dict[SchedulePlace, int], dict[SchedulePlace, int]]:
-    """(round that writes each place, round in which each received place arrives)."""
-    arrivals = {(move.dst, move.dst_slot, move.chunk): move.round for move in schedule.transfer_list()}
-    folds = {(fold.rank, fold.out_slot, fold.chunk): fold.round for fold in schedule.combine_list()}
-    return {**arrivals, **folds}, arrivals

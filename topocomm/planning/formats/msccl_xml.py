@@ -48,7 +48,7 @@ def dumps(plan: Plan, topology: Topology, runtime: str | None = None) -> str:
     check_exportable(plan, topology, FORM)
     schedule, units = equal_units(plan.collective, plan.schedule, FORM)
     name = plan.collective.name
-    program, ranks = _fitting(name, schedule, units, reader)
+    program, ranks = _fitting(schedule, units, reader)
     channels = 1 + max((block.channel for blocks in ranks for block in blocks.lines), default=0)
     both = reader.says_out_of_place or not units.part
     head = {
@@ -65,11 +65,11 @@ def dumps(plan: Plan, topology: Topology, runtime: str | None = None) -> str:
     }
     lines = [f"<algo {_attributes(head)}>"]
     for rank, blocks in enumerate(ranks):
-        lines += _gpu_lines(name, units, rank, program.scratch[rank], blocks)
+        lines += _gpu_lines(units, rank, program.scratch[rank], blocks)
     return "\n".join([*lines, "</algo>"]) + "\n"
 
 
-def _fitting(name: str, schedule: Schedule, units: Units, runtime: Runtime) -> tuple[Program, list[RankBlocks]]:
+def _fitting(schedule: Schedule, units: Units, runtime: Runtime) -> tuple[Program, list[RankBlocks]]:
     """A program within the limits of the runtime.
 
     Steps that move several chunks are fewer, but one of them may wait for more thread blocks than a thread block has
@@ -80,7 +80,7 @@ def _fitting(name: str, schedule: Schedule, units: Units, runtime: Runtime) -> t
     """
     reasons = []
     for merged in (True, False):
-        program = Program(name, schedule, units, merged=merged)
+        program = Program(schedule, units, merged=merged)
         if max(program.scratch) > MOST_SCRATCH:
             raise PlanError(f"{FORM}: {max(program.scratch)} scratch chunks: expected at most {MOST_SCRATCH}")
         ranks = blocks_of(program, runtime)
@@ -98,12 +98,12 @@ def _fitting(name: str, schedule: Schedule, units: Units, runtime: Runtime) -> t
     )
 
 
-def _gpu_lines(name: str, units: Units, rank: int, scratch: int, blocks: RankBlocks) -> list[str]:
+def _gpu_lines(units: Units, rank: int, scratch: int, blocks: RankBlocks) -> list[str]:
     """The element of one GPU."""
     sizes = {
         "id": rank,
-        "i_chunks": units.size if name == "allgather" else units.total,
-        "o_chunks": units.size if name == "reduce_scatter" else units.total,
+        "i_chunks": units.input,
+        "o_chunks": units.output,
         "s_chunks": scratch,
     }
     numbers = {block: number for number, block in enumerate(blocks.lines)}

@@ -16,16 +16,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from topocomm.errors import PlanError
-from topocomm.planning.formats.gpu_program import (
-    Units,
-    check_exportable,
-    equal_units,
-    program_name,
-    uses_of,
-)
+from topocomm.planning.formats.gpu_program import Memory, Place, Units, check_exportable, equal_units, program_name
 from topocomm.planning.plan import Plan
 from topocomm.planning.program.slot_memory import stages_of
 from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer
@@ -45,9 +39,8 @@ MOST_SEMAPHORES = 16
 ALIGNMENT_BYTES = 16
 MOST_BYTES = 2**64 - 1
 
-Place = tuple[str, int]
-"""(buffer i, o or s; unit)."""
 Document = dict[str, Any]
+T = TypeVar("T")
 
 
 def dumps(plan: Plan, topology: Topology) -> str:
@@ -69,7 +62,7 @@ def dumps(plan: Plan, topology: Topology) -> str:
 
 def _program(plan: Plan, schedule: Schedule, units: Units, hosts: list[str]) -> str:
     """The plan of a schedule without `repeat`."""
-    memory = _Memory(plan.collective.name, schedule, units)
+    memory = _Memory(schedule, units)
     document = {
         "name": program_name(plan),
         "collective": {"reduce_scatter": "reducescatter"}.get(plan.collective.name, plan.collective.name),
@@ -90,42 +83,24 @@ class TooLongError(PlanError):
     """A rank has more operations than its thread blocks hold."""
 
 
-class _Memory:
+class _Memory(Memory):
     """Place of every piece of every rank; all ranks know it, since they write into their peers' memory."""
 
-    def __init__(self, name: str, schedule: Schedule, units: Units) -> None:
-        self.name, self.schedule, self.units = name, schedule, units
-        self.uses = uses_of(schedule)
-        self.places: list[dict[Piece, Place]] = [{} for _ in range(schedule.ranks)]
-        self.scratch = [0] * schedule.ranks
-        for rank, use in enumerate(self.uses):
-            for piece in sorted(use.inputs):
-                self.places[rank][piece] = ("i", units.input_offset(name, rank, piece[1]))
-        for move in schedule.transfer_list():
-            self._place(move.dst, (move.dst_slot, move.chunk), self._unread(move.dst, move.chunk))
+    def __init__(self, schedule: Schedule, units: Units) -> None:
+        super().__init__(schedule, units)
+        self.schedule = schedule
+        for move in schedule.transfer_list():  # a peer may write where the rank has no input of the chunk at any time
+            self.place(move.dst, (move.dst_slot, move.chunk), not self._inputs(move.dst, move.chunk))
         for fold in schedule.combine_list():
-            self._place(fold.rank, (fold.out_slot, fold.chunk), self._read_before(fold))
+            self.place(fold.rank, (fold.out_slot, fold.chunk), self._read_before(fold))
 
-    def output(self, rank: int, chunk: int) -> Place:
-        """Return the place of the rank's result of a chunk."""
-        return "o", self.units.output_offset(self.name, rank, chunk)
-
-    def _place(self, rank: int, piece: Piece, free: bool) -> None:
-        if free and piece in self.uses[rank].outputs:
-            self.places[rank][piece] = self.output(rank, piece[1])
-        else:
-            self.places[rank][piece] = ("s", self.scratch[rank])
-            self.scratch[rank] += self.units.count[piece[1]]
-
-    def _unread(self, rank: int, chunk: int) -> bool:
-        """Whether the rank has no input of the chunk, so that a peer may write the result there at any time."""
-        return all(own[1] != chunk for own in self.uses[rank].inputs)
+    def _inputs(self, rank: int, chunk: int) -> list[Piece]:
+        return [piece for piece in self.uses[rank].inputs if piece[1] == chunk]
 
     def _read_before(self, fold: Combine) -> bool:
         """Whether the input of the chunk is read no later than by the fold, which takes one operation."""
-        use = self.uses[fold.rank]
-        own = [piece for piece in use.inputs if piece[1] == fold.chunk]
-        events = [event for piece in own for event in use.reads.get(piece, ())]
+        reads = self.uses[fold.rank].reads
+        events = [event for piece in self._inputs(fold.rank, fold.chunk) for event in reads.get(piece, ())]
         late = [e for e in events if e.round > fold.round or (e.round == fold.round and isinstance(e, Combine))]
         return all(event == fold for event in late) and len(fold.operands) <= MOST_OPERANDS
 
@@ -158,7 +133,7 @@ class _Rank:
         self._program()
 
     def document(self) -> Document:
-        units, name = self.memory.units, self.memory.name
+        units = self.memory.units
         if len(self.blocks) - 1 > MOST_SEMAPHORES:
             raise TooLongError(
                 f"{FORM}: rank {self.rank} has {len(self.blocks)} thread blocks of {MOST_OPERATIONS} operations: "
@@ -167,8 +142,8 @@ class _Rank:
             )
         return {
             "id": self.rank,
-            "input_chunks": units.size if name == "allgather" else units.total,
-            "output_chunks": units.size if name == "reduce_scatter" else units.total,
+            "input_chunks": units.input,
+            "output_chunks": units.output,
             "scratch_chunks": self.memory.scratch[self.rank],
             "threadblocks": [
                 {
@@ -192,7 +167,7 @@ class _Rank:
         return "memory" if self.hosts[peer] == self.hosts[self.rank] else "port"
 
     def _program(self) -> None:
-        self._signal(sorted({move.src for move in self.moves if move.dst == self.rank}))
+        self._notify("signal", sorted({move.src for move in self.moves if move.dst == self.rank}))
         self._wait(sorted({move.dst for move in self.moves if move.src == self.rank}))
         messages: dict[tuple[int, int, int], list[Transfer]] = {}
         for move in self.moves:
@@ -200,18 +175,22 @@ class _Rank:
                 messages.setdefault((move.round, move.dst, move.path), []).append(move)
         for stage in stages_of(self.memory.schedule, self.rank):
             sends = [(key[1], messages[key]) for key in stage.sends]
+            near = [peer for peer, _ in sends if self._kind(peer) == "memory"]
             self._put([move for peer, moves in sends if self._kind(peer) == "memory" for move in moves])
             for peer, moves in sends:
                 if self._kind(peer) == "port":
                     self._put_through_port(moves)
-            self._signal([peer for peer, _ in sends if self._kind(peer) == "memory"])
+            if near and self.wrote:
+                self._barrier()
+            self._notify("signal", near)
             self._wait([key[1] for key in stage.receives])
             for fold in stage.folds:
                 self._fold(fold)
         places = self.memory.places[self.rank]
         for piece in sorted(self.memory.uses[self.rank].outputs):
             if places[piece][0] != "o":
-                self._copy(places[piece], piece[1])
+                result = self.memory.units.place("o", self.rank, piece[1])
+                self._compute("copy", [places[piece]], result, piece[1])
 
     def _put(self, moves: list[Transfer]) -> None:
         """Add writes into peers of the same host, fused where they are from one buffer and of one size."""
@@ -222,20 +201,8 @@ class _Rank:
         for _, alike in groupby(moves, key=source):
             group = list(alike)
             for first in range(0, len(group), MOST_FUSED):
-                self._put_group(group[first : first + MOST_FUSED])
-
-    def _put_group(self, moves: list[Transfer]) -> None:
-        reads = [(self.memory.places[self.rank][m.src_slot, m.chunk], m.chunk) for m in moves]
-        block = self._room([m.dst for m in moves], [self._target(m)[0] for m in moves])
-        self._touch(reads, [])
-        op = {
-            "name": "put",
-            "src_buff": [self._local(place, chunk) for place, chunk in reads],
-            "dst_buff": [self._far(block, move) for move in moves],
-            "channel_type": "memory",
-        }
-        block.ops.append(op)
-        self.wrote = True
+                self._write("put", group[first : first + MOST_FUSED])
+        self.wrote = self.wrote or bool(moves)
 
     def _put_through_port(self, moves: list[Transfer]) -> None:
         """Add writes into one peer of another host; the last one signals.
@@ -243,33 +210,32 @@ class _Rank:
         A port copies asynchronously. Memory that is overwritten later, and the last message, are waited for (`pwsf`;
         the executor's own `flush` does nothing).
         """
-        peer = moves[0].dst
         own = self.memory.uses[self.rank].inputs
-        flush = self.last[peer] == moves[-1] or any((m.src_slot, m.chunk) in own for m in moves)
-        for move in moves:
-            place = self.memory.places[self.rank][move.src_slot, move.chunk]
-            block = self._room([peer], [self._target(move)[0]])
-            self._touch([(place, move.chunk)], [])
-            end = move is moves[-1]
-            op = {
-                "name": ("pwsf" if flush else "pws") if end else "put",
-                "src_buff": [self._local(place, move.chunk)],
-                "dst_buff": [self._far(block, move)],
-                "channel_ids": [self._channel(block, peer)],
-                "channel_type": "port",
-            }
-            block.ops.append(op)
+        flush = self.last[moves[0].dst] == moves[-1] or any((m.src_slot, m.chunk) in own for m in moves)
+        for move in moves[:-1]:
+            self._write("put", [move])
+        self._write("pwsf" if flush else "pws", moves[-1:])
 
-    def _signal(self, peers: list[int]) -> None:
-        if peers and self.wrote:
-            self._barrier()
-        self._tell("signal", peers)
+    def _write(self, name: str, moves: list[Transfer]) -> None:
+        """Add one operation that writes into peers; through a port it is one move."""
+        kind = self._kind(moves[0].dst)
+        reads = [(self.memory.places[self.rank][m.src_slot, m.chunk], m.chunk) for m in moves]
+        block = self._room([m.dst for m in moves], [self._target(m)[0] for m in moves])
+        self._touch(reads, [])
+        op: Document = {
+            "name": name,
+            "src_buff": [self._local(place, chunk) for place, chunk in reads],
+            "dst_buff": [self._far(block, move) for move in moves],
+        }
+        if kind == "port":
+            op["channel_ids"] = [self._channel(block, moves[0].dst)]
+        block.ops.append(op | {"channel_type": kind})
 
     def _wait(self, peers: list[int]) -> None:
-        self._tell("wait", peers)
+        self._notify("wait", peers)
         self.waited = self.waited or bool(peers)
 
-    def _tell(self, name: str, peers: list[int]) -> None:
+    def _notify(self, name: str, peers: list[int]) -> None:
         """Add signals or waits, several channels in one operation, each once."""
         for kind in ("memory", "port"):
             rest = [peer for peer in peers if self._kind(peer) == kind]
@@ -288,23 +254,15 @@ class _Rank:
         operands = [places[slot, fold.chunk] for slot in fold.operands]
         while operands:
             now, operands = operands[:MOST_OPERANDS], operands[MOST_OPERANDS:]
-            block = self._room([], [])
-            self._touch([(place, fold.chunk) for place in now], [(out, fold.chunk)])
-            op = {
-                "name": "re",
-                "src_buff": [self._local(place, fold.chunk) for place in now],
-                "dst_buff": [self._local(out, fold.chunk)],
-                "reduce_op": "sum",
-            }
-            block.ops.append(op)
+            self._compute("re", now, out, fold.chunk, reduce_op="sum")
             operands = [out, *operands] if operands else []
 
-    def _copy(self, place: Place, chunk: int) -> None:
-        target = self.memory.output(self.rank, chunk)
+    def _compute(self, name: str, operands: list[Place], out: Place, chunk: int, **more: str) -> None:
+        """Add an operation in the rank's own memory."""
         block = self._room([], [])
-        self._touch([(place, chunk)], [(target, chunk)])
-        op = {"name": "copy", "src_buff": [self._local(place, chunk)], "dst_buff": [self._local(target, chunk)]}
-        block.ops.append(op)
+        self._touch([(place, chunk) for place in operands], [(out, chunk)])
+        sources = [self._local(place, chunk) for place in operands]
+        block.ops.append({"name": name, "src_buff": sources, "dst_buff": [self._local(out, chunk)], **more})
 
     def _touch(self, reads: list[tuple[Place, int]], writes: list[tuple[Place, int]]) -> None:
         """Add a barrier if the operation conflicts with one since the last barrier, or follows a wait."""
@@ -325,35 +283,26 @@ class _Rank:
 
     def _barrier(self) -> None:
         self.blocks[-1].ops.append({"name": "nop"})
-        self._synced()
-
-    def _synced(self) -> None:
         self.touched.clear()
         self.waited = self.wrote = False
 
     def _room(self, peers: list[int], buffers: list[tuple[int, str, str]]) -> _Block:
         """The thread block with room for one more operation on these channels and buffers, and a barrier before it."""
         block = self.blocks[-1]
-        kinds = [self._kind(peer) for peer in peers]
         full = len(block.ops) >= MOST_OPERATIONS - 4
-        for kind in dict.fromkeys(kinds):
+        for kind in dict.fromkeys(map(self._kind, peers)):
             ids = {self.peers[kind].index(peer) for peer in peers if self._kind(peer) == kind}
             full = full or len(ids | set(block.channels[kind])) > MOST_CHANNELS
-            remote = {self._remote(buffer) for buffer in buffers if buffer[2] == kind}
+            remote = {_number(self.remote, buffer) for buffer in buffers if buffer[2] == kind}
             full = full or len(remote | set(block.buffers[kind])) > MOST_CHANNELS
         if not full:
             return block
         semaphore = len(self.blocks) - 1
-        block.ops += [{"name": "nop"}, {"name": "sem_release", "semaphore_ids": [semaphore]}]
+        self._barrier()
+        block.ops.append({"name": "sem_release", "semaphore_ids": [semaphore]})
         follower = _Block([{"name": "sem_acquire", "semaphore_ids": [semaphore]}, {"name": "nop"}])
         self.blocks.append(follower)
-        self._synced()
         return follower
-
-    def _remote(self, buffer: tuple[int, str, str]) -> int:
-        if buffer not in self.remote:
-            self.remote.append(buffer)
-        return self.remote.index(buffer)
 
     def _target(self, move: Transfer) -> tuple[tuple[int, str, str], int]:
         """The target of a message: (peer, its buffer, kind of channel), and the unit."""
@@ -366,14 +315,14 @@ class _Rank:
 
     def _far(self, block: _Block, move: Transfer) -> Document:
         buffer, unit = self._target(move)
-        number = _number(block.buffers[buffer[2]], self._remote(buffer))
+        number = _number(block.buffers[buffer[2]], _number(self.remote, buffer))
         return {"buffer_id": number, "index": unit, "size": self.memory.units.count[move.chunk]}
 
     def _local(self, place: Place, chunk: int) -> Document:
         return {"type": place[0], "index": place[1], "size": self.memory.units.count[chunk]}
 
 
-def _number(known: list[int], entry: int) -> int:
+def _number(known: list[T], entry: T) -> int:
     """Index of an entry in a list; the entry is added if it is missing."""
     if entry not in known:
         known.append(entry)

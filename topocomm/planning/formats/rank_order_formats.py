@@ -16,12 +16,16 @@ import re
 from collections.abc import Sequence
 
 from topocomm.errors import PlanError
-from topocomm.planning.report.rank_order import Order
+from topocomm.planning.report.rank_order import Order, host_by_host
 from topocomm.topology.inference.cpu_lists import Core, cpus_of, read_cores
 from topocomm.topology.model import Topology
 
 _PLACEHOLDER_HOST = re.compile(r"h(ost)?[0-9]+")
 """Names that readers and the catalogue give to hosts of unknown name."""
+_UNNUMBERED = (
+    "its ranks are bound to no core, as no source numbers its cores as mpirun does; give what `lstopo topo.xml` writes "
+    "there beside the other files: --input FILE topo.xml"
+)
 
 
 def map_by(order: Order, topology: Topology) -> str:
@@ -30,9 +34,7 @@ def map_by(order: Order, topology: Topology) -> str:
     Raises:
         PlanError: Only a rankfile can say it.
     """
-    by_host: dict[str, list[str]] = {}
-    for end in order.ranks:
-        by_host.setdefault(topology.by_id[end].host, []).append(end)
+    by_host = host_by_host(order.ranks, topology)
     counts = {len(own) for own in by_host.values()}
     place = {end: index for index, end in enumerate(topology.endpoints)}
     straight = all(own == sorted(own, key=place.__getitem__) for own in by_host.values())
@@ -55,21 +57,6 @@ def devicemesh(order: Order, topology: Topology) -> str:
     return f"{[present[end] for end in order.ranks]}\n"
 
 
-def _visible_gpus(ranks: tuple[str, ...], topology: Topology) -> dict[str, list[int]]:
-    """The GPUs of each host by their number there, in the order of its ranks."""
-    place: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    for end in topology.endpoints:
-        host = topology.by_id[end].host
-        place[end] = counts.get(host, 0)
-        counts[host] = place[end] + 1
-    gpus: dict[str, list[int]] = {}
-    for end in ranks:
-        if topology.by_id[end].kind == "gpu":
-            gpus.setdefault(topology.by_id[end].host, []).append(place[end])
-    return gpus
-
-
 def rankfile(order: Order, topology: Topology, names: Sequence[str] | None = None) -> str:
     """Return the rankfile of an order: every rank on its host, on a core of its own near its endpoint.
 
@@ -87,17 +74,30 @@ def rankfile(order: Order, topology: Topology, names: Sequence[str] | None = Non
     if names is not None and len(names) != len(topology.hosts):
         raise PlanError(f"rankfile: {len(names)} names for {len(topology.hosts)} hosts; expected one for each")
     called = dict(zip(topology.hosts, names or topology.hosts, strict=True))
-    hosts = list(dict.fromkeys(topology.by_id[end].host for end in order.ranks))
-    notes = _note_names(hosts) if names is None else []
-    for host, gpus in _visible_gpus(order.ranks, topology).items():
+    by_host, places = (host_by_host(ends, topology) for ends in (order.ranks, topology.endpoints))
+    unknown = [host for host in by_host if names is None and _PLACEHOLDER_HOST.fullmatch(host)]
+    notes = []
+    if unknown:
+        shown = ", ".join(unknown[:4]) + (", ..." if len(unknown) > 4 else "")
+        notes = [f"# {shown}: names of the topology, not of machines; give theirs by --hosts FILE, one a line"]
+    for host, own in by_host.items():
+        gpus = [places[host].index(end) for end in own if topology.by_id[end].kind == "gpu"]
         if gpus != sorted(gpus):
             notes.append(f"# {called[host]}: CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
     slots: dict[int, str] = {}
-    for host in hosts:
+    for host in by_host:
         ranks = {rank: end for rank, end in enumerate(order.ranks) if topology.by_id[end].host == host}
-        packages = read_cores(topology.facts if len(topology.hosts) == 1 else topology.facts.get(host, {}))
-        slots |= _slots(ranks, packages, topology)
-        notes += _note_unbound(called[host], ranks.keys() - slots.keys(), packages)
+        numbers = _numbered(read_cores(topology.facts if len(topology.hosts) == 1 else topology.facts.get(host, {})))
+        reason = "" if numbers else _UNNUMBERED
+        for rank, end in ranks.items():
+            near = cpus_of(_near_cpus(end, topology))
+            core = next((core for core in numbers if core & near), None)
+            if core is not None:
+                slots[rank] = numbers.pop(core)
+        unbound = ", ".join(str(rank) for rank in ranks if rank not in slots)
+        if unbound:
+            reason = reason or f"bound to no core, as none near their endpoints is known and free: ranks {unbound}"
+            notes.append(f"# {called[host]}: {reason}")
     lines = [
         f"rank {rank}={called[topology.by_id[end].host]}" + (f" slot={slots[rank]}" if rank in slots else "")
         for rank, end in enumerate(order.ranks)
@@ -105,20 +105,8 @@ def rankfile(order: Order, topology: Topology, names: Sequence[str] | None = Non
     return "\n".join([*notes, *lines]) + "\n"
 
 
-def _slots(ranks: dict[int, str], packages: list[list[Core]], topology: Topology) -> dict[int, str]:
-    """The slot of every rank: the first free core near its endpoint."""
-    numbers = _numbered(packages)
-    slots: dict[int, str] = {}
-    for rank, end in ranks.items():
-        near = cpus_of(_near_cpus(end, topology))
-        core = next((core for core in numbers if core & near), None)
-        if core is not None:
-            slots[rank] = numbers.pop(core)
-    return slots
-
-
 def _numbered(packages: list[list[Core]]) -> dict[Core, str]:
-    """The cores of a host in order, each with its slot."""
+    """The cores of a host in order, each with its slot; none where no source numbers them as mpirun does."""
     cores = [core for package in packages for core in package]
     if len({len(package) for package in packages}) <= 1:
         return {core: f"{p}:{c}" for p, package in enumerate(packages) for c, core in enumerate(package)}
@@ -134,24 +122,3 @@ def _near_cpus(end: str, topology: Topology) -> str | None:
         return device.cpu_affinity
     nodes = [d for d in topology.devices if d.kind == "numa" and (d.host, d.numa) == (device.host, device.numa)]
     return nodes[0].cpu_affinity if len(nodes) == 1 else None
-
-
-def _note_names(hosts: Sequence[str]) -> list[str]:
-    unknown = [host for host in hosts if _PLACEHOLDER_HOST.fullmatch(host)]
-    if not unknown:
-        return []
-    shown = ", ".join(unknown[:4]) + (", ..." if len(unknown) > 4 else "")
-    return [f"# {shown}: names of the topology, not of machines; give theirs by --hosts FILE, one a line"]
-
-
-def _note_unbound(host: str, ranks: set[int], packages: list[list[Core]]) -> list[str]:
-    """A comment on ranks of a host without a slot."""
-    if not ranks:
-        return []
-    if not _numbered(packages):
-        return [
-            f"# {host}: its ranks are bound to no core, as no source numbers its cores as mpirun does; give what "
-            "`lstopo topo.xml` writes there beside the other files: --input FILE topo.xml"
-        ]
-    shown = ", ".join(map(str, sorted(ranks)))
-    return [f"# {host}: bound to no core, as none near their endpoints is known and free: ranks {shown}"]

@@ -10,7 +10,7 @@ kept, if it is better than the given one; for few ranks, exchanges of two ranks 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, permutations
@@ -119,29 +119,32 @@ def best_order(
 def candidate_orders(topology: Topology, given: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (rule, order): orders that keep near endpoints together, in a fixed sequence; some may be equal."""
     paths = PathFinder(topology)
-    by_host = _by(given, lambda end: topology.by_id[end].host)
-    yield "host by host", tuple(end for ends in by_host for end in ends)
-    by_numa = [_by(ends, lambda end: str(topology.by_id[end].numa)) for ends in by_host]
-    yield "host by host, NUMA node by NUMA node", tuple(end for host in by_numa for numa in host for end in numa)
-    yield "host by host, each host alike", tuple(end for ends in by_host for end in sorted(ends, key=_natural))
-    by_host = _near_hosts(by_host, paths)
-    yield "host by host, nearest hosts together", tuple(end for ends in by_host for end in ends)
+    by_host = list(host_by_host(given, topology).values())
+    ends = tuple(end for own in by_host for end in own)
+    yield "host by host", ends
+    number: dict[tuple[str, object], int] = {}
+    node = {e: number.setdefault((topology.by_id[e].host, topology.by_id[e].numa), len(number)) for e in ends}
+    yield "host by host, NUMA node by NUMA node", tuple(sorted(ends, key=node.__getitem__))
+    yield "host by host, each host alike", tuple(end for own in by_host for end in sorted(own, key=_natural))
+    if 2 < len(by_host) <= MOST_NESTED:  # near hosts beside each other, by the routes between their first endpoints
+        firsts = {own[0]: own for own in by_host}
+        by_host = [firsts[first] for first in _nested(list(firsts), paths)]
+    yield "host by host, nearest hosts together", tuple(end for own in by_host for end in own)
     within: list[tuple[str, int, Callable[[list[str], PathFinder], list[str]]]] = [
         ("nearest together", MOST_NESTED, _nested),
         ("best links at distances 1, 2, 4", MOST_PARTNERED, _partnered),
     ]
     for rule, most, arrange in within:
-        if max(len(ends) for ends in by_host) <= most:
-            arranged = [arrange(ends, paths) for ends in by_host]
-            yield f"host by host, {rule}", tuple(end for ends in arranged for end in ends)
+        if max(map(len, by_host)) <= most:
+            yield f"host by host, {rule}", tuple(end for own in by_host for end in arrange(own, paths))
 
 
-def _near_hosts(by_host: list[list[str]], paths: PathFinder) -> list[list[str]]:
-    """The hosts with near ones beside each other, by the routes between their first endpoints."""
-    if not 2 < len(by_host) <= MOST_NESTED:
-        return by_host
-    own = {ends[0]: ends for ends in by_host}
-    return [own[first] for first in _nested(list(own), paths)]
+def host_by_host(ends: Iterable[str], topology: Topology) -> dict[str, list[str]]:
+    """Return the endpoints by host, in order of first appearance."""
+    hosts: dict[str, list[str]] = {}
+    for end in ends:
+        hosts.setdefault(topology.by_id[end].host, []).append(end)
+    return hosts
 
 
 def _better(best: Order, order: tuple[str, ...], rule: str, planned: Callable[[tuple[str, ...]], Plan]) -> Order:
@@ -157,32 +160,22 @@ def _better(best: Order, order: tuple[str, ...], rule: str, planned: Callable[[t
 
 def _exchanged(best: Order, planned: Callable[[tuple[str, ...]], Plan], tried: set[tuple[str, ...]]) -> Order:
     """The order after exchanges of two ranks that help, within a fixed number of plans."""
-    left = MOST_PLANNED
-    improved = True
-    while improved and left > 0:
-        improved = False
+    most, before = len(tried) + MOST_PLANNED, None
+    suffix = "ranks exchanged while that helps"
+    while best is not before:
+        before = best
         for a, b in combinations(range(len(best.ranks)), 2):
             order = list(best.ranks)
             order[a], order[b] = order[b], order[a]
-            if tuple(order) in tried or left <= 0:
+            if tuple(order) in tried or len(tried) >= most:
                 continue
             tried.add(tuple(order))
-            left -= 1
-            after = _better(best, tuple(order), best.rule, planned)
-            if after is not best:
-                suffix = "ranks exchanged while that helps"
+            best = _better(best, tuple(order), best.rule, planned)
+            if best is not before:
                 rule = suffix if best.rule == "as given" else f"{best.rule.removesuffix(', ' + suffix)}, {suffix}"
-                best, improved = replace(after, rule=rule), True
+                best = replace(best, rule=rule)
                 break
     return best
-
-
-def _by(ends: Sequence[str], key: Callable[[str], str]) -> list[list[str]]:
-    """The endpoints grouped by key, in order of first appearance."""
-    groups: dict[str, list[str]] = {}
-    for end in ends:
-        groups.setdefault(key(end), []).append(end)
-    return list(groups.values())
 
 
 def _natural(name: str) -> tuple[tuple[int, int | str], ...]:
