@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import ceil, floor, log10
 from textwrap import wrap
 
@@ -32,14 +32,8 @@ class Size:
 
 def changes(sizes: Sequence[Size]) -> list[tuple[str, int, int]]:
     """Return (algorithm, first, last payload bytes) of every stretch of sizes that one algorithm is best for."""
-    stretches: list[tuple[str, int, int]] = []
-    for size in sizes:
-        name, payload_bytes = size.plan.algorithm, size.plan.payload_bytes
-        if stretches and stretches[-1][0] == name:
-            stretches[-1] = (name, stretches[-1][1], payload_bytes)
-        else:
-            stretches.append((name, payload_bytes, payload_bytes))
-    return stretches
+    groups = [list(own) for _, own in groupby((size.plan for size in sizes), key=lambda plan: plan.algorithm)]
+    return [(plans[0].algorithm, plans[0].payload_bytes, plans[-1].payload_bytes) for plans in groups]
 
 
 def crossover_text(sizes: Sequence[Size], machine: str) -> str:
@@ -54,42 +48,33 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
         gap, us = f"{plan.certificate.gap:.2f}", f"{f.predicted_us:.2f}"
         table.append((str(plan.payload_bytes), plan.algorithm, str(f.rounds), us, rate, gap, follows))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    forms = [f"{{:{side}{width}}}" for side, width in zip("><>>>><", widths, strict=True)]
+    stretches = [
+        f"{name} at {human(low)}" if low == high else f"{name} from {human(low)} to {human(high)}"
+        for name, low, high in changes(sizes)
+    ]
+    calls = [
+        f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.predicted_us:.2f} us)"
+        for plan in (size.plan for size in sizes)
+        if plan.native_call
+    ]
     lines = [
         f"{first.collective.name} {first.operator}, {len(first.ranks)} ranks on {machine}",
         f"objective {first.objective}, model {first.port_model}"
         + (f", launches {first.launch_us:g} us a round" if first.launch_us else ""),
         "",
-        *(_line(row, widths) for row in table),
+        *(" ".join(form.format(cell) for form, cell in zip(forms, row, strict=True)).rstrip() for row in table),
         "",
+        *_wrapped("best: ", stretches),
+        *(_wrapped("native: ", calls) if calls else []),
     ]
-    stretches = [
-        f"{name} at {human(low)}" if low == high else f"{name} from {human(low)} to {human(high)}"
-        for name, low, high in changes(sizes)
-    ]
-    best = wrap(
-        "best: " + ", ".join(text.replace(" ", _KEPT) for text in stretches), COLUMNS, subsequent_indent=" " * 6
-    )
-    return "\n".join([*lines, *(line.replace(_KEPT, " ") for line in best), *_native(sizes)])
+    return "\n".join(lines)
 
 
-def _native(sizes: Sequence[Size]) -> list[str]:
-    """The sizes for which a library's own collective is predicted to take less."""
-    calls = [
-        f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.predicted_us:.2f} us)".replace(" ", _KEPT)
-        for plan in (size.plan for size in sizes)
-        if plan.native_call
-    ]
-    lines = wrap("native: " + ", ".join(calls), COLUMNS, subsequent_indent=" " * 8) if calls else []
-    return [line.replace(_KEPT, " ") for line in lines]
-
-
-def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
-    """A line of the table: names to the left, numbers to the right."""
-    cells = [
-        cell.ljust(width) if column in (1, 6) else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return " ".join(cells).rstrip()
+def _wrapped(head: str, parts: Sequence[str]) -> list[str]:
+    """The parts after their head, in lines that end between parts."""
+    text = head + ", ".join(part.replace(" ", _KEPT) for part in parts)
+    return [line.replace(_KEPT, " ") for line in wrap(text, COLUMNS, subsequent_indent=" " * len(head))]
 
 
 def crossover_document(sizes: Sequence[Size], machine: str) -> dict[str, object]:
@@ -140,7 +125,10 @@ def crossover_svg(sizes: Sequence[Size], machine: str) -> str:
     page.text((LEFT, 30), fitted(title, 16, WIDTH - LEFT - 20), "ink bold", size=16)
     page.text((LEFT, 50), f"predicted time over payload, model {first.port_model}", "soft")
     names = list(dict.fromkeys(name for name, _, _ in changes(sizes)))
-    lines = {name: _curve(sizes, name) for name in names}
+    points = [
+        (rival, float(size.plan.payload_bytes)) for size in sizes for rival in size.rivals if rival.predicted_us > 0
+    ]
+    lines = {name: [(x, rival.predicted_us) for rival, x in points if rival.algorithm == name] for name in names}
     frame = _Frame([point for line in lines.values() for point in line])
     frame.draw(page, [size.plan.payload_bytes for size in sizes])
     for index, name in enumerate(names):
@@ -154,16 +142,6 @@ def crossover_svg(sizes: Sequence[Size], machine: str) -> str:
         css = COLOURS[names.index(size.plan.algorithm) % len(COLOURS)]
         page.circle(frame.at((size.plan.payload_bytes, size.plan.figures.predicted_us)), 3.5, f"{css} head")
     return page.render(WIDTH, HEIGHT)
-
-
-def _curve(sizes: Sequence[Size], name: str) -> list[tuple[float, float]]:
-    """(bytes, us) of one algorithm for every size that it was a candidate for."""
-    return [
-        (float(size.plan.payload_bytes), rival.predicted_us)
-        for size in sizes
-        for rival in size.rivals
-        if rival.algorithm == name and rival.predicted_us > 0
-    ]
 
 
 class _Frame:

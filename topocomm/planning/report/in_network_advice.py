@@ -26,11 +26,16 @@ def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list
     """
     if plan.collective.name not in FOLDING:
         return []
-    between = _between(plan, topology)
+    ranks = Counter(topology.by_id[end].host for end in set(plan.ranks))
+    hosts = set(topology.hosts)
     types = [str(field.dtype) for field in operator.default_layout(1).fields]
     notes = []
     for kind, own in IN_NETWORK.items():
-        switches = [device for device in between if device.in_network == kind]
+        switches = [  # on hosts of several of the ranks, or in the network between several hosts
+            device
+            for device in topology.devices
+            if device.in_network == kind and (ranks[device.host] > 1 if device.host in hosts else len(ranks) > 1)
+        ]
         if not switches:
             continue
         more = f" and {len(switches) - MOST_NAMED} more" if len(switches) > MOST_NAMED else ""
@@ -44,17 +49,6 @@ def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list
             use = "no schedule uses it" + (f", {plan.native.call} does" if by_native and plan.native else "")
             notes.append(f"{who} could reduce {operator.name} of {types[0]} on the way; {use}{limit}")
     return notes
-
-
-def _between(plan: Plan, topology: Topology) -> list[Device]:
-    """Reducing switches on hosts of several of the ranks, or in the network between several hosts."""
-    ranks = Counter(topology.by_id[end].host for end in set(plan.ranks))
-    hosts = set(topology.hosts)
-    return [
-        device
-        for device in topology.devices
-        if device.in_network is not None and (ranks[device.host] > 1 if device.host in hosts else len(ranks) > 1)
-    ]
 
 
 def _why_not(plan: Plan, operator: str, types: Sequence[str], known: bool) -> str:

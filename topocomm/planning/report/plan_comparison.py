@@ -13,7 +13,6 @@ from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
 from topocomm.planning.request import NO_LIMITS, Limits, Request, layout_of
-from topocomm.planning.schedule.schedule import Schedule
 from topocomm.topology.model import Topology
 
 SAME = 5e-4
@@ -87,11 +86,9 @@ def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
         change = f"{what} still {before:.2f} {unit}"
     else:
         change = f"{what} {f'{after / before - 1:+.0%} ' if before else ''}({before:.2f} -> {after:.2f} {unit})"
-    chosen = "plan still" if _same_moves(whole.schedule, degraded.schedule) else "new plan"
-    return f"without {', '.join(names)}: {change}, {chosen} {degraded.algorithm}"
-
-
-def _same_moves(a: Schedule, b: Schedule) -> bool:
-    """Whether two schedules have the same transfers and combines."""
+    a, b = whole.schedule, degraded.schedule
     plain = (a.chunks, a.paths, a.repeat) == (b.chunks, b.paths, b.repeat)
-    return plain and all(np.array_equal(getattr(a, n), getattr(b, n)) for n in ("transfers", "combines", "operands"))
+    columns = ("transfers", "combines", "operands")
+    same = plain and all(np.array_equal(getattr(a, name), getattr(b, name)) for name in columns)
+    chosen = "plan still" if same else "new plan"
+    return f"without {', '.join(names)}: {change}, {chosen} {degraded.algorithm}"

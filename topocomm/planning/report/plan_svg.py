@@ -12,7 +12,7 @@ from textwrap import wrap
 
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_text import placed, round_times
-from topocomm.planning.routing.paths import PathFinder, Route
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, Transfer
 from topocomm.topology.draw.names import plural, ranges
 from topocomm.topology.draw.svg.host_svg import draw_host
@@ -99,19 +99,15 @@ def _alike(topology: Topology) -> list[list[str]]:
     parts: dict[str, list[tuple[object, ...]]] = {host: [] for host in topology.hosts}
     for device in topology.devices:
         if device.host in parts:
-            parts[device.host].append((_local(device.id, device.host), device.kind, device.numa))
+            parts[device.host].append((device.id.removeprefix(f"{device.host}/"), device.kind, device.numa))
     for link in topology.links:
         host = topology.by_id[link.src].host
         if host in parts and topology.by_id[link.dst].host == host:
-            parts[host].append((_local(link.src, host), _local(link.dst, host), *link[2:6]))
+            parts[host].append((*(end.removeprefix(f"{host}/") for end in link[:2]), *link[2:6]))
     groups: dict[tuple[object, ...], list[str]] = {}
     for host, own in parts.items():
         groups.setdefault(tuple(own), []).append(host)
     return list(groups.values())
-
-
-def _local(name: str, host: str) -> str:
-    return name.removeprefix(f"{host}/")
 
 
 def _network(page: Page, topology: Topology, y: float) -> float:
@@ -171,8 +167,10 @@ def _figures(figures: set[tuple[float, float]]) -> str:
 
 def _rounds(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
     """Draw one panel a round, as many in a row as fit."""
-    rows = _rows_of(plan, paths.topology)
     host_of = [paths.topology.by_id[end].host for end in plan.ranks]
+    rows: dict[str, list[int]] = {}
+    for rank, host in enumerate(host_of):
+        rows.setdefault(host, []).append(rank)
     ring = len(rows) == 1 and len(plan.ranks) <= RING_ROOM
     times = round_times(plan, paths)
     moves = [own for own, _ in plan.schedule.by_round()]
@@ -199,14 +197,6 @@ def _rounds(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
         page.text((EDGE, y + 12), words, "soft")
         y += 20
     return y
-
-
-def _rows_of(plan: Plan, topology: Topology) -> dict[str, list[int]]:
-    """The ranks of every host."""
-    rows: dict[str, list[int]] = {}
-    for rank, end in enumerate(plan.ranks):
-        rows.setdefault(topology.by_id[end].host, []).append(rank)
-    return rows
 
 
 def _left_out(plan: Plan, rounds: int, hosts: int) -> list[str]:
@@ -276,15 +266,21 @@ def _panel(
     hidden = sum(src not in places or dst not in places for src, dst, _ in pairs)
     shown = [pair for pair in pairs if pair[0] in places and pair[1] in places]
     arrows: dict[tuple[int, int], dict[str, dict[int, None]]] = {}
+    kind_of = {(link.src, link.dst): link.kind for link in paths.topology.links}
     for src, dst, path in shown:
-        kind = kind_class(_kind(_route(plan, paths, src, dst, path), paths))
-        arrows.setdefault((min(src, dst), max(src, dst)), {}).setdefault(kind, {})[src] = None
-    for ends, kinds in arrows.items():
+        ends = plan.ranks[src], plan.ranks[dst]
+        route = paths.cheapest(*ends) if path == NO_PATH else paths.explicit(plan.schedule.paths[path], *ends)
+        crossed = {kind_of[edge] for edge in route.edges}
+        slowest = next((kind for kind in _SLOWEST_FIRST if kind in crossed), min(crossed, default="other"))
+        arrows.setdefault((min(src, dst), max(src, dst)), {}).setdefault(kind_class(slowest), {})[src] = None
+    for pair, kinds in arrows.items():
         for beside, (kind, sources) in enumerate(kinds.items()):
-            src = next(iter(sources)) if len(sources) == 1 else ends[0]
-            a, b = places[src], places[ends[0] + ends[1] - src]
+            src = next(iter(sources)) if len(sources) == 1 else pair[0]
+            a, b = places[src], places[sum(pair) - src]
             bend = _inwards(a, b, middle) if ring else _bend(a, b)
-            page.arrow(a, _beside(a, bend, b, beside), b, kind, apart=DOT, both=len(sources) == 2)
+            away = 14.0 * beside / (hypot(b[0] - a[0], b[1] - a[1]) or 1.0)  # beside arrows over links of other kinds
+            bend = bend[0] - away * abs(b[1] - a[1]), bend[1] - away * abs(b[0] - a[0])
+            page.arrow(a, bend, b, kind, apart=DOT, both=len(sources) == 2)
     busy = {rank for pair in pairs for rank in pair[:2]}
     root = plan.collective.root if plan.collective.name in ("reduce", "broadcast") else -1
     for rank, centre in places.items():
@@ -294,13 +290,6 @@ def _panel(
         page.text((centre[0], centre[1] + 3.5), str(rank), "ink" if rank in busy else "soft", size=10, anchor="middle")
     if hidden:
         page.text((max(xs) + DOT, min(ys) - 76), f"+{hidden} messages", "soft", size=11, anchor="end")
-
-
-def _beside(a: Point, bend: Point, b: Point, beside: int) -> Point:
-    """The bend of an arrow beside others of the same ends, over links of another kind."""
-    length = hypot(b[0] - a[0], b[1] - a[1]) or 1.0
-    away = 14.0 * beside / length
-    return bend[0] - away * abs(b[1] - a[1]), bend[1] - away * abs(b[0] - a[0])
 
 
 def _inwards(a: Point, b: Point, middle: Point) -> Point:
@@ -319,15 +308,3 @@ def _bend(a: Point, b: Point) -> Point:
     if abs(dx) < 1:  # straight down: beside those between
         return (middle[0] + min(0.22 * abs(dy), 30.0), middle[1]) if abs(dy) > 70 else middle
     return middle[0] - 0.06 * dy, middle[1] + 0.06 * dx
-
-
-def _route(plan: Plan, paths: PathFinder, src: int, dst: int, path: int) -> Route:
-    a, b = plan.ranks[src], plan.ranks[dst]
-    return paths.cheapest(a, b) if path == NO_PATH else paths.explicit(plan.schedule.paths[path], a, b)
-
-
-def _kind(route: Route, paths: PathFinder) -> str:
-    """The slowest kind of link on a route."""
-    kinds = {(link.src, link.dst): link.kind for link in paths.topology.links if link.src in route.devices}
-    crossed = {kinds[edge] for edge in route.edges}
-    return next((kind for kind in _SLOWEST_FIRST if kind in crossed), min(crossed, default="other"))

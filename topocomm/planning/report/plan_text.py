@@ -11,13 +11,13 @@ import numpy as np
 
 from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
 from topocomm.planning.cost.fluid import ready_times_us
-from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
+from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.port_time import PortRules
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes
-from topocomm.planning.schedule.schedule import Schedule, number_places, split_rows
+from topocomm.planning.schedule.schedule import number_places, split_rows
 from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
@@ -28,6 +28,16 @@ MOST_MOVES, FEW_MOVES = 16, 4
 MOST_RIVALS = 4
 MOST_PLACES = 6
 """Runs of ranks on successive endpoints that are listed."""
+_PROVED = {
+    "complete": "complete",
+    "each_contribution_once": "each contribution once",
+    "order_kept": "rank order kept",
+    "uniform": "one expression tree on all ranks (equal bits)",
+    "ports_respected": "ports respected",
+    "links_exist": "all routes exist",
+    "deadlock_free": "deadlock-free",
+    "canonical_tree": "the canonical tree over the virtual shards",
+}
 _LEAST = {"latency": "least time without bytes", "rounds": "fewest rounds", "auto": "least time with these bytes"}
 
 
@@ -47,11 +57,24 @@ def plan_text(
         defect: Cost of a defect of the machine (`plan_comparison.defect`).
         switches: Notes on switches that can reduce (`in_network_advice.in_network_notes`).
     """
-    f, c = plan.figures, plan.certificate
+    f, c, repeat, native = plan.figures, plan.certificate, plan.schedule.repeat, plan.native
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
     long_run = "" if f.throughput_gb_per_s is None else f"pipelined {f.throughput_gb_per_s:.2f} GB/s; "
     most = c.throughput_upper_bound_gb_per_s
     limit = "" if most is None else f", throughput <= {most:.2f} GB/s"
+    slices = launches = call = ""
+    if repeat is not None:
+        when = f"each {plural(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
+        slices = f"{repeat.count} of every chunk, {when if repeat.stagger_rounds else 'all in the same messages'}"
+    if plan.launch_us:
+        bound = "; the gap is to the bound and one" if plan.objective == "auto" else ""
+        launches = f"{plan.launch_us * f.rounds:.2f} us of it launches, {plan.launch_us:g} us a round{bound}"
+    if native is not None:
+        bits = "; its order and bits are the library's, not proved; all else here is of the schedule"
+        chosen = "chosen" if native.chosen else "not chosen"
+        call = f"{native.call} is {chosen}: {native.why}{bits if native.chosen else ''}"
+    kinds = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
+    figures = f"latency of {', '.join(kinds)} assumed, from the table of link kinds" if kinds else ""
     lines = [
         f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {plural(len(plan.ranks), 'rank')} "
         f"on {topology.name}",
@@ -60,43 +83,24 @@ def plan_text(
         *_shares(plan),
         f"  plan    {plan.algorithm}: {plural(f.rounds, 'round')}, {plural(f.transfers, 'message')}, "
         f"{f.wire_bytes} B on the wire",
-        *_slices(plan),
+        *_wrap("  slices  ", slices),
         f"  memory  {f.scratch_bytes} B scratch a rank",
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {plural(plan.ports, 'port')}, objective {plan.objective}",
-        *_launches(plan),
-        *_native(plan),
+        *([f"          {launches}"] if launches else []),
+        *_wrap("  native  ", call),
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
         *_wrap("  optimal ", c.proved_by_search),
         *(line for note in switches for line in _wrap("  switch  ", note)),
         *_choice(plan, rivals),
-        *_wrap("  proof   ", ", ".join(_proved(plan))),
-        *_table_figures(topology),
+        *_wrap("  proof   ", ", ".join(words for name, words in _PROVED.items() if getattr(plan.proof, name))),
+        *_wrap("  figures ", figures),
         *(line for note in plan.assumed for line in _wrap("  assumed ", note)),
         f"  digest  {plan.digest}",
         *_rounds(plan, PathFinder(topology)),
     ]
     return "\n".join(lines)
-
-
-def _launches(plan: Plan) -> list[str]:
-    if not plan.launch_us:
-        return []
-    launches_us = plan.launch_us * plan.figures.rounds
-    bound = "; the gap is to the bound and one" if plan.objective == "auto" else ""
-    return [f"          {launches_us:.2f} us of it launches, {plan.launch_us:g} us a round{bound}"]
-
-
-def _native(plan: Plan) -> list[str]:
-    """Predicted time of the library's own collective, where there is one, and whether it is chosen."""
-    native = plan.native
-    if native is None:
-        return []
-    if not native.chosen:
-        return _wrap("  native  ", f"{native.call} is not chosen: {native.why}")
-    bits = "its order and bits are the library's, not proved; all else here is of the schedule"
-    return _wrap("  native  ", f"{native.call} is chosen: {native.why}; {bits}")
 
 
 def placed(ranks: Sequence[str]) -> str:
@@ -109,32 +113,13 @@ def placed(ranks: Sequence[str]) -> str:
             runs[-1] = (*runs[-1][:3], runs[-1][3] + 1)
         else:
             runs.append((stem, number, rank, 1))
-    shown = [_run(*run) for run in runs[:MOST_PLACES]]
+    shown = [
+        f"{rank} on {stem}{number if number >= 0 else ''}"
+        if count == 1
+        else f"{rank}-{rank + count - 1} on {stem}{number}-{number + count - 1}"
+        for stem, number, rank, count in runs[:MOST_PLACES]
+    ]
     return ", ".join(shown) + (f", and {len(runs) - MOST_PLACES} more runs" if len(runs) > MOST_PLACES else "")
-
-
-def _run(stem: str, number: int, rank: int, count: int) -> str:
-    if count == 1:
-        return f"{rank} on {stem}{number if number >= 0 else ''}"
-    return f"{rank}-{rank + count - 1} on {stem}{number}-{number + count - 1}"
-
-
-def _table_figures(topology: Topology) -> list[str]:
-    """A note on latencies of the topology that are assumed."""
-    kinds = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
-    return _wrap("  figures ", f"latency of {', '.join(kinds)} assumed, from the table of link kinds" if kinds else "")
-
-
-def _slices(plan: Plan) -> list[str]:
-    """The slices of a pipelined plan."""
-    repeat = plan.schedule.repeat
-    if repeat is None:
-        return []
-    when = f"each {plural(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
-    return _wrap(
-        "  slices  ",
-        f"{repeat.count} of every chunk, " + (when if repeat.stagger_rounds else "all in the same messages"),
-    )
 
 
 def _choice(plan: Plan, rivals: Sequence[Rival] | str) -> list[str]:
@@ -168,7 +153,10 @@ def _shares(plan: Plan) -> list[str]:
     """Uneven parts, and virtual shards, of the ranks."""
     collective = plan.collective
     if collective.shards:
-        owned = [_range(low, high) for low, high in pairwise(collective.shards)]
+        owned = [
+            "none" if low == high else str(low) if low + 1 == high else f"{low}-{high - 1}"
+            for low, high in pairwise(collective.shards)
+        ]
         return _wrap("  shards  ", f"of ranks 0..{collective.ranks - 1}, canonical order: {', '.join(owned)}")
     even = tuple(rows for _, rows in split_rows(plan.schedule.rows, collective.ranks))
     if collective.parts in ((), even):
@@ -177,25 +165,6 @@ def _shares(plan: Plan) -> list[str]:
     return _wrap(
         "  parts   ", f"rows {verb} by ranks 0..{collective.ranks - 1}: {', '.join(map(str, collective.parts))}"
     )
-
-
-def _range(low: int, high: int) -> str:
-    """The numbers low..high-1."""
-    return "none" if low == high else str(low) if low + 1 == high else f"{low}-{high - 1}"
-
-
-def _proved(plan: Plan) -> list[str]:
-    words = {
-        "complete": "complete",
-        "each_contribution_once": "each contribution once",
-        "order_kept": "rank order kept",
-        "uniform": "one expression tree on all ranks (equal bits)",
-        "ports_respected": "ports respected",
-        "links_exist": "all routes exist",
-        "deadlock_free": "deadlock-free",
-        "canonical_tree": "the canonical tree over the virtual shards",
-    }
-    return [text for name, text in words.items() if getattr(plan.proof, name)]
 
 
 def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
@@ -240,11 +209,17 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     pipeline, whose slices overlap, only the bytes of one slice are given.
     """
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
-    schedule = plan.schedule
-    messages, low, high = _message_bytes(schedule, row_bytes)
+    schedule, repeat = plan.schedule, plan.schedule.repeat
+    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
+    low = high = messages.payload_bytes
+    if repeat is not None and repeat.stagger_rounds:  # of slices of unequal rows
+        rows = [[own for _, own in split_rows(whole, repeat.count)] for _, whole in schedule.chunks]
+        slices = np.unique(np.array(rows).T, axis=0)
+        every = [messages_of(schedule, slice_ * row_bytes).payload_bytes for slice_ in slices]
+        low, high = np.min(every, axis=0), np.max(every, axis=0)
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
     sizes = [_sizes(low[begin:end], high[begin:end]) for begin, end in pairwise(edges)]
-    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
+    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or repeat is not None:
         return sizes
     places, routes = number_places(schedule), routes_of(messages, schedule, plan.ranks, paths)
     rules = PortRules(plan.ports, plan.port_model == "loggp")
@@ -254,17 +229,6 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     return [
         ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
     ]
-
-
-def _message_bytes(schedule: Schedule, row_bytes: int) -> tuple[Messages, Ints, Ints]:
-    """The messages, and int64 [messages] twice: least and most bytes over the slices of a pipeline."""
-    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
-    low = high = messages.payload_bytes
-    if schedule.repeat is None or not schedule.repeat.stagger_rounds:
-        return messages, low, high
-    rows = [[own for _, own in split_rows(whole, schedule.repeat.count)] for _, whole in schedule.chunks]
-    every = [messages_of(schedule, slice_ * row_bytes).payload_bytes for slice_ in np.unique(np.array(rows).T, axis=0)]
-    return messages, np.min(every, axis=0), np.max(every, axis=0)
 
 
 def _sizes(low: Ints, high: Ints) -> str:
