@@ -79,8 +79,7 @@ def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree 
         for round_, src, dst in zip(*(c[own].tolist() for c in (loads.round, loads.src, loads.dst)), strict=True):
             backwards[loads.rounds - 1 - round_].append((dst, src))
         exchange = NodeExchange(build, tree, chunk)
-        for round_, messages in enumerate(backwards):
-            exchange.round(round_, messages, everywhere=False)
+        exchange.run(backwards, everywhere=False)
         exchange.output(owner)
     return build.build()
 

@@ -134,8 +134,7 @@ def _carried(gossip: Gossip, needs: Sequence[int]) -> list[list[tuple[int, int, 
 
 def _exchange(gossip: Gossip, tree: RangeTree, rows: int, *, everywhere: bool) -> NodeExchange:
     exchange = NodeExchange(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
-    for round_, messages in enumerate(gossip):
-        exchange.round(round_, messages, everywhere=everywhere)
+    exchange.run(gossip, everywhere=everywhere)
     return exchange
 
 
@@ -163,6 +162,11 @@ class NodeExchange:
                     self._add(tops, node)
         self.since: list[dict[int, int]] = [dict.fromkeys(own.values(), 0) for own in self.slots]
         """Round at whose end a slot is written: folds are done as soon as their operands are there."""
+
+    def run(self, gossip: Gossip, *, first_round: int = 0, everywhere: bool = True) -> None:
+        """Send the messages of a gossip, as `round`."""
+        for round_, messages in enumerate(gossip, start=first_round):
+            self.round(round_, messages, everywhere=everywhere)
 
     def round(self, round_: int, messages: Iterable[tuple[int, int]], *, everywhere: bool) -> None:
         """Send what destinations lack; without `everywhere`, sources hand on what they have and keep nothing."""

@@ -165,12 +165,7 @@ def _read(document: dict[str, Json]) -> PlanFields:
     figures = a_record(PlanFigures, document, "", others=True)
     payload_bytes = entry(document, "payload_bytes", Whole("bytes", MOST_ROWS))
     _check_figures(figures, schedule, payload_bytes)
-    native = entry(document, "native", partial(a_record, Native)) if "native" in document else None
-    if native is not None and native.chosen and not native.predicted_us < native.planned_us:
-        raise PlanError(
-            f"native.chosen is true with {native.predicted_us} us against {native.planned_us} us; expected less"
-        )
-    return PlanFields(
+    plan = PlanFields(
         collective=collective,
         operator=entry(document, "operator", a_text),
         order=collective.order,
@@ -187,8 +182,14 @@ def _read(document: dict[str, Json]) -> PlanFields:
         schedule=schedule,
         assumed=entry(document, "assumed", each(a_text)),
         launch_us=a_figure(document.get("launch_us", 0.0), "launch_us"),
-        native=native,
+        native=entry(document, "native", partial(a_record, Native)) if "native" in document else None,
     )
+    native = plan.native
+    if native is not None and native.chosen and not native.predicted_us < native.planned_us:
+        raise PlanError(
+            f"native.chosen is true with {native.predicted_us} us against {native.planned_us} us; expected less"
+        )
+    return plan
 
 
 def _read_collective(document: dict[str, Json], ranks: int) -> Collective:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.planning.replay import expected, replay
 from topocomm.planning.algorithms.hosts.host_scan import shift_scan
-from topocomm.planning.algorithms.hosts.rails import Groups, Inside
+from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
 from topocomm.planning.collectives import Collective
 from topocomm.planning.proof.verify import verify

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip_schedule import Gossip, NodeExchange, scan_messages
+from topocomm.planning.algorithms.gossip_schedule import NodeExchange, scan_messages
 from topocomm.planning.algorithms.hosts.rail_assignment import rail_sets, spread_inside
-from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
+from topocomm.planning.algorithms.hosts.rails import GroupColumns
+from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.schedule.range_tree import aligned_tree
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule
-from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 Ints = NDArray[np.int64]
-SourceRows = tuple[tuple[int, ...], ...]
 NOTHING = -1
 """Slot of a value that does not exist."""
 
@@ -35,9 +35,8 @@ def shift_scan(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1
         ports: Messages that a member receives at once (K).
         own: Whether a rank's own value belongs to its result.
     """
-    (inside,) = groups.insides
-    shift = _Shift(len(groups.sorts), inside.members, ports)
-    shift.inside(inside, own)
+    shift = _Shift(groups, ports)
+    shift.inside(own)
     known = 1
     for radix in radices:
         shift.receive(known, radix)
@@ -45,134 +44,88 @@ def shift_scan(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1
     return shift.finish(rows)
 
 
-class _Shift:
-    """Writes the columns of the schedule, level by level.
+class _Shift(GroupColumns):
+    """Writes the schedule level by level.
 
     Attributes:
-        so_far: Slot of W, by host and member.
+        so_far: Slot of W of each rank.
         before: Slot of X; NOTHING where a host has no values of hosts before it.
-        prefix: Slot of the prefix of each member in its host; NOTHING where it is empty.
-        free: First free slot.
+        prefix: Slot of the prefix of each rank in its host; NOTHING where it is empty.
         round: The next round.
     """
 
-    def __init__(self, hosts: int, members: int, ports: int) -> None:
-        self.hosts, self.members, self.ports = hosts, members, ports
-        self.so_far = np.zeros((hosts, members), dtype=np.int64)
+    def __init__(self, groups: Groups, ports: int) -> None:
+        super().__init__(groups)
+        (self.host,) = groups.insides
+        self.hosts, self.members, self.ports = groups.count, self.host.members, ports
+        self.so_far = np.zeros_like(self.free)
         self.before, self.prefix = self.so_far + NOTHING, self.so_far + NOTHING
-        self.free = self.so_far + 1
-        self.round = 0
-        self.transfers = [np.zeros((0, 7), np.int64)]
-        self.combines = [np.zeros((0, 4), np.int64)]
-        self.operands: list[Ints] = []
+        self.round = len(self.host.gossip)
 
-    def inside(self, inside: Inside, own: bool) -> None:
+    def inside(self, own: bool) -> None:
         """Write the folds inside hosts: every member gets the value of its host and its prefix."""
         build = ScheduleBuilder(self.members, ((0, 1),))
-        exchange = NodeExchange(build, inside.tree)
-        for round_, messages in enumerate(scan_messages(inside.gossip, self.members, own)):
+        exchange = NodeExchange(build, self.host.tree)
+        for round_, messages in enumerate(scan_messages(self.host.gossip, self.members, own)):
             exchange.round_before(round_, messages)
         for member in range(self.members):
-            self.so_far[:, member] = exchange.value(member)
+            self.so_far[member :: self.members] = exchange.value(member)
             if member + own:
-                self.prefix[:, member] = exchange.value_before(member, member + own)
-        self._copy(build, np.arange(self.hosts))
-        self.free[:] = [build.slots_used(member) for member in range(self.members)]
-        self.round = len(inside.gossip)
+                self.prefix[member :: self.members] = exchange.value_before(member, member + own)
+        self.copy(build, np.arange(self.hosts), 0 * self.free, 0, by_group=False)
+        self.free[:] = np.tile([build.slots_used(member) for member in range(self.members)], self.hosts)
 
     def receive(self, known: int, radix: int) -> None:
         """Write a level: every host receives from up to radix - 1 hosts before it, at multiples of `known`."""
         most = min(radix - 1, (self.hosts - 1) // known)
         if most < 1:
             return
-        received, gossip = _receiving(self.members, most, self.ports)
+        received: list[tuple[int, ...]] = [()] * self.members
+        """The hosts, from 0 on, that each member receives from."""
+        for rails in rail_sets(self.members, most, self.ports):
+            for place, member in enumerate(rails):
+                received[member] = tuple(range(place, most, len(rails)))
+        gossip = spread_inside(self.members, tuple(range(self.members)), tuple(received), most, self.ports)
         last = self.round + len(gossip)
-        so_far, before, free = self.so_far.copy(), self.before.copy(), self.free.copy()
+        so_far, before = self.so_far.copy(), self.before.copy()
         for count in range(1, most + 1):
             every = np.arange(self.hosts)
             where = every[np.minimum(every // known, most) == count]
             steps = [[other + 1 for other in others if other < count] for others in received]
             for member, apart in enumerate(steps):
+                dst = self.first[where] + member
                 for turn, step in enumerate(apart):
-                    src, arrives = where - step * known, free[where, member] + turn
-                    ends = self._rank(src, member), self._rank(where, member)
-                    self._move(self.round, ends[0], so_far[src, member], ends[1], arrives)
+                    src = dst - step * known * self.members
+                    self.move(self.round, src, so_far[src], dst, self.free[dst] + turn)
             held = [{count - step: turn for turn, step in enumerate(apart, start=1)} for apart in steps]
             build = ScheduleBuilder(self.members, ((0, 1),), first_slots=[1 + len(have) for have in held])
             exchange = NodeExchange(build, aligned_tree(count), held=held)
-            for round_, messages in enumerate(gossip, start=1):
-                exchange.round(round_, messages, everywhere=True)
-            slots_of = [exchange.value(member) for member in range(self.members)]
-            self._copy(build, where)
-            for member, slot in enumerate(slots_of):
-                arrived = free[where, member] + slot - 1
-                self.free[where, member] += build.slots_used(member) - 1
-                self.so_far[where, member] = self._fold(last, where, member, (arrived, so_far[where, member]))
-                some = before[where, member] != NOTHING
-                self.before[where, member] = arrived
-                later = where[some]
-                self.before[later, member] = self._fold(last, later, member, (arrived[some], before[later, member]))
+            exchange.run(gossip, first_round=1)
+            results = [exchange.value(member) for member in range(self.members)]
+            self.copy(build, where, so_far, self.round, by_group=False)
+            for member, slot in enumerate(results):
+                ranks = self.first[where] + member
+                arrived = self.slots(slot, ranks, so_far)
+                self.free[ranks] += build.slots_used(member) - 1
+                self.so_far[ranks] = self._fold(last, ranks, arrived, so_far[ranks])
+                some = before[ranks] != NOTHING
+                later = ranks[some]
+                self.before[ranks] = arrived
+                self.before[later] = self._fold(last, later, arrived[some], before[later])
         self.round = last + 1
 
     def finish(self, rows: int) -> Schedule:
         """Write the results, the hosts before and the prefix in the host, and return the schedule."""
-        outputs = []
-        for member in range(self.members):
-            slot = np.where(self.before[:, member] == NOTHING, self.prefix[:, member], self.before[:, member])
-            both = np.flatnonzero((self.before[:, member] != NOTHING) & (self.prefix[:, member] != NOTHING))
-            parts = self.before[both, member], self.prefix[both, member]
-            slot[both] = self._fold(self.round - 1, both, member, parts)
-            receivers = np.flatnonzero(slot != NOTHING)
-            outputs.append(np.stack([self._rank(receivers, member), slot[receivers], 0 * receivers], axis=1))
-        ranks = np.arange(self.hosts * self.members)
-        every = np.concatenate(outputs)
-        return schedule_of_columns(
-            len(ranks),
-            ((0, rows),),
-            inputs=np.stack([ranks, 0 * ranks, ranks], axis=1),
-            outputs=every[np.argsort(every[:, 0], kind="stable")],
-            transfers=np.concatenate(self.transfers),
-            combines=np.concatenate(self.combines),
-            operands=self.operands,
-        )
+        slot = np.where(self.before == NOTHING, self.prefix, self.before)
+        ranks = np.arange(len(slot)).reshape(-1, self.members).T.ravel()  # member by member
+        both = ranks[((self.before != NOTHING) & (self.prefix != NOTHING))[ranks]]
+        slot[both] = self._fold(self.round - 1, both, self.before[both], self.prefix[both])
+        receivers = np.flatnonzero(slot != NOTHING)
+        return self.schedule(rows, receivers, slot[receivers])
 
-    def _rank(self, hosts: Ints, member: int) -> Ints:
-        return hosts * self.members + member
-
-    def _copy(self, build: ScheduleBuilder, where: Ints) -> None:
-        """Write what a builder has for one host in all these hosts; slot 0 stays, others count from the first free."""
-
-        def slots(member: int, slot: int) -> Ints:
-            return self.free[where, member] + slot - 1 if slot else 0 * where
-
-        for t in build.transfers:
-            src, dst = self._rank(where, t.src), self._rank(where, t.dst)
-            self._move(self.round + t.round, src, slots(t.src, t.src_slot), dst, slots(t.dst, t.dst_slot))
-        for c in build.combines:
-            operands = [slots(c.rank, slot) for slot in c.operands]
-            self._write(self.round + c.round, self._rank(where, c.rank), slots(c.rank, c.out_slot), operands)
-
-    def _fold(self, round_: int, where: Ints, member: int, operands: Sequence[Ints]) -> Ints:
-        """Fold values of a member in these hosts; return the slot."""
-        out: Ints = self.free[where, member].copy()
-        self.free[where, member] += 1
-        self._write(round_, self._rank(where, member), out, operands)
+    def _fold(self, round_: int, ranks: Ints, left: Ints, right: Ints) -> Ints:
+        """Fold two values of each of these ranks; return the slots."""
+        out: Ints = self.free[ranks]
+        self.free[ranks] += 1
+        self.fold(round_, ranks, out, np.stack([left, right], axis=1))
         return out
-
-    def _move(self, round_: int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
-        columns = np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH)
-        self.transfers.append(np.stack(columns, axis=1))
-
-    def _write(self, round_: int, rank: Ints, out: Ints, operands: Sequence[Ints]) -> None:
-        self.combines.append(np.stack(np.broadcast_arrays(round_, rank, out, 0), axis=1))
-        self.operands.append(np.stack(operands, axis=1))
-
-
-def _receiving(members: int, others: int, ports: int) -> tuple[SourceRows, Gossip]:
-    """Return (the hosts, from 0 on, that each member receives from, the gossip of the members after that)."""
-    received: list[tuple[int, ...]] = [()] * members
-    for rails in rail_sets(members, others, ports):
-        for place, member in enumerate(rails):
-            received[member] = tuple(range(place, others, len(rails)))
-    by_member = tuple(received)
-    return by_member, spread_inside(members, tuple(range(members)), by_member, others, ports)

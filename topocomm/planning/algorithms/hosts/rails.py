@@ -15,7 +15,6 @@ Groups that receive the same blocks on the same rails share a template, copied t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -31,7 +30,7 @@ from topocomm.planning.algorithms.hosts.rail_assignment import (
     rail_sets,
     spread_inside,
 )
-from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
+from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree, nested_tree
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
@@ -57,126 +56,150 @@ def rails_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: in
         rows: Rows of the payload.
         ports: Messages that a member receives at once (K).
     """
-    return _Rails(groups, ports).schedule(radices, rows)
+    return _Rails(groups, ports).allreduce(radices, rows)
 
 
-@dataclass(frozen=True)
-class _Template:
-    """Messages and folds of one group in one phase, by member; slot 0 is what the member had, others count from 1."""
+class GroupColumns:
+    """Writes the columns of a schedule: what a builder has for one group of ranks, at once for many.
 
-    rounds: int
-    transfers: Ints
-    """[n, 5]: round, member, slot, member, slot."""
-    combines: Ints
-    """[n, 3]: round, member, out slot."""
-    operands: tuple[tuple[int, ...], ...]
-    result: tuple[int, ...]
-    """Slot of the result, by member."""
-    used: tuple[int, ...]
-    """Slots taken afterwards, by member."""
+    Attributes:
+        first: First rank of each group.
+        free: First free slot of each rank.
+    """
 
-
-def _template(build: ScheduleBuilder, exchange: NodeExchange, rounds: int) -> _Template:
-    result = tuple(exchange.output(member) for member in range(build.ranks))
-    transfers = [(t.round, t.src, t.src_slot, t.dst, t.dst_slot) for t in build.transfers]
-    combines = [(c.round, c.rank, c.out_slot) for c in build.combines]
-    return _Template(
-        rounds,
-        np.array(transfers, dtype=np.int64).reshape(-1, 5),
-        np.array(combines, dtype=np.int64).reshape(-1, 3),
-        tuple(c.operands for c in build.combines),
-        result,
-        tuple(build.slots_used(member) for member in range(build.ranks)),
-    )
-
-
-def _inside_template(inside: Inside) -> _Template:
-    build = ScheduleBuilder(inside.members, ((0, 1),))
-    exchange = NodeExchange(build, inside.tree)
-    for round_, messages in enumerate(inside.gossip):
-        exchange.round(round_, messages, everywhere=True)
-    return _template(build, exchange, len(inside.gossip))
-
-
-@cache
-def _joining_template(
-    members: int, on: tuple[int, ...], own: int, blocks: int, received: tuple[tuple[int, ...], ...], ports: int
-) -> _Template:
-    """Return a template: round 0 brings blocks in slots from 1 on, then the members exchange them."""
-    gossip = spread_inside(members, on, received, blocks - 1, ports)
-    held = [{own: 0, **{block: slot for slot, block in enumerate(blocks_heard, start=1)}} for blocks_heard in received]
-    build = ScheduleBuilder(members, ((0, 1),), first_slots=[len(have) for have in held])
-    exchange = NodeExchange(build, aligned_tree(blocks), held=held)
-    for round_, messages in enumerate(gossip, start=1):
-        exchange.round(round_, messages, everywhere=True)
-    return _template(build, exchange, 1 + len(gossip))
-
-
-class _Rails:
-    """Writes the columns of the schedule, phase by phase."""
-
-    def __init__(self, groups: Groups, ports: int) -> None:
-        self.groups, self.ports = groups, ports
+    def __init__(self, groups: Groups) -> None:
         self.first = np.array(groups.starts[:-1], dtype=np.int64)
-        self.sorts = np.array(groups.sorts, dtype=np.int64)
-        self.rail_count = len(groups.members_on[0])
-        ranks = groups.starts[-1]
-        self.total = np.zeros(ranks, dtype=np.int64)
-        """Slot of the value that each rank has."""
-        self.next = np.ones(ranks, dtype=np.int64)
-        """First free slot of each rank."""
-        self.transfers: list[Ints] = []
-        self.combines: list[Ints] = []
-        self.operands: list[Ints] = []
-        """Operand slots, a block for each entry of `folds`."""
-        self.pending: list[tuple[Ints, Ints, int]] = []
-        """(ranks, slot of their result, slots taken) of the phase that is being written."""
+        self.free = np.ones(groups.starts[-1], dtype=np.int64)
+        self._transfers = [np.zeros((0, 7), np.int64)]
+        self._combines = [np.zeros((0, 4), np.int64)]
+        self._operands: list[Ints] = []
 
-    def schedule(self, radices: Sequence[int], rows: int) -> Schedule:
-        """Write all phases and return the schedule."""
-        round_ = 0
-        for sort, inside in enumerate(self.groups.insides):
-            round_ = max(round_, self._copy(_inside_template(inside), np.flatnonzero(self.sorts == sort), 0))
-        self._settle()
-        for blocks in levels_of(len(self.first), radices):
-            round_ = self._join(blocks, round_)
-        ranks = np.arange(len(self.total))
+    def move(self, round_: int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
+        """Send from each of these ranks to one of those."""
+        self._transfers.append(np.stack(np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH), axis=1))
+
+    def fold(self, round_: int, ranks: Ints, out: Ints, operands: Ints) -> None:
+        """Fold the operands [ranks, n] of each of these ranks."""
+        self._combines.append(np.stack(np.broadcast_arrays(round_, ranks, out, 0), axis=1))
+        self._operands.append(operands)
+
+    def slots(self, build_slots: int | Ints, ranks: Ints, value: Ints) -> Ints:
+        """Return the slots of a builder on these ranks: 0 is that of their value, others count from the first free."""
+        slots: Ints = np.where(np.equal(build_slots, 0), value[ranks], self.free[ranks] + build_slots - 1)
+        return slots
+
+    def copy(self, build: ScheduleBuilder, where: Ints, value: Ints, round_: int, *, by_group: bool = True) -> None:
+        """Write what the builder has in the groups `where`, its sends group by group or send by send.
+
+        Args:
+            build: Builder of one group.
+            where: Groups.
+            value: Slot of the value of each rank.
+            round_: Round of its first round.
+            by_group: Whether the sends of one group are neighbours.
+        """
+        first = self.first[where][:, None]
+        t = np.array(build.transfers, dtype=np.int64).reshape(-1, 7)
+        src, dst = first + t[:, 1], first + t[:, 3]
+        columns = (
+            round_ + t[:, 0],
+            src,
+            self.slots(t[:, 2], src, value),
+            dst,
+            self.slots(t[:, 4], dst, value),
+            0,
+            NO_PATH,
+        )
+        moves = np.stack(np.broadcast_arrays(*columns), axis=2)
+        self._transfers.append((moves if by_group else moves.swapaxes(0, 1)).reshape(-1, 7))
+        for c in build.combines:
+            ranks = first + c.rank
+            out, operands = (self.slots(np.array(slots), ranks, value) for slots in (c.out_slot, c.operands))
+            self.fold(round_ + c.round, ranks.ravel(), out.ravel(), operands)
+
+    def schedule(self, rows: int, receivers: Ints, results: Ints) -> Schedule:
+        """Return the schedule with the slots `results` of these ranks as outputs."""
+        ranks = np.arange(len(self.free))
         return schedule_of_columns(
             len(ranks),
             ((0, rows),),
             inputs=np.stack([ranks, 0 * ranks, ranks], axis=1),
-            outputs=np.stack([ranks, self.total, 0 * ranks], axis=1),
-            transfers=np.concatenate([np.zeros((0, 7), np.int64), *self.transfers]),
-            combines=np.concatenate([np.zeros((0, 4), np.int64), *self.combines]),
-            operands=self.operands,
+            outputs=np.stack([receivers, results, 0 * receivers], axis=1),
+            transfers=np.concatenate(self._transfers),
+            combines=np.concatenate(self._combines),
+            operands=self._operands,
         )
+
+
+@cache
+def _joining(
+    members: int, on: tuple[int, ...], own: int, blocks: int, received: tuple[tuple[int, ...], ...], ports: int
+) -> tuple[NodeExchange, int]:
+    """Round 0 brings blocks in slots from 1 on, then the members of a group exchange them; and the rounds of both."""
+    gossip = spread_inside(members, on, received, blocks - 1, ports)
+    held = [{own: 0, **{block: slot for slot, block in enumerate(blocks_heard, start=1)}} for blocks_heard in received]
+    build = ScheduleBuilder(members, ((0, 1),), first_slots=[len(have) for have in held])
+    exchange = NodeExchange(build, aligned_tree(blocks), held=held)
+    exchange.run(gossip, first_round=1)
+    return exchange, 1 + len(gossip)
+
+
+class _Rails(GroupColumns):
+    """Writes the schedule phase by phase."""
+
+    def __init__(self, groups: Groups, ports: int) -> None:
+        super().__init__(groups)
+        self.groups, self.ports = groups, ports
+        self.rail_count = len(groups.members_on[0])
+        self.total = np.zeros_like(self.free)
+        """Slot of the value that each rank has."""
+
+    def allreduce(self, radices: Sequence[int], rows: int) -> Schedule:
+        """Write all phases and return the schedule."""
+        round_ = 0
+        for sort, inside in enumerate(self.groups.insides):
+            exchange = NodeExchange(ScheduleBuilder(inside.members, ((0, 1),)), inside.tree)
+            exchange.run(inside.gossip)
+            self._evaluate(exchange, np.flatnonzero(np.array(self.groups.sorts) == sort), self.total.copy(), 0)
+            round_ = max(round_, len(inside.gossip))
+        for blocks in levels_of(len(self.first), radices):
+            round_ = self._join(blocks, round_)
+        return self.schedule(rows, np.arange(len(self.total)), self.total)
 
     def _join(self, blocks: Sequence[tuple[int, ...]], round_: int) -> int:
         """Write one level; `blocks` has the edges of each set of blocks that become one. Return the round after."""
-        groups_by_template: dict[tuple[Any, ...], list[tuple[int, list[int]]]] = {}
+        alike: dict[tuple[Any, ...], list[tuple[int, list[int]]]] = {}
         for count in sorted({len(edges) - 1 for edges in blocks} - {1}):
             sets = [edges for edges in blocks if len(edges) - 1 == count]
-            received = self._assigned(sets, count)
+            demands = [demand for edges in sets for demand in _demands(edges, self.rail_count, self.ports)]
+            rails = rail_sets(self.rail_count, count - 1, self.ports)
+            received = assign_rails(demands, self.groups.members_on, self.ports, rails)
             for edges in sets:
                 for own, (low, high) in enumerate(pairwise(edges)):
                     for group in range(low, high):
                         by_member, senders = self._by_member(group, received[group])
                         key = len(by_member), self.groups.members_on[group], own, count, by_member
-                        groups_by_template.setdefault(key, []).append((group, senders))
-        after = round_
-        for key, members_of in groups_by_template.items():
-            where = np.array([group for group, _ in members_of])
-            self._receive(where, np.array([senders for _, senders in members_of]), key[-1], round_)
-            after = max(after, self._copy(_joining_template(*key, self.ports), where, round_))
-        self._settle()
+                        alike.setdefault(key, []).append((group, senders))
+        after, before = round_, self.total.copy()
+        for key, groups in alike.items():
+            where = np.array([group for group, _ in groups])
+            places = [(member, slot) for member, received in enumerate(key[-1]) for slot in range(len(received))]
+            for src, (member, slot) in zip(np.array([senders for _, senders in groups]).T, places, strict=True):
+                dst = self.first[where] + member
+                self.move(round_, src, before[src], dst, self.free[dst] + slot)
+            exchange, rounds = _joining(*key, self.ports)
+            self._evaluate(exchange, where, before, round_)
+            after = max(after, round_ + rounds)
         return after
 
-    def _assigned(self, sets: Sequence[tuple[int, ...]], count: int) -> list[list[RailAssignment]]:
-        """Return what every group receives, in sets of `count` blocks."""
-        demands = [demand for edges in sets for demand in _demands(edges, self.rail_count, self.ports)]
-        return assign_rails(
-            demands, self.groups.members_on, self.ports, rail_sets(self.rail_count, count - 1, self.ports)
-        )
+    def _evaluate(self, exchange: NodeExchange, where: Ints, before: Ints, round_: int) -> None:
+        """Write an exchange in these groups; its results become the values of their ranks."""
+        results = [exchange.value(member) for member in range(exchange.build.ranks)]
+        self.copy(exchange.build, where, before, round_)
+        for member, slot in enumerate(results):
+            ranks = self.first[where] + member
+            self.total[ranks] = self.slots(slot, ranks, before)
+            self.free[ranks] += exchange.build.slots_used(member) - 1
 
     def _by_member(
         self, group: int, received: Sequence[RailAssignment]
@@ -190,48 +213,6 @@ class _Rails:
             blocks[member].append(block)
             senders[member].append(groups.starts[source] + max(groups.members_on[source][rail], 0))
         return tuple(map(tuple, blocks)), [rank for own in senders for rank in own]
-
-    def _receive(self, where: Ints, senders: Ints, by_member: Sequence[Sequence[int]], round_: int) -> None:
-        """Write messages between groups, the same for all groups of `where`; senders are int64 [groups, messages]."""
-        places = [(member, slot) for member, blocks in enumerate(by_member) for slot in range(len(blocks))]
-        for src, (member, slot) in zip(senders.T, places, strict=True):
-            dst = self.first[where] + member
-            self._move(round_, src, self.total[src], dst, self.next[dst] + slot)
-
-    def _copy(self, template: _Template, where: Ints, round_: int) -> int:
-        """Write the messages and folds of a template for these groups; return the round after."""
-        first = self.first[where][:, None]
-
-        def slots(members: Ints, slot: Ints) -> Ints:
-            ranks = first + members
-            values: Ints = np.where(slot == 0, self.total[ranks], self.next[ranks] + slot - 1)
-            return values
-
-        t = template.transfers
-        src, dst = first + t[:, 1], first + t[:, 3]
-        rounds = np.broadcast_to(round_ + t[:, 0], src.shape)
-        self._move(rounds, src, slots(t[:, 1], t[:, 2]), dst, slots(t[:, 3], t[:, 4]))
-        for (turn, member, out_slot), operands in zip(template.combines.tolist(), template.operands, strict=True):
-            at = np.full(1, member)
-            out = slots(at, np.full(1, out_slot)).ravel()
-            columns = np.broadcast_arrays(round_ + turn, first.ravel() + member, out, 0)
-            self.combines.append(np.stack(columns, axis=1))
-            self.operands.append(slots(np.full(len(operands), member), np.array(operands)))
-        for member, (result, used) in enumerate(zip(template.result, template.used, strict=True)):
-            outcome = slots(np.full(1, member), np.full(1, result)).ravel()
-            self.pending.append((first.ravel() + member, outcome, used - 1))
-        return round_ + template.rounds
-
-    def _settle(self) -> None:
-        """End a phase: its results become the values of the ranks."""
-        for ranks, total, used in self.pending:
-            self.total[ranks] = total
-            self.next[ranks] += used
-        self.pending.clear()
-
-    def _move(self, round_: Ints | int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
-        columns = np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH)
-        self.transfers.append(np.stack([column.ravel() for column in columns], axis=1))
 
 
 def _demands(edges: Sequence[int], rails: int, ports: int) -> Iterator[RailDemand]:
