@@ -12,6 +12,7 @@ from itertools import pairwise
 from topocomm.planning.algorithms.binomial import reduce_and_spread
 from topocomm.planning.algorithms.flat import exchange
 from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.algorithms.recursive_doubling import Core
 from topocomm.planning.schedule.canonical_tree import Node, canonical_nodes, canonical_split
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
@@ -51,25 +52,19 @@ def binomial_canonical(shards: Sequence[int], rows: int) -> Schedule:
 
 def doubling_canonical(shards: Sequence[int], rows: int) -> Schedule:
     """Partners exchange their nodes: floor(log2 P) rounds, two more where P is not a power of two."""
-    ranks = len(shards) - 1
-    build = _NodesBuilder(shards, ((0, rows),))
-    size = 1 << (ranks.bit_length() - 1)
-    surplus = ranks - size
-    core = [*range(0, 2 * surplus, 2), *range(2 * surplus, ranks)]
-    slots = dict.fromkeys(core, 0)
-    for rank in core[:surplus]:
+    build, core = _NodesBuilder(shards, ((0, rows),)), Core(len(shards) - 1)
+    slots = dict.fromkeys(core.ranks, 0)
+    for rank in core.ranks[: core.surplus]:
         slots[rank] = build.fold(0, rank, [0, build.send(0, rank + 1, 0, rank)])
-    round_, distance = int(bool(surplus)), 1
-    while distance < size:
-        partners = [core[position ^ distance] for position in range(size)]
-        arrived = [build.send(round_, src, slots[src], dst) for src, dst in zip(partners, core, strict=True)]
-        for rank, slot in zip(core, arrived, strict=True):
+    for round_, distance in enumerate(core.distances, start=int(bool(core.surplus))):
+        partners = [core.ranks[position ^ distance] for position in range(len(core.ranks))]
+        arrived = [build.send(round_, src, slots[src], dst) for src, dst in zip(partners, core.ranks, strict=True)]
+        for rank, slot in zip(core.ranks, arrived, strict=True):
             slots[rank] = build.fold(round_, rank, [slots[rank], slot])
-        round_, distance = round_ + 1, 2 * distance
-    for position, rank in enumerate(core):
+    for position, rank in enumerate(core.ranks):
         build.output(rank, slots[rank])
-        if position < surplus:
-            build.output(rank + 1, build.send(round_, rank, slots[rank], rank + 1))
+        if position < core.surplus:
+            build.output(rank + 1, build.send(len(core.distances) + 1, rank, slots[rank], rank + 1))
     return build.build()
 
 

@@ -10,37 +10,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
-from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.algorithms.multiport import circulant_gossip, powers_below
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def dissemination_allgather(parts: Sequence[int]) -> Schedule:
     """ceil(log2 P) rounds, several chunks a message."""
-    return gossip_allgather(_circulant(len(parts)), parts)
+    return gossip_allgather(circulant_gossip(len(parts), ports=1), parts)
 
 
 def dissemination_reduce_scatter(parts: Sequence[int]) -> Schedule:
     """ceil(log2 P) rounds, P-1 chunks sent and folded a rank."""
-    return gossip_reduce_scatter(_circulant(len(parts)), parts, None)
+    return gossip_reduce_scatter(circulant_gossip(len(parts), ports=1), parts, None)
 
 
 def disseminate(build: ScheduleBuilder, owners: Sequence[int], held: list[dict[int, int]], *, first_round: int) -> None:
     """Send every chunk from its owner to all ranks that do not hold it, and add the slots to `held`."""
     ranks = build.ranks
-    for round_, width in enumerate(_widths(ranks), start=first_round):
+    for round_, width in enumerate(powers_below(ranks, 2), start=first_round):
         for chunk, owner in enumerate(owners):
             for offset in range(min(width, ranks - width)):
                 source = (owner - offset) % ranks
                 target = (source - width) % ranks
                 if chunk not in held[target]:
                     held[target][chunk] = build.send(round_, source, held[source][chunk], target, chunk=chunk)
-
-
-def _circulant(ranks: int) -> Gossip:
-    return [[((rank + width) % ranks, rank) for rank in range(ranks)] for width in _widths(ranks)]
-
-
-def _widths(ranks: int) -> list[int]:
-    """Return the distance of every round of an allgather."""
-    return [1 << k for k in range((ranks - 1).bit_length())]

@@ -44,11 +44,9 @@ def gossip_allgather(gossip: Gossip, parts: Sequence[int]) -> Schedule:
     loads, owner = _loads_of(gossip, len(parts), owners), np.array(owners, dtype=np.int64)
     src_slot = (loads.src != owner[loads.chunk]).astype(np.int64)
     rank, chunk = np.nonzero(loads.holds)
-    ranks = np.arange(len(parts))
     schedule = schedule_of_columns(
         len(parts),
         chunks,
-        inputs=np.stack([ranks, 0 * ranks, ranks], axis=1),
         outputs=np.stack([rank, (rank != owner[chunk]).astype(np.int64), chunk], axis=1),
         transfers=_columns(loads.round, loads.src, src_slot, loads.dst, 1, loads.chunk, NO_PATH),
         combines=np.zeros((0, 4), np.int64),
@@ -136,12 +134,10 @@ def _folded_on_the_way(loads: _Loads, chunks: Sequence[tuple[int, int]], owners:
         rank, chunk_of = np.nonzero(arrived == arrivals)
         folds.append(_columns(last[rank, chunk_of], rank, arrivals + 1, chunk_of))
         operands.append(np.tile(np.arange(arrivals + 1), (len(rank), 1)))
-    everybody, owner = np.arange(ranks), np.array(owners, dtype=np.int64)
-    own = np.arange(count)
+    owner, own = np.array(owners, dtype=np.int64), np.arange(count)
     return schedule_of_columns(
         ranks,
         chunks,
-        inputs=np.stack([everybody, 0 * everybody, everybody], axis=1),
         outputs=np.stack([owner, result[owner, own], own], axis=1),
         transfers=_columns(round_, src, result[src, chunk], dst, 1 + turns, chunk, NO_PATH),
         combines=np.concatenate(folds),

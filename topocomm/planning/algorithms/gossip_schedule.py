@@ -190,7 +190,14 @@ class NodeExchange:
         """Send the messages of one round of a scan: values of these ranks, cut at these ends, as bits."""
         arriving = []
         for src, dst, ranks, ends in messages:
-            for node in self._carriers(src, ranks, ends):
+            nodes: list[int] = []
+            for top in sorted(self.tops[src]):
+                pieces, lacking = self._pieces(src, top, ranks, ends)
+                if lacking:
+                    which = ", ".join(str(other) for other in range(lacking.bit_length()) if lacking >> other & 1)
+                    raise PlanError(f"gossip: rank {src} is to send on values of ranks {which}, which it has not apart")
+                nodes += pieces
+            for node in nodes:
                 slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
                 arriving.append((dst, node, slot))
         for dst, node, slot in arriving:
@@ -198,17 +205,6 @@ class NodeExchange:
                 self._add(self.tops[dst], node)
             self.slots[dst][node] = slot
             self.since[dst][slot] = round_
-
-    def _carriers(self, rank: int, ranks: int, ends: int) -> list[int]:
-        """Return the nodes in which this rank sends the values of `ranks`."""
-        nodes: list[int] = []
-        for top in sorted(self.tops[rank]):
-            pieces, lacking = self._pieces(rank, top, ranks, ends)
-            if lacking:
-                which = ", ".join(str(other) for other in range(lacking.bit_length()) if lacking >> other & 1)
-                raise PlanError(f"gossip: rank {rank} is to send on values of ranks {which}, which it has not apart")
-            nodes += pieces
-        return nodes
 
     def _pieces(self, rank: int, node: int, ranks: int, ends: int) -> tuple[list[int], int]:
         """Return nodes at or below this one with the values of `ranks`, and the values that the rank has in none.
@@ -285,10 +281,19 @@ class NodeExchange:
         tops.add(node)
 
     def _value(self, rank: int, node: int) -> int:
-        """Return the slot of a node, folded from what is below it if need be."""
+        """Return the slot of a node, folded if need be: its left spine, down to the first value that the rank has."""
         slots = self.slots[rank]
         if node not in slots:
-            slots[node] = self._fold(rank, self._operands(rank, node))
+            spine, below = [], node
+            while below not in slots:
+                left, right = self.tree.children[below]
+                if left < 0:
+                    raise PlanError(
+                        f"gossip: rank {rank} is to fold the value of rank {below}, of which it never hears"
+                    )
+                spine.append(self._value(rank, right))
+                below = left
+            slots[node] = self._fold(rank, [slots[below], *reversed(spine)])
         return slots[node]
 
     def _fold(self, rank: int, operands: list[int]) -> int:
@@ -297,14 +302,3 @@ class NodeExchange:
         slot = self.build.fold(round_, rank, operands, chunk=self.chunk)
         since[slot] = round_
         return slot
-
-    def _operands(self, rank: int, node: int) -> list[int]:
-        """Return the operands of a node, left to right: its left spine down to the first value that the rank has."""
-        spine: list[int] = []
-        while node not in self.slots[rank]:
-            left, right = self.tree.children[node]
-            if left < 0:
-                raise PlanError(f"gossip: rank {rank} is to fold the value of rank {node}, of which it never hears")
-            spine.append(self._value(rank, right))
-            node = left
-        return [self.slots[rank][node], *reversed(spine)]

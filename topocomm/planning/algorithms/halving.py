@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from topocomm.planning.algorithms.recursive_doubling import Core
 from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
@@ -68,15 +69,7 @@ def rabenseifner_allreduce(ranks: int, rows: int) -> Schedule:
     return build.build()
 
 
-class _Core:
-    """The 2^k ranks that exchange; of each of the first P - 2^k pairs of neighbours it has the even one."""
-
-    def __init__(self, ranks: int) -> None:
-        size = 1 << (ranks.bit_length() - 1)
-        self.surplus = ranks - size
-        self.ranks = [*range(0, 2 * self.surplus, 2), *range(2 * self.surplus, ranks)]
-        self.distances = [1 << k for k in range(size.bit_length() - 1)]
-
+class _Core(Core):
     def position(self, rank: int) -> int:
         """Where in the core the rank, or its even neighbour, stands."""
         return rank // 2 if rank < 2 * self.surplus else rank - self.surplus
@@ -85,14 +78,22 @@ class _Core:
         """Reduce chunk c at position positions[c]; returns the slots by position and chunk, and the round after."""
         chunks = range(len(positions))
         held = [dict.fromkeys(chunks, 0) for _ in self.ranks]
-        for position in range(self.surplus):
-            rank = self.ranks[position]
+        for position, rank in enumerate(self.ranks[: self.surplus]):
             for chunk in chunks:
-                arrived = build.send(0, rank + 1, 0, rank, chunk=chunk)
-                held[position][chunk] = build.fold(0, rank, [0, arrived], chunk=chunk)
+                operands = [0, build.send(0, rank + 1, 0, rank, chunk=chunk)]
+                held[position][chunk] = build.fold(0, rank, operands, chunk=chunk)
         round_ = int(bool(self.surplus))
-        for distance in self.distances:
-            self._halve(build, positions, held, distance, round_)
+        for distance in self.distances:  # every position gives its partner the chunks that end on the partner's side
+            arrived: list[dict[int, int]] = [{} for _ in self.ranks]
+            for position, slots in enumerate(held):
+                partner = position ^ distance
+                for chunk in [c for c in slots if (positions[c] ^ position) & distance]:
+                    src, dst = self.ranks[position], self.ranks[partner]
+                    arrived[partner][chunk] = build.send(round_, src, slots.pop(chunk), dst, chunk=chunk)
+            for position, slots in enumerate(held):
+                for chunk, other in arrived[position].items():
+                    operands = [other, slots[chunk]] if position & distance else [slots[chunk], other]
+                    slots[chunk] = build.fold(round_, self.ranks[position], operands, chunk=chunk)
             round_ += 1
         return held, round_
 
@@ -108,25 +109,3 @@ class _Core:
                     )
             round_ += 1
         return round_
-
-    def _halve(
-        self,
-        build: ScheduleBuilder,
-        positions: Sequence[int],
-        held: list[dict[int, int]],
-        distance: int,
-        round_: int,
-    ) -> None:
-        """Every position gives its partner the chunks that end on the partner's side."""
-        arrived: list[dict[int, int]] = [{} for _ in self.ranks]
-        for position, slots in enumerate(held):
-            partner = position ^ distance
-            for chunk in [c for c in slots if (positions[c] ^ position) & distance]:
-                slot = slots.pop(chunk)
-                arrived[partner][chunk] = build.send(
-                    round_, self.ranks[position], slot, self.ranks[partner], chunk=chunk
-                )
-        for position, slots in enumerate(held):
-            for chunk, other in arrived[position].items():
-                operands = [other, slots[chunk]] if position & distance else [slots[chunk], other]
-                slots[chunk] = build.fold(round_, self.ranks[position], operands, chunk=chunk)

@@ -38,7 +38,7 @@ def spread_gossip(ranks: int, ports: int) -> Gossip:
 def circulant_gossip(ranks: int, ports: int) -> Gossip:
     """Return the circulant: in round j rank r receives from r + i (K+1)^j, i = 1..K; rounds may be in any order."""
     rounds = []
-    for width in _widths(ranks, ports + 1):
+    for width in powers_below(ranks, ports + 1):
         steps = range(width, min((ports + 1) * width, ranks), width)
         rounds.append([((dst + step) % ranks, dst) for step in steps for dst in range(ranks)])
     return rounds
@@ -46,10 +46,15 @@ def circulant_gossip(ranks: int, ports: int) -> Gossip:
 
 def exchange_gossip(ranks: int, ports: int) -> Gossip:
     """Return rounds in which ranks that differ in one digit to the base K+1 exchange; none for other P than powers."""
-    radix, widths = ports + 1, _widths(ranks, ports + 1)
+    radix, widths = ports + 1, powers_below(ranks, ports + 1)
     if radix ** len(widths) != ranks:
         return []
-    return [[(src, dst) for dst in range(ranks) for src in _digit_partners(dst, width, radix)] for width in widths]
+    rounds = []
+    for width in widths:
+        lowest = [dst - dst // width % radix * width for dst in range(ranks)]
+        alike = [range(low, low + radix * width, width) for low in lowest]
+        rounds.append([(src, dst) for dst, own in enumerate(alike) for src in own if src != dst])
+    return rounds
 
 
 def gather_gossip(members: Sequence[int], root: int, ports: int) -> Gossip:
@@ -78,17 +83,9 @@ def reversed_gossip(gossip: Gossip) -> Gossip:
     return [[(dst, src) for src, dst in reversed(messages)] for messages in reversed(gossip)]
 
 
-def _digit_partners(rank: int, width: int, radix: int) -> list[int]:
-    """Return the ranks that differ from this one only in the digit of weight `width`."""
-    digit = rank // width % radix
-    return [rank + (other - digit) * width for other in range(radix) if other != digit]
-
-
-def _widths(ranks: int, radix: int) -> list[int]:
-    """Return the powers of the radix below the number of ranks."""
-    widths = []
-    width = 1
-    while width < ranks:
-        widths.append(width)
-        width *= radix
-    return widths
+def powers_below(ranks: int, radix: int) -> list[int]:
+    """Return the powers of the radix below the number of ranks: as many as a circulant has rounds."""
+    powers = [1]
+    while powers[-1] < ranks:
+        powers.append(powers[-1] * radix)
+    return powers[:-1]

@@ -11,6 +11,7 @@ ceil(log2(P-1) + log2(4/3)) rounds, with fewer folds than `doubling`.
 
 from __future__ import annotations
 
+from topocomm.planning.algorithms.multiport import powers_below
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
@@ -19,8 +20,7 @@ def doubling_scan(ranks: int, rows: int, ports: int = 1) -> Schedule:
     """ceil(log_{K+1} P) rounds."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     slots = [0] * ranks
-    width = 1
-    for round_ in range(_rounds(ranks, ports)):
+    for round_, width in enumerate(powers_below(ranks, ports + 1)):
         arrived: list[list[int]] = [[] for _ in range(ranks)]
         for step in range(ports, 0, -1):  # from far to near, as they are folded
             for rank in range(step * width, ranks):
@@ -28,7 +28,6 @@ def doubling_scan(ranks: int, rows: int, ports: int = 1) -> Schedule:
                 arrived[rank].append(build.send(round_, src, slots[src], rank))
         for rank, heard in enumerate(arrived):
             slots[rank] = build.fold(round_, rank, [*heard, slots[rank]])
-        width *= ports + 1
     for rank in range(ranks):
         build.output(rank, slots[rank])
     return build.build()
@@ -38,19 +37,18 @@ def doubling_exscan(ranks: int, rows: int, ports: int = 1) -> Schedule:
     """ceil(log_{K+1} P) rounds: every rank passes on its own value with those before it."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     before: dict[int, int] = {}
-    width = 0  # before[r] is the fold of the last `width` values before rank r's, or of all there are
-    for round_ in range(_rounds(ranks, ports)):
+    # before[r] is the fold of the last `width` - 1 values before rank r's, or of all there are
+    for round_, width in enumerate(powers_below(ranks, ports + 1)):
         arrived: dict[int, list[int]] = {}
         sent: dict[int, int] = {}
         for step in range(ports, 0, -1):
-            for rank in range(width + 1 + (step - 1) * (width + 1), ranks):
-                src = rank - step * (width + 1)
+            for rank in range(step * width, ranks):
+                src = rank - step * width
                 if src not in sent:
                     sent[src] = build.fold(max(round_ - 1, 0), src, [before[src], 0]) if src in before else 0
                 arrived.setdefault(rank, []).append(build.send(round_, src, sent[src], rank))
         for rank, heard in arrived.items():
             before[rank] = build.fold(round_, rank, [*heard, *([before[rank]] if rank in before else [])])
-        width = width + ports * (width + 1)
     for rank in sorted(before):
         build.output(rank, before[rank])
     return build.build()
@@ -98,11 +96,3 @@ def chain_exscan(ranks: int, rows: int) -> Schedule:
         if rank < ranks - 1:
             slot = build.fold(rank - 1, rank, [arrived, 0])
     return build.build()
-
-
-def _rounds(ranks: int, ports: int) -> int:
-    """ceil(log_{K+1} P)."""
-    rounds, reached = 0, 1
-    while reached < ranks:
-        rounds, reached = rounds + 1, reached * (ports + 1)
-    return rounds

@@ -40,7 +40,6 @@ def ring_allreduce(ranks: int, rows: int) -> Schedule:
     return schedule_of_columns(
         ranks,
         chunks,
-        inputs=np.stack([rank, 0 * rank, rank], axis=1),
         outputs=outputs.reshape(-1, 3),
         transfers=np.concatenate(moves).reshape(-1, 7),
         combines=combines.reshape(-1, 4),

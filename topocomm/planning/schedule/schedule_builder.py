@@ -15,7 +15,7 @@ def schedule_of_columns(
     ranks: int,
     chunks: Sequence[tuple[int, int]],
     *,
-    inputs: NDArray[np.int64],
+    inputs: NDArray[np.int64] | None = None,
     outputs: NDArray[np.int64],
     transfers: NDArray[np.integer],
     combines: NDArray[np.integer],
@@ -24,8 +24,9 @@ def schedule_of_columns(
     """Return a Schedule of columns in any round order; the order within a round is kept.
 
     The columns are those of Schedule, but `operands` has the operand slots of the combines in blocks [combines of the
-    block, operands of each].
+    block, operands of each]. Without `inputs` every rank has its own value in slot 0.
     """
+    everybody = np.arange(ranks)
     sorted_already = bool((transfers[1:, 0] >= transfers[:-1, 0]).all())
     moves = transfers if sorted_already else transfers[np.argsort(transfers[:, 0], kind="stable")]
     order = np.argsort(combines[:, 0], kind="stable")
@@ -38,7 +39,7 @@ def schedule_of_columns(
         ranks=ranks,
         rounds=rounds,
         chunks=tuple((int(first), int(rows)) for first, rows in chunks),
-        inputs=inputs.astype(np.int32),
+        inputs=(np.stack([everybody, 0 * everybody, everybody], axis=1) if inputs is None else inputs).astype(np.int32),
         outputs=outputs.astype(np.int32),
         transfers=moves.astype(np.int32, copy=False),
         combines=folds.astype(np.int32),

@@ -97,12 +97,13 @@ class _EdgeColoring:
         coloured = [[rail * self.ports + port for rail in rails for port in range(self.ports)] for rails in sets]
         missing: dict[tuple[int, int], RailDemand] = {}
         for colours in coloured:
-            for demand in self._assign_rest(
-                [demand for demand in demands if not self._assign_by_formula(demand, colours)], colours
-            ):
-                missing[demand.group, demand.block] = demand
+            rest = [demand for demand in demands if not self._assign_by_formula(demand, colours)]
+            for demand in sorted(rest, key=lambda demand: demand.turn < 0):  # those with a choice of sources last
+                swapped = any(self._assign_by_swap(demand, source, colours) for source in demand.sources)
+                if not swapped and not self._assign_in_place(demand, demand.sources[0], colours):
+                    missing[demand.group, demand.block] = demand
         for demand in missing.values():
-            if not self._is_received(demand):
+            if not self._times_received(demand):
                 self._assign_once_more(demand, coloured)
         assignments = []
         for own, second in zip(self.receives, self.second, strict=True):
@@ -142,27 +143,11 @@ class _EdgeColoring:
             self.log.append((source, demand, colour, False))
         return demand
 
-    def _take_back(self, length: int) -> None:
-        """Undo the entries of the log beyond this length."""
-        while len(self.log) > length:
-            source, demand, colour, put = self.log.pop()
-            self.sends[source][colour] = None if put else demand
-            self.receives[demand.group][colour] = None if put else (source, demand.block)
-
     def _can_send(self, group: int, colour: int) -> bool:
         return self.usable[group][colour] and self.sends[group][colour] is None
 
     def _can_receive(self, group: int, colour: int) -> bool:
         return self.usable[group][colour] and self.receives[group][colour] is None
-
-    def _assign_rest(self, demands: Sequence[RailDemand], colours: Sequence[int]) -> list[RailDemand]:
-        """Assign what the formula did not, demands with a choice of sources last; return what is left."""
-        return [
-            demand
-            for demand in sorted(demands, key=lambda demand: demand.turn < 0)
-            if not any(self._assign_by_swap(demand, source, colours) for source in demand.sources)
-            and not self._assign_in_place(demand, demand.sources[0], colours)
-        ]
 
     def _assign_by_swap(self, demand: RailDemand, source: int, colours: Sequence[int]) -> bool:
         """Give a demand a colour that is free or can be made free by recolouring."""
@@ -214,11 +199,14 @@ class _EdgeColoring:
                 for teller, other in displaced
             ):
                 return True
-            self._take_back(mark)
+            while len(self.log) > mark:  # undo
+                giver, other, used, put = self.log.pop()
+                self.sends[giver][used] = None if put else other
+                self.receives[other.group][used] = None if put else (giver, other.block)
         return False
 
-    def _is_received(self, demand: RailDemand) -> bool:
-        return any(at is not None and at[1] == demand.block for at in self.receives[demand.group])
+    def _times_received(self, demand: RailDemand) -> int:
+        return sum(at is not None and at[1] == demand.block for at in self.receives[demand.group])
 
     def _assign_once_more(self, demand: RailDemand, sets: Sequence[Sequence[int]]) -> None:
         """Let a source send here in place of to a group that receives the same twice; else a source sends twice."""
@@ -227,15 +215,13 @@ class _EdgeColoring:
             for source in [*demand.sources[first:], *demand.sources[:first]]:
                 if any(self._take_over(demand, source, colour) for colour in colours):
                     break
-        if not self._is_received(demand):
+        if not self._times_received(demand):
             self.second[demand.group].append(self._second(demand))
 
     def _take_over(self, demand: RailDemand, source: int, colour: int) -> bool:
         """Give a demand the colour of a message that its group receives twice."""
         other = self.sends[source][colour]
-        if other is None or not self._can_receive(demand.group, colour):
-            return False
-        if sum(at is not None and at[1] == other.block for at in self.receives[other.group]) < 2:
+        if other is None or not self._can_receive(demand.group, colour) or self._times_received(other) < 2:
             return False
         self._drop(source, colour)
         self._put(source, demand, colour)
@@ -243,20 +229,17 @@ class _EdgeColoring:
 
     def _second(self, demand: RailDemand) -> RailAssignment:
         """Return a message over the least used rail that both groups have."""
-        heavy = [
-            (self._load(demand.group, source, rail), index, rail)
-            for index, source in enumerate(demand.sources)
-            for rail in range(self.rail_count)
-            if self.usable[source][rail * self.ports] and self.usable[demand.group][rail * self.ports]
-        ]
+        heavy = []
+        for index, source in enumerate(demand.sources):
+            for rail in range(self.rail_count):
+                colours = range(rail * self.ports, (rail + 1) * self.ports)
+                if self.usable[source][colours[0]] and self.usable[demand.group][colours[0]]:
+                    used = sum(self.receives[demand.group][c] is not None for c in colours)
+                    used += sum(self.sends[source][c] is not None for c in colours)
+                    used += 2 * sum(other.rail == rail for other in self.second[demand.group])
+                    heavy.append((used, index, rail))
         _, index, rail = min(heavy, default=(0, 0, 0))
         return RailAssignment(rail, demand.block, demand.sources[index])
-
-    def _load(self, group: int, source: int, rail: int) -> int:
-        colours = range(rail * self.ports, (rail + 1) * self.ports)
-        used = sum(self.receives[group][c] is not None for c in colours)
-        used += sum(self.sends[source][c] is not None for c in colours)
-        return used + 2 * sum(receives.rail == rail for receives in self.second[group])
 
 
 @cache

@@ -119,11 +119,9 @@ class GroupColumns:
 
     def schedule(self, rows: int, receivers: Ints, results: Ints) -> Schedule:
         """Return the schedule with the slots `results` of these ranks as outputs."""
-        ranks = np.arange(len(self.free))
         return schedule_of_columns(
-            len(ranks),
+            len(self.free),
             ((0, rows),),
-            inputs=np.stack([ranks, 0 * ranks, ranks], axis=1),
             outputs=np.stack([receivers, results, 0 * receivers], axis=1),
             transfers=np.concatenate(self._transfers),
             combines=np.concatenate(self._combines),
