@@ -149,7 +149,7 @@ def packed(case: Case) -> Figures | None:
 
 def planned(case: Case) -> Figures | None:
     """Plan a request as users do; None if there is no plan."""
-    rails._joining_template.cache_clear()
+    rails._joining.cache_clear()
     rail_assignment.spread_inside.cache_clear()
     ends = case.topology.endpoints
     layout = SUM.default_layout(len(ends))
