@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from itertools import combinations
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.discovery.gpu_host import GpuFacts
+from topocomm.topology.discovery.gpu_host import DriverModule, GpuFacts
 from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
 from topocomm.topology.inference.host_tree import PairKey
 from topocomm.topology.inference.nvlink import GpuFabric
@@ -46,11 +45,6 @@ def find_amdsmi() -> Any | None:
 def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> GpuFacts | None:
     """Return the GPUs that AMD SMI shows, in its order; None without a GPU.
 
-    Args:
-        amdsmi: The module, or one with its functions.
-        bus: The PCI bus, for facts that AMD SMI lacks.
-        host: Name of the host.
-
     Raises:
         TopologyError: AMD SMI fails.
     """
@@ -69,18 +63,18 @@ def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> GpuFacts | None:
         amdsmi.amdsmi_shut_down()
 
 
-class _Reader:
+class _Reader(DriverModule):
     def __init__(self, amdsmi: Any, bus: PciBus, host: str, handles: list[Any]) -> None:
-        self.amdsmi, self.bus, self.host = amdsmi, bus, host
-        self.handles = {f"GPU{i}": handle for i, handle in enumerate(handles)}
+        super().__init__(amdsmi, amdsmi.AmdSmiException, handles)
+        self.bus, self.host = bus, host
 
     def read(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
-        uuids = {name: self._ask("amdsmi_get_gpu_device_uuid", handle) for name, handle in self.handles.items()}
-        types = self._ask_pairs("amdsmi_topo_get_link_type")
+        uuids = {name: self.ask("amdsmi_get_gpu_device_uuid", handle) for name, handle in self.handles.items()}
+        types = self.ask_pairs("amdsmi_topo_get_link_type")
         links = {pair: answer if isinstance(answer, dict) else {} for pair, answer in types.items()}
-        weights = {pair: _whole(answer) for pair, answer in self._ask_pairs("amdsmi_topo_get_link_weight").items()}
-        bandwidths = self._ask_pairs("amdsmi_get_minmax_bandwidth_between_processors")
+        weights = {pair: _whole(answer) for pair, answer in self.ask_pairs("amdsmi_topo_get_link_weight").items()}
+        bandwidths = self.ask_pairs("amdsmi_get_minmax_bandwidth_between_processors")
         rates = {pair: _bandwidth(answer) for pair, answer in bandwidths.items()}
         by_pair: dict[str, Mapping[PairKey, Any]] = {
             "weight": weights,
@@ -90,38 +84,25 @@ class _Reader:
         facts: dict[str, Any] = {"uuids": {name: uuid for name, uuid in uuids.items() if uuid}}
         for key, values in by_pair.items():
             facts[key] = {f"{a}-{b}": value for (a, b), value in values.items() if value is not None}
-        words = _type_words(self.amdsmi)
+        words = _type_words(self.module)
         xgmi = [pair for pair, answer in links.items() if words.get(answer.get("type")) == "XGMI"]
         fabric = self._fabric(xgmi, weights, rates)
         return GpuFacts(SOURCE, gpus, fabric, facts={key: value for key, value in facts.items() if value})
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        """An answer of AMD SMI; None where the driver or this version of the module has none."""
-        function = getattr(self.amdsmi, name, None)
-        if function is None:
-            return None
-        try:
-            return function(*arguments)
-        except self.amdsmi.AmdSmiException:
-            return None
-
     def _gpu(self, name: str) -> Device:
         handle = self.handles[name]
-        answer = self._ask("amdsmi_get_gpu_device_bdf", handle)
+        answer = self.ask("amdsmi_get_gpu_device_bdf", handle)
         bus_id = short_bus_id(str(answer)) if answer else None
         shown = self.bus.devices.get(bus_id or "")
         numa = shown.numa if shown else None
         if numa is None:
-            node = self._ask("amdsmi_topo_get_numa_node_number", handle)
+            node = self.ask("amdsmi_topo_get_numa_node_number", handle)
             numa = node if isinstance(node, int) and 0 <= node < 1 << 16 else None
         return Device(name, "gpu", self.host, self._asic(name).get("market_name"), numa, shown and shown.cpus, bus_id)
 
     def _asic(self, name: str) -> Mapping[str, Any]:
-        answer = self._ask("amdsmi_get_gpu_asic_info", self.handles[name])
+        answer = self.ask("amdsmi_get_gpu_asic_info", self.handles[name])
         return answer if isinstance(answer, dict) else {}
-
-    def _ask_pairs(self, name: str) -> dict[PairKey, Any]:
-        return {(a, b): self._ask(name, self.handles[a], self.handles[b]) for a, b in combinations(self.handles, 2)}
 
     def _fabric(
         self,

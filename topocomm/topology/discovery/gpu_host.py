@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from topocomm.errors import TopologyError
 from topocomm.topology.discovery.pci_sysfs import PciBus
 from topocomm.topology.discovery.sysfs import Nic, find_nics, nodes_of_cpus
-from topocomm.topology.inference.host_tree import LEVELS, host_tree
+from topocomm.topology.inference.host_tree import LEVELS, PairKey, host_tree
 from topocomm.topology.inference.nvlink import GpuFabric
 from topocomm.topology.inference.pci_tree import Leaf, check_size, coded_pair, pci_graph, pci_pairs
 from topocomm.topology.model import Device, Link, Topology
@@ -27,10 +28,33 @@ class GpuFacts(NamedTuple):
     """With PCI addresses as sysfs writes them."""
     fabric: GpuFabric = NO_FABRIC
     """Links between GPUs, and their pairs."""
-    codes: Mapping[tuple[str, str], str] = {}
+    codes: Mapping[PairKey, str] = {}
     """PCIe codes of the source by pair."""
     facts: Mapping[str, Any] = {}
     warnings: tuple[str, ...] = ()
+
+
+class DriverModule:
+    """A driver's Python module, and its handles of GPUs by id."""
+
+    def __init__(self, module: Any, error: type[Exception], handles: Iterable[Any]) -> None:
+        self.module, self.error = module, error
+        self.handles = {f"GPU{i}": handle for i, handle in enumerate(handles)}
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Return the answer of a function; None where the driver or this version of the module has none."""
+        function = getattr(self.module, name, None)
+        try:
+            return None if function is None else function(*arguments)
+        except self.error:
+            return None
+
+    def ask_pairs(self, name: str, *arguments: Any) -> dict[PairKey, Any]:
+        """Return the answers for all pairs of GPUs."""
+        return {
+            (a, b): self.ask(name, self.handles[a], self.handles[b], *arguments)
+            for a, b in combinations(self.handles, 2)
+        }
 
 
 def gpu_host(gpu_facts: GpuFacts, bus: PciBus, sysfs: Path, host: str) -> Topology:

@@ -12,12 +12,11 @@ from itertools import combinations
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.discovery.gpu_host import GpuFacts
+from topocomm.topology.discovery.gpu_host import DriverModule, GpuFacts
 from topocomm.topology.discovery.pci_sysfs import NVSWITCH_CLASS, PciBus, short_bus_id
 from topocomm.topology.inference.cpu_lists import cpu_ranges
-from topocomm.topology.inference.nvlink import GpuFabric, nvlink_pair
-from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
-from topocomm.topology.model import Device, InNetworkKind, Link, Pair
+from topocomm.topology.inference.nvlink import GpuFabric, nvlink_fabric
+from topocomm.topology.model import Device
 
 SOURCE = "NVML"
 MAX_GPUS = 256
@@ -64,11 +63,6 @@ def find_nvml() -> Any | None:
 def read_nvml(nvml: Any, bus: PciBus, host: str) -> GpuFacts | None:
     """Return the GPUs that NVML shows, in its order; None without a driver or a GPU.
 
-    Args:
-        nvml: The module, or one with its functions.
-        bus: The PCI bus, for facts that NVML lacks.
-        host: Name of the host.
-
     Raises:
         TopologyError: NVML fails.
     """
@@ -89,17 +83,17 @@ def read_nvml(nvml: Any, bus: PciBus, host: str) -> GpuFacts | None:
         nvml.nvmlShutdown()
 
 
-class _Reader:
+class _Reader(DriverModule):
     def __init__(self, nvml: Any, bus: PciBus, host: str, count: int) -> None:
-        self.nvml, self.bus, self.host = nvml, bus, host
-        self.handles = {f"GPU{i}": nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)}
-        infos = {name: self._ask("nvmlDeviceGetPciInfo", handle) for name, handle in self.handles.items()}
+        super().__init__(nvml, nvml.NVMLError, map(nvml.nvmlDeviceGetHandleByIndex, range(count)))
+        self.bus, self.host = bus, host
+        infos = {name: self.ask("nvmlDeviceGetPciInfo", handle) for name, handle in self.handles.items()}
         self.bus_ids = {name: info and short_bus_id(_text(info.busId) or "") for name, info in infos.items()}
         self.warnings: list[str] = []
 
     def read(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
-        uuids = {name: _text(self._ask("nvmlDeviceGetUUID", handle)) for name, handle in self.handles.items()}
+        uuids = {name: _text(self.ask("nvmlDeviceGetUUID", handle)) for name, handle in self.handles.items()}
         ends = {name: self._link_ends(name) for name in self.handles}
         fabric = self._fabric(ends)
         facts: dict[str, Any] = {
@@ -109,44 +103,27 @@ class _Reader:
             "active_links_per_gpu": {name: len(links) for name, links in ends.items() if links is not None},
             "remote": {name: dict(Counter(end for end, _ in links if end)) for name, links in ends.items() if links},
         }
-        statuses = self._ask_pairs("nvmlDeviceGetP2PStatus", _READ)  # whether GPUs may read each other's memory
+        statuses = self.ask_pairs("nvmlDeviceGetP2PStatus", _READ)  # whether GPUs may read each other's memory
         if p2p := {f"{a}-{b}": _P2P.get(s, "U") for (a, b), s in statuses.items() if s is not None}:
             facts |= {"capability": "r", "p2p": p2p}
         facts = {key: value for key, value in facts.items() if value}
-        modes = {name: self._ask("nvmlDeviceGetMigMode", handle) for name, handle in self.handles.items()}
+        modes = {name: self.ask("nvmlDeviceGetMigMode", handle) for name, handle in self.handles.items()}
         if cut := [name for name, mode in modes.items() if mode and mode[0] == 1]:
             self.warnings.append(f"{', '.join(cut)}: cut into MIG instances; whole GPUs are shown")
-        levels = self._ask_pairs("nvmlDeviceGetTopologyCommonAncestor")
+        levels = self.ask_pairs("nvmlDeviceGetTopologyCommonAncestor")
         codes = {pair: _LEVELS[level] for pair, level in levels.items() if level in _LEVELS}
         return GpuFacts(SOURCE, gpus, fabric, codes, facts, tuple(self.warnings))
-
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        """An answer of NVML; None where the driver or this version of the module has none."""
-        function = getattr(self.nvml, name, None)
-        if function is None:
-            return None
-        try:
-            return function(*arguments)
-        except self.nvml.NVMLError:
-            return None
 
     def _gpu(self, name: str) -> Device:
         handle, bus_id = self.handles[name], self.bus_ids[name]
         shown = self.bus.devices.get(bus_id or "")
         numa = shown.numa if shown else None
-        cpus = _bits(self._ask("nvmlDeviceGetCpuAffinity", handle, 16))
+        cpus = _bits(self.ask("nvmlDeviceGetCpuAffinity", handle, 16))
         affinity = cpu_ranges(cpus) if cpus else shown.cpus if shown else None
         if numa is None:
-            nodes = _bits(self._ask("nvmlDeviceGetMemoryAffinity", handle, 1, 0))
+            nodes = _bits(self.ask("nvmlDeviceGetMemoryAffinity", handle, 1, 0))
             numa = nodes[0] if len(nodes) == 1 else None
-        return Device(name, "gpu", self.host, _text(self._ask("nvmlDeviceGetName", handle)), numa, affinity, bus_id)
-
-    def _ask_pairs(self, name: str, *arguments: Any) -> dict[tuple[str, str], Any]:
-        """The answers for all GPU pairs."""
-        return {
-            (a, b): self._ask(name, self.handles[a], self.handles[b], *arguments)
-            for a, b in combinations(self.handles, 2)
-        }
+        return Device(name, "gpu", self.host, _text(self.ask("nvmlDeviceGetName", handle)), numa, affinity, bus_id)
 
     def _slots(self) -> dict[str, dict[str, Any]]:
         """Current and greatest figures of the PCIe links by bus id: NVML's, else those of sysfs."""
@@ -154,10 +131,10 @@ class _Reader:
         for name, handle in self.handles.items():
             bus_id = self.bus_ids[name]
             figures = {
-                "speed_gts": _GTS.get(self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
-                "width": self._ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
-                "max_speed_gts": _GTS.get(self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)),
-                "max_width": self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+                "speed_gts": _GTS.get(self.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
+                "width": self.ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+                "max_speed_gts": _GTS.get(self.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)),
+                "max_width": self.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
             }
             own = self.bus.link_facts(bus_id) | {key: value for key, value in figures.items() if value}
             if bus_id and own:
@@ -167,14 +144,14 @@ class _Reader:
     def _link_ends(self, name: str) -> Ends | None:
         """The other ends of the active NVLinks; None where the GPU has no NVLink."""
         handle = self.handles[name]
-        states = {link: self._ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS)}
+        states = {link: self.ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS)}
         if set(states.values()) == {None}:
             return None
         ends: list[tuple[str | None, bool]] = []
         for link in (link for link, state in states.items() if state == 1):
-            info = self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            info = self.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
             end = _text(info.busId) if info is not None else None
-            kind = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            kind = self.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
             shown = self.bus.devices.get(short_bus_id(end or ""))
             switch = kind == _SWITCH_END or (shown is not None and shown.kind.startswith(NVSWITCH_CLASS))
             ends.append((end, switch))
@@ -198,7 +175,7 @@ class _Reader:
             words = ", ".join(f"{n} of {name}" for name, n in hidden.items())
             self.warnings.append(f"NVLinks to what is not shown here are left out: {words}")
         asked = "nvmlDeviceGetCudaComputeCapability"
-        capabilities = {name: tuple(self._ask(asked, handle) or ()) for name, handle in self.handles.items()}
+        capabilities = {name: tuple(self.ask(asked, handle) or ()) for name, handle in self.handles.items()}
         kinds = {name: _KIND_BY_CAPABILITY.get(own, "nvlink") for name, own in capabilities.items()}
         agreed = {}
         for a, b in combinations(self.handles, 2):
@@ -207,29 +184,9 @@ class _Reader:
                 self.warnings.append(f"{a} has {of_a} active NVLinks to {b}, which has {of_b}: the less counts")
             if min(of_a, of_b):
                 agreed[a, b] = min(of_a, of_b)
-        return _nvlinks(self.host, kinds, into, agreed)
-
-
-def _nvlinks(
-    host: str, kinds: Mapping[str, str], into: Mapping[str, int], counts: Mapping[tuple[str, str], int]
-) -> GpuFabric:
-    """NVLinks of a host from its links into switches by GPU (one device, as in NCCL) and direct links by pair."""
-    devices: list[Device] = []
-    links: list[Link] = []
-    pairs: dict[tuple[str, str], Pair] = {}
-    if into:
-        reduces: InNetworkKind | None = "nvls" if {kinds[name] for name in into} <= set(_REDUCING) else None
-        devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network=reduces))
-    for name, lanes in into.items():
-        links += both_ways(name, "nvswitch0", kinds[name], lanes=lanes, latency_us=NVSWITCH_HOP_US)
-    for a, b in combinations(into, 2):
-        pairs[a, b] = nvlink_pair(a, b, kinds[a], min(into[a], into[b]), 2 * NVSWITCH_HOP_US)
-    for (a, b), lanes in counts.items():
-        links += both_ways(a, b, kinds[a], lanes=lanes)
-        pairs.setdefault((a, b), nvlink_pair(a, b, kinds[a], lanes, KINDS["nvlink4"].latency_us))
-    unknown = sorted({name for name, kind in kinds.items() if kind == "nvlink"} & {link.src for link in links})
-    warnings = [f"GB/s of NVLink not known: {', '.join(unknown)} of an unknown generation"] if unknown else []
-    return GpuFabric(tuple(devices), tuple(links), pairs, tuple(warnings))
+        return nvlink_fabric(
+            kinds, into, agreed, reduces={kinds[name] for name in into} <= set(_REDUCING), host=self.host
+        )
 
 
 def _bits(words: Any) -> list[int]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
-from itertools import combinations, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from topocomm.topology.inference.cpu_lists import Core, cpu_ranges, cpus_of
-from topocomm.topology.inference.pci_tree import natural
-from topocomm.topology.links import both_ways
+from topocomm.topology.inference.pci_tree import Leaf, core_graph, natural
 from topocomm.topology.merge.cluster import NETWORK
-from topocomm.topology.model import Device, Link, Topology
+from topocomm.topology.model import Device, Topology
 
 LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5}
 """Nominal PCIe rate of one lane by GT/s (PCI Express base specification, generations 1 to 6)."""
@@ -47,37 +46,24 @@ def cpu_host(sysfs: Path, *, host: str, usable: Collection[int]) -> Topology:
     for nic in nics:  # a NIC can sit on a node whose cores this process may not use
         if nic.numa is not None and nic.numa in set(node_of.values()) and nic.numa not in numas:
             numas[nic.numa] = Device(f"numa{nic.numa}", "numa", host, numa=nic.numa)
-    cores: list[Device] = []
-    links: list[Link] = []
     threads_of: dict[Core, list[int]] = {}
     for cpu in cpus:
         threads_of.setdefault(_siblings(sysfs, cpu, _CORE) | {cpu}, []).append(cpu)
-    for threads in threads_of.values():  # by core, in the order of their first CPU
-        node = node_of.get(threads[0])
-        cores.append(Device(f"cpu{len(cores)}", "cpu", host, numa=node, cpu_affinity=cpu_ranges(threads)))
-        links += both_ways(cores[-1].id, numas[node].id, "shared-memory")
-    for a, b in combinations(numas.values(), 2):
-        links += both_ways(a.id, b.id, "smp")
-    devices = [*cores, *numas.values()]
-    devices += _attach(nics, host, numas, links)
-    return Topology(name=host, source="sysfs", devices=tuple(devices), links=tuple(links))
-
-
-def _attach(nics: list[Nic], host: str, numas: dict[int | None, Device], links: list[Link]) -> list[Device]:
-    """Link NICs to their NUMA node and the network; without a node, to a hub between all nodes."""
-    devices: list[Device] = []
-    hub = next(iter(numas.values())).id
-    if len(numas) > 1 and any(nic.numa not in numas for nic in nics):
-        hub = "host"
-        devices.append(Device(hub, "host", host, name="place of NICs without a NUMA node"))
-        for numa in numas.values():
-            links += both_ways(numa.id, hub, "smp")
+    nodes = list(numas)
+    homes = [node_of.get(threads[0]) for threads in threads_of.values()]  # of cores, in the order of their first CPU
+    cores = [
+        Device(f"cpu{i}", "cpu", host, numa=node, cpu_affinity=cpu_ranges(threads))
+        for i, (node, threads) in enumerate(zip(homes, threads_of.values(), strict=True))
+    ]
+    leaves = []
     for nic in nics:
-        parent = numas[nic.numa].id if nic.numa in numas else hub
-        devices.append(Device(nic.name, "nic", host, nic.name, nic.numa, bus_id=nic.bus_id))
-        links += both_ways(parent, nic.name, "pcie", gb_per_s=nic.pcie_gb_per_s)
-        links += both_ways(nic.name, NETWORK.id, "network", gb_per_s=nic.port_gb_per_s)
-    return [*devices, NETWORK] if nics else devices
+        device = Device(nic.name, "nic", host, nic.name, nic.numa, bus_id=nic.bus_id)
+        places = frozenset((nodes.index(nic.numa),)) if nic.numa in numas else frozenset[int]()
+        leaves.append(Leaf(device, (), nic.pcie_gb_per_s, places))
+    ports = {nic.name: nic.port_gb_per_s for nic in nics}
+    hub, links = core_graph(map(nodes.index, homes), tuple(numas.values()), leaves, ports)
+    devices = (*cores, *numas.values(), *hub, *(leaf.device for leaf in leaves), *([NETWORK] if nics else []))
+    return Topology(name=host, source="sysfs", devices=devices, links=links)
 
 
 def find_nics(sysfs: Path) -> Iterator[Nic]:

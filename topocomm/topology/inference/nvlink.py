@@ -82,6 +82,40 @@ def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> GpuFabric:
     return GpuFabric(tuple(devices), tuple(links), pairs, tuple(warnings))
 
 
+def nvlink_fabric(
+    kinds: Mapping[str, str],
+    into: Mapping[str, int],
+    counts: Mapping[PairKey, int],
+    *,
+    reduces: bool = False,
+    host: str = "host0",
+) -> GpuFabric:
+    """Return the NVLinks of a host whose ends are known; NVSwitches are one device, as in NCCL.
+
+    Args:
+        kinds: Row of `links.KINDS` by GPU, or `nvlink` where the generation is unknown.
+        into: Links into switches by GPU.
+        counts: Direct links by pair.
+        reduces: Whether the switches reduce.
+        host: Name of the host.
+    """
+    devices: list[Device] = []
+    links: list[Link] = []
+    pairs: dict[PairKey, Pair] = {}
+    if into:
+        devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network="nvls" if reduces else None))
+    for name, lanes in into.items():
+        links += both_ways(name, "nvswitch0", kinds[name], lanes=lanes, latency_us=NVSWITCH_HOP_US)
+    for a, b in combinations(into, 2):
+        pairs[a, b] = nvlink_pair(a, b, kinds[a], min(into[a], into[b]), 2 * NVSWITCH_HOP_US)
+    for (a, b), lanes in counts.items():
+        links += both_ways(a, b, kinds[a], lanes=lanes)
+        pairs.setdefault((a, b), nvlink_pair(a, b, kinds[a], lanes, KINDS["nvlink4"].latency_us))
+    unknown = sorted({name for name, kind in kinds.items() if kind == "nvlink"} & {link.src for link in links})
+    warnings = [f"GB/s of NVLink not known: {', '.join(unknown)} of an unknown generation"] if unknown else []
+    return GpuFabric(tuple(devices), tuple(links), pairs, tuple(warnings))
+
+
 def nvlink_pair(a: str, b: str, kind: str, lanes: int, latency_us: float) -> Pair:
     """Return the pair of two GPUs that NVLinks join, with the latency of the whole path.
 

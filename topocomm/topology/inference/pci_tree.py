@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
 from topocomm.errors import TopologyError
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, DeviceKind, Link, Pair
 
 MAX_GPUS, MAX_NICS, MAX_BRIDGES, MAX_NUMA = 256, 512, 32, 256
@@ -186,3 +187,27 @@ class _Tree:
         self.devices.append(Device(f"{prefix}{self.used[prefix]}", kind, self.host, name, bus_id=bus_id))
         self.used[prefix] += 1
         return self.devices[-1].id
+
+
+def core_graph(
+    homes: Iterable[int], numas: Sequence[Device], nics: Sequence[Leaf], ports: Mapping[str, float | None]
+) -> tuple[list[Device], tuple[Link, ...]]:
+    """Return the links of a host whose endpoints are cores, and the device between its nodes for NICs without one.
+
+    `homes` has the index of the NUMA node of `cpu0`, `cpu1` and so on, `ports` GB/s to the network by NIC.
+    """
+    links: list[Link] = []
+    for core, home in enumerate(homes):
+        links += both_ways(f"cpu{core}", numas[home].id, "shared-memory")
+    for a, b in combinations(numas, 2):
+        links += both_ways(a.id, b.id, "smp")
+    hub = numas[0]
+    if len(numas) > 1 and any(len(nic.places) != 1 for nic in nics):
+        hub = Device("host", "host", hub.host, name="place of NICs without a NUMA node")
+        for numa in numas:
+            links += both_ways(numa.id, hub.id, "smp")
+    for nic in nics:
+        parent = numas[min(nic.places)] if len(nic.places) == 1 else hub
+        links += both_ways(parent.id, nic.device.id, "pcie", gb_per_s=nic.gb_per_s)
+        links += both_ways(nic.device.id, NETWORK.id, "network", gb_per_s=ports.get(nic.device.id))
+    return [hub] if hub.kind == "host" else [], tuple(links)

@@ -30,11 +30,12 @@ _TAKEN = re.compile(r"(?:GPU|numa|host|bridge|pcie|nvswitch|cpu|network)\d*")
 
 
 class Gpu(NamedTuple):
-    """One GPU: its id, its PCI device (an OS device where there is none), and its OS devices."""
+    """One GPU: its id, its PCI device (an OS device where there is none), its OS devices, and its partition there."""
 
     id: str
     holder: HwlocObject
     os_devices: tuple[HwlocObject, ...]
+    part: int = 0
 
     @property
     def model(self) -> str | None:
@@ -49,14 +50,6 @@ class Nic(NamedTuple):
     holder: HwlocObject
     fabric_names: tuple[str, ...]
     net_names: tuple[str, ...]
-
-
-class _Candidate(NamedTuple):
-    """What may be a GPU: its PCI device, and the number of its partition there."""
-
-    holder: HwlocObject
-    part: int
-    os_devices: tuple[HwlocObject, ...]
 
 
 def family(name: str | None) -> str | None:
@@ -83,10 +76,10 @@ def find_gpus(root: HwlocObject) -> list[Gpu]:
             break
     else:
         gpus.sort(key=lambda gpu: (bus_key(gpu.holder.bus_id), gpu.part))
-    return [Gpu(f"GPU{i}", gpu.holder, gpu.os_devices) for i, gpu in enumerate(gpus)]
+    return [gpu._replace(id=f"GPU{i}") for i, gpu in enumerate(gpus)]
 
 
-def _on_pci(root: HwlocObject) -> list[_Candidate]:
+def _on_pci(root: HwlocObject) -> list[Gpu]:
     """Return PCI devices with their OS devices; a GPU in partitions has several of one driver on one device."""
     candidates = []
     for device in root.walk():
@@ -105,11 +98,11 @@ def _on_pci(root: HwlocObject) -> list[_Candidate]:
         for devices in by_driver.values():
             for rank, below in enumerate(sorted(devices, key=lambda d: number(d.name))):
                 of_part[min(rank, parts - 1)].append(below)
-        candidates += [_Candidate(device, part, tuple(devices)) for part, devices in enumerate(of_part)]
+        candidates += [Gpu("", device, tuple(devices), part) for part, devices in enumerate(of_part)]
     return candidates
 
 
-def _off_pci(root: HwlocObject) -> list[_Candidate]:
+def _off_pci(root: HwlocObject) -> list[Gpu]:
     """Return GPUs that the source shows without a PCI device; drivers' equal numbers are one GPU."""
     lost: dict[tuple[int, ...], list[HwlocObject]] = {}
     for device in root.walk():
@@ -119,10 +112,10 @@ def _off_pci(root: HwlocObject) -> list[_Candidate]:
         is_on_pci = above is not None and above.type == "PCIDev"
         if device.type == "OSDev" and family(device.name) in _NUMBERED_BY and not is_on_pci:
             lost.setdefault(number(device.name)[:1], []).append(device)
-    return [_Candidate(devices[0], 0, tuple(devices)) for devices in lost.values()]
+    return [Gpu("", devices[0], tuple(devices)) for devices in lost.values()]
 
 
-def _tier(candidate: _Candidate) -> int:
+def _tier(candidate: Gpu) -> int:
     """Return 0 for a GPU that computes, 1 for AMD's, maybe inside the CPU, 2 for a driver for graphics, else 3."""
     families = {family(d.name) for d in candidate.os_devices}
     if families & set(_NUMBERED_BY):
@@ -136,7 +129,7 @@ def _tier(candidate: _Candidate) -> int:
     return 2 if families or (kind is None and vendor == NVIDIA and not holder.children) else 3
 
 
-def _number_by(driver: str, candidate: _Candidate) -> tuple[int, ...]:
+def _number_by(driver: str, candidate: Gpu) -> tuple[int, ...]:
     return next((number(d.name) for d in candidate.os_devices if family(d.name) == driver), ())
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
@@ -15,12 +14,11 @@ from topocomm.errors import TopologyError
 from topocomm.topology.inference.cpu_lists import core_facts, cpus_of, mask_ranges
 from topocomm.topology.inference.gpu_vendor import VENDOR
 from topocomm.topology.inference.host_tree import group_words
-from topocomm.topology.inference.pci_tree import Bridge, Leaf, check_size, natural, pci_graph, pci_pairs
-from topocomm.topology.links import both_ways
+from topocomm.topology.inference.pci_tree import Bridge, Leaf, check_size, core_graph, natural, pci_graph, pci_pairs
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
 from topocomm.topology.readers.hwloc.hwloc_devices import AMD, family, find_gpus, find_nics, number
-from topocomm.topology.readers.hwloc.hwloc_links import Matrix, read_matrices
+from topocomm.topology.readers.hwloc.hwloc_links import GpuLinks, Matrix
 from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject, bridges_above, find_places, home
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS
 
@@ -68,7 +66,7 @@ class Machine:
             near = self._near(above) if above.cpuset and above.type not in ("PU", "Core", "Cache") else ()
             if len(near) == 1:
                 near_cpu.setdefault(id(above), self.numas[next(iter(near))].id)
-        fabric = read_matrices(self.gpus, self.matrices, near_cpu)
+        fabric = GpuLinks(self.gpus, self.matrices, near_cpu)
         gpus = [self._leaf(gpu.holder, Device(gpu.id, "gpu", name=gpu.model)) for gpu in self.gpus]
         names = [next(iter((*nic.fabric_names, *nic.net_names)), None) for nic in self.nics]
         nics = [self._leaf(n.holder, Device(n.id, "nic", name=name)) for n, name in zip(self.nics, names, strict=True)]
@@ -114,26 +112,14 @@ class Machine:
     def _cpu_host(self, nics: Sequence[Leaf]) -> tuple[tuple[Device, ...], list[Device], tuple[Link, ...]]:
         """Return cores as endpoints on NUMA nodes that all reach each other, as on a live host without a GPU."""
         cores: list[Device] = []
-        links: list[Link] = []
         known = [(core.cpuset, near) for core in self.cores if len(near := self._near(core)) == 1]
+        homes: list[int] = []
         for cpuset, near in known or [(place.cpuset, frozenset((i,))) for i, place in enumerate(self.places)]:
-            numa = self.numas[next(iter(near))]
+            homes += near
             cpus = mask_ranges(cpuset) if self.numbered else None
-            cores.append(Device(f"cpu{len(cores)}", "cpu", numa=numa.numa, cpu_affinity=cpus))
-            links += both_ways(cores[-1].id, numa.id, "shared-memory")
-        for a, b in combinations(self.numas, 2):
-            links += both_ways(a.id, b.id, "smp")
-        hub, forwarding = self.numas[0].id, [NETWORK] if nics else []
-        if len(self.numas) > 1 and any(len(nic.places) != 1 for nic in nics):
-            hub = "host"
-            forwarding.append(Device(hub, "host", name="place of NICs without a NUMA node"))
-            for numa in self.numas:
-                links += both_ways(numa.id, hub, "smp")
-        for nic in nics:
-            parent = self.numas[next(iter(nic.places))].id if len(nic.places) == 1 else hub
-            links += both_ways(parent, nic.device.id, "pcie", gb_per_s=nic.gb_per_s)
-            links += both_ways(nic.device.id, NETWORK.id, "network")
-        return tuple(forwarding), cores, tuple(links)
+            cores.append(Device(f"cpu{len(cores)}", "cpu", numa=self.numas[homes[-1]].numa, cpu_affinity=cpus))
+        hub, links = core_graph(homes, self.numas, nics, {})
+        return (*([NETWORK] if nics else []), *hub), cores, links
 
     def _facts(self, nics: Sequence[Leaf]) -> dict[str, Any]:
         facts: dict[str, Any] = {}

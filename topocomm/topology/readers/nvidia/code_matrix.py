@@ -36,22 +36,16 @@ class Row(NamedTuple):
     affinity: dict[str, str]
 
 
-class Matrix(NamedTuple):
-    """The content of the text: codes as printed, by pair in column order; affinity cells as printed, by GPU."""
-
-    gpus: tuple[str, ...]
-    nics: tuple[str, ...]
-    codes: dict[PairKey, str]
-    rows: dict[str, Row]
-    nic_names: dict[str, str]
-    legend: frozenset[str]
-    affinity_columns: int
-    damaged: bool
-    warnings: list[str]
-
-
 class MatrixParser(LineReader):
-    """Parses the lines of a pasted text (`paste.plain_lines`)."""
+    """The matrix in the lines of a pasted text (`paste.plain_lines`).
+
+    Attributes:
+        codes: As printed, by pair in column order.
+        damaged: Whether affinity needs a closer check.
+
+    Raises:
+        TopologyError: It is cut short, damaged beyond repair, not symmetric, or another matrix.
+    """
 
     remedy = "give the whole output of `nvidia-smi topo -m`"
 
@@ -59,35 +53,31 @@ class MatrixParser(LineReader):
         super().__init__(lines, file)
         self.damaged = False
         self.wrapped: list[tuple[int, str]] = []
-
-    def damage(self, index: int, message: str) -> None:
-        """Add a warning, after which affinity is checked more closely."""
-        self.warn(index, message)
-        self.damaged = True
-
-    def parse(self) -> Matrix:
-        """Return the matrix; refuse one that is cut short, damaged beyond repair, not symmetric, or another matrix."""
-        header = matrix_header.find_header(self.lines)
+        header = matrix_header.find_header(lines)
         if header is None:
-            first = matrix_header.first_row_of_a_gpu(self.lines) or 0
+            first = matrix_header.first_row_of_a_gpu(lines) or 0
             self.refuse(first, "no header row that starts with GPU0 above the rows")
         if header.first_row == header.line:
             self.damage(header.line, "the header row is missing; columns are named after the rows")
         if elided := [name for name in header.names if name in ELISIONS]:
             self.refuse(header.line, f"columns were left out ({elided[0]!r})")
         self.header = header
-        rows = self._rows()
-        self._check_missing(rows)
-        names = dict.fromkeys((*header.names, *rows))
-        gpus = tuple(name for name in names if GPU.fullmatch(name))
-        nics = tuple(name for name in names if name not in gpus)
-        codes = self._codes(rows, (*gpus, *nics))
-        legend, nic_names = self._legends(nics, codes)
-        return Matrix(gpus, nics, codes, rows, nic_names, legend, len(header.affinity), self.damaged, self.warnings)
+        self.rows: dict[str, Row] = {}
+        self._read_rows()
+        self._check_missing()
+        names = dict.fromkeys((*header.names, *self.rows))
+        self.gpus = tuple(name for name in names if GPU.fullmatch(name))
+        self.nics = tuple(name for name in names if name not in self.gpus)
+        self.codes = self._codes((*self.gpus, *self.nics))
+        self.legend, self.nic_names = self._legends()
 
-    def _rows(self) -> dict[str, Row]:
-        rows: dict[str, Row] = {}
-        legend = False
+    def damage(self, index: int, message: str) -> None:
+        """Add a warning, after which affinity is checked more closely."""
+        self.warn(index, message)
+        self.damaged = True
+
+    def _read_rows(self) -> None:
+        rows, legend = self.rows, False
         for index in range(self.header.first_row, len(self.lines)):
             if not (line := self.lines[index]):
                 continue
@@ -106,7 +96,6 @@ class MatrixParser(LineReader):
         if lost := [row for row in rows.values() if row.label not in self.header.names]:
             words = group_words([row.label for row in lost])
             self.damage(lost[0].line, f"no column for {words} in the header; pairs are read from the rows alone")
-        return rows
 
     def _row(self, index: int) -> Row | None:
         """Return the row on a line; None for another line, and for a NIC row that the end of the text cuts."""
@@ -120,7 +109,7 @@ class MatrixParser(LineReader):
         if len(codes) < count and index == self.last:
             ends = f"the text ends inside row {label} ({len(codes)} of {count} cells)"
             if GPU.fullmatch(label):
-                self.refuse(index, f"{ends}")
+                self.refuse(index, ends)
             self.damage(index, f"{ends}; the row is passed over")
             return None
         affinity = {}
@@ -208,10 +197,10 @@ class MatrixParser(LineReader):
             self.fail(index, f"column {column}: unknown code {token!r}; known are X NV# PIX PXB PHB NODE SYS SOC")
         return True
 
-    def _check_missing(self, rows: dict[str, Row]) -> None:
-        missing = [name for name in self.header.names if name not in rows]
+    def _check_missing(self) -> None:
+        missing = [name for name in self.header.names if name not in self.rows]
         gpus = [name for name in missing if GPU.fullmatch(name)]
-        where = max((row.line for row in rows.values()), default=self.header.line)
+        where = max((row.line for row in self.rows.values()), default=self.header.line)
         below = f"below line {self.header.line + 1}, whose header names {len(self.header.names)} devices"
         if gpus:
             cut = where == self.last and missing == list(self.header.names[-len(missing) :])
@@ -220,7 +209,8 @@ class MatrixParser(LineReader):
         elif missing:
             self.warn(where, f"no row for {group_words(missing)} {below}; the text may be cut")
 
-    def _codes(self, rows: dict[str, Row], names: Sequence[str]) -> dict[PairKey, str]:
+    def _codes(self, names: Sequence[str]) -> dict[PairKey, str]:
+        rows = self.rows
         columns = {name: i for i, name in enumerate(self.header.names)}
 
         def cell(row: str, column: str) -> str | None:
@@ -253,17 +243,17 @@ class MatrixParser(LineReader):
             self.warn(rows[unknown[0][0]].line, f"no code for {words}")
         return codes
 
-    def _legends(self, nics: Sequence[str], codes: dict[PairKey, str]) -> tuple[frozenset[str], dict[str, str]]:
+    def _legends(self) -> tuple[frozenset[str], dict[str, str]]:
         """Return the codes that the legend explains, and the NIC legend; warn of a legend that stops short."""
         below = self.lines[self.header.line :]
         legend = frozenset(m.group(1) for line in below if (m := _LEGEND_LINE.match(line)))
         names = [m.groups() for line in below if (m := _NIC_LINE.match(line))]
-        nic_names = {nic: name for nic, name in names if nic in nics}
-        used = {"NV#" if code.startswith("NV") else code for code in codes.values()}
+        nic_names = {nic: name for nic, name in names if nic in self.nics}
+        used = {"NV#" if code.startswith("NV") else code for code in self.codes.values()}
         if legend and used - legend:
             words = ", ".join(sorted(used - legend))
             self.warn(self.last, f"the legend does not explain {words}; the text may be cut")
-        if unnamed := [nic for nic in nics if nic_names and nic not in nic_names]:
+        if unnamed := [nic for nic in self.nics if nic_names and nic not in nic_names]:
             self.warn(self.last, f"the NIC legend has no name for {group_words(unnamed)}")
         return legend, nic_names
 

@@ -20,9 +20,8 @@ from itertools import combinations
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU, nvlink_pair
-from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
-from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU, GpuFabric, nvlink_fabric
+from topocomm.topology.model import Topology
 from topocomm.topology.readers.nvidia.nvlink_listing import (
     INACTIVE,
     RATE,
@@ -98,25 +97,28 @@ class _Reader(ListingReader):
             "nvlink_total_per_gpu": {gpu: len(ends) for gpu, ends in self.ends.items()},
             **self.gpu_facts(),
         }
-        switch: tuple[Device, ...] = ()
-        links: list[Link] = []
-        pairs: list[Pair] = []
         most = max((links_of_model(block.name) for block in self.known), default=MAX_LINKS_PER_GPU)
+        kinds = {block.id: nvlink_kind(block.name) for block in self.known}
+        fabric = GpuFabric((), (), {}, ())
         addresses = gpu_addresses(self.ends) if self.complete else {}
         if addresses:
             gpus = [gpu._replace(bus_id=addresses.get(gpu.id)) for gpu in gpus]
-            links, pairs = self._direct(addresses)
+            counts = {(a, b): facts["remote"][a].get(addresses[b], 0) for a, b in combinations(addresses, 2)}
+            fabric = nvlink_fabric(kinds, {}, {pair: lanes for pair, lanes in counts.items() if lanes})
             facts["nvswitches"] = 0
         elif through_switches(self.ends, most, complete=self.complete):
-            switch, links = self._to_switch(facts)
+            self._count_switches(facts)
+            full = all(len(ends) == MAX_LINKS_PER_GPU for ends in self.ends.values())
+            into = {gpu: len(ends) for gpu, ends in self.ends.items() if ends}
+            fabric = nvlink_fabric(kinds, into, {}, reduces=full)._replace(pairs={})
         elif any(self.ends.values()):
             self.note("whether the far ends are GPUs or NVSwitches does not follow from this listing: no links")
         return Topology(
             name=PurePath(self.file).stem,
             source=SOURCE,
-            devices=(*gpus, *switch),
-            links=tuple(links),
-            pairs=tuple(pairs),
+            devices=(*gpus, *fabric.devices),
+            links=fabric.links,
+            pairs=tuple(fabric.pairs.values()),
             warnings=tuple(self.warnings),
             facts=facts,
         )
@@ -157,7 +159,7 @@ class _Reader(ListingReader):
                 self.refuse(self.last_link, f"the text ends inside the listing: {words}")
             self.warn(self.last_link, f"{words}; the text may be cut")
 
-    def _to_switch(self, facts: dict[str, Any]) -> tuple[tuple[Device, ...], list[Link]]:
+    def _count_switches(self, facts: dict[str, Any]) -> None:
         total = Counter(end.address for ends in self.ends.values() for end in ends)
         if any(_HIDDEN.fullmatch(address) for address in total):
             self.note("the driver hides the addresses of the NVSwitches (FFFFFFFF:FF:FF.0): how many is not known")
@@ -167,26 +169,6 @@ class _Reader(ListingReader):
             facts["nvswitch_busids"] = dict(total)
         else:
             self.note("no GPU here is shown with all links of its model: how many NVSwitches there are is not known")
-        full = all(len(ends) == MAX_LINKS_PER_GPU for ends in self.ends.values())
-        switch = Device("nvswitch0", "switch", name="NVSwitch", in_network="nvls" if full else None)
-        links: list[Link] = []
-        for block in self.known:
-            if lanes := len(self.ends[block.id]):
-                kind = nvlink_kind(block.name)
-                links += both_ways(block.id, switch.id, kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
-        return (switch,), links
-
-    def _direct(self, addresses: dict[str, str]) -> tuple[list[Link], list[Pair]]:
-        links: list[Link] = []
-        pairs = []
-        models = {block.id: block.name for block in self.known}
-        counts = {gpu: Counter(end.address for end in ends) for gpu, ends in self.ends.items()}
-        for a, b in combinations(addresses, 2):
-            if lanes := counts[a][addresses[b]]:
-                kind = nvlink_kind(models[a])
-                links += both_ways(a, b, kind, lanes=lanes)
-                pairs.append(nvlink_pair(a, b, kind, lanes, KINDS["nvlink4"].latency_us))
-        return links, pairs
 
 
 def through_switches(ends: Ends, most: int, *, complete: bool) -> bool:

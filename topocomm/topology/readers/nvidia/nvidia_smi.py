@@ -14,7 +14,7 @@ from topocomm.topology.inference.host_tree import LEVELS, HostTree, host_tree
 from topocomm.topology.inference.nvlink import nvlinks
 from topocomm.topology.inference.pci_tree import coded_pair
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, Matrix, MatrixParser, Row
+from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, MatrixParser, Row
 from topocomm.topology.readers.nvidia.matrix_header import (
     CPU,
     NUMA,
@@ -40,7 +40,7 @@ def matches(text: str) -> bool:
 def read(text: str, name: str) -> Topology:
     """Return the host that a matrix describes."""
     lines = plain_lines(text, MATRIX_ROW)
-    matrix = MatrixParser(lines, name).parse()
+    matrix = MatrixParser(lines, name)
     name = PurePath(name).name  # warnings travel with the topology: no paths of this machine in them
     warnings = list(matrix.warnings)
     if (kind := listing_kind(lines)) is not None:
@@ -79,7 +79,7 @@ def read(text: str, name: str) -> Topology:
     )
 
 
-def _gpus(matrix: Matrix, name: str, warnings: list[str]) -> list[Device]:
+def _gpus(matrix: MatrixParser, name: str, warnings: list[str]) -> list[Device]:
     gpus = []
     damaged = matrix.damaged
     for gpu in matrix.gpus:
@@ -87,7 +87,7 @@ def _gpus(matrix: Matrix, name: str, warnings: list[str]) -> list[Device]:
         affinity = _sure_cells(row, matrix)
         if unsure := [cell for column, cell in row.affinity.items() if column not in affinity]:
             damaged = True
-            got = f"{len(row.affinity)} of {matrix.affinity_columns} affinity cells"
+            got = f"{len(row.affinity)} of {len(matrix.header.affinity)} affinity cells"
             words = f"{got}; {', '.join(unsure)} may be of another column: not used"
             warnings.append(f"{name}:{row.line + 1}: {gpu}: {words}")
         cpus, numa = affinity.get(CPU), affinity.get(NUMA)
@@ -100,13 +100,13 @@ def _gpus(matrix: Matrix, name: str, warnings: list[str]) -> list[Device]:
     return _without_odd_lists(gpus, name, warnings) if damaged else gpus
 
 
-def _sure_cells(row: Row, matrix: Matrix) -> dict[str, str]:
+def _sure_cells(row: Row, matrix: MatrixParser) -> dict[str, str]:
     """Return the affinity cells of a row that are certain.
 
     A row with a CPU list and fewer cells than columns keeps those that another row has, too: the tool leaves no cell
     but the CPU list blank, so one is lost or has run into its neighbour (`0-31` and `0`), unless no row has more.
     """
-    cells, columns = row.affinity, matrix.affinity_columns
+    cells, columns = row.affinity, len(matrix.header.affinity)
     others = [matrix.rows[gpu].affinity for gpu in matrix.gpus if gpu != row.label]
     most = max(map(len, others), default=columns)
     alike = len(cells) == most and any(len(other) == most and CPU in other for other in others)
