@@ -26,6 +26,7 @@ from attention.gpu.prefill import prefill, prefill_inputs
 from attention.gpu.prefill.prefill import prefill_partial
 from attention.visibility import Masking
 from tests.attention.gpu.inputs import made
+from tests.thinning import thinned
 
 FULL = Spec(causal=True, window=9, softcap=3.0, alibi_slopes=(0.1, 0.2, 0.3, 0.4))
 
@@ -174,7 +175,7 @@ def rank(launched, monkeypatch):
 
 @pytest.mark.parametrize("spec", [Spec(), Spec(causal=True), FULL], ids=["plain", "causal", "full"])
 @pytest.mark.parametrize("q_len", [1, 20])
-@pytest.mark.parametrize("d", [64, 72])
+@pytest.mark.parametrize("d", thinned([72, 64]))
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("first", [{"n": 0}, {"n": 40, "mask": True}])

@@ -9,6 +9,7 @@ from attention.ring.ring_layout import LAYOUTS
 from attention.ring.ring_prefill import ring_attention
 from tests.attention.gradients import SPECS, attention64, spec_of
 from tests.attention.ring_cases import case, check, dealt, exact_of, held, run
+from tests.thinning import thinned
 from topocomm import run_local
 
 CASES = [(1, 5), (1, 40), (2, 23), (3, 150), (4, 37), (5, 4), (5, 61), (8, 3), (8, 90)]
@@ -18,11 +19,11 @@ CAUSAL = Spec(causal=True)
 
 @pytest.mark.parametrize(
     ("name", "ranks", "n", "layout"),
-    [
+    thinned(
         (name, *one, list(LAYOUTS)[(place + turn) % len(LAYOUTS)])
         for turn, name in enumerate(SPECS)
         for place, one in enumerate(CASES)
-    ],
+    ),
 )
 def test_results_and_gradients_are_exact(name, ranks, n, layout):
     """Every spec with every case, in one of the layouts."""
@@ -32,7 +33,7 @@ def test_results_and_gradients_are_exact(name, ranks, n, layout):
     check(found, exact_of(tensors, spec, arriving))
 
 
-@pytest.mark.parametrize(("ranks", "n"), CASES)
+@pytest.mark.parametrize(("ranks", "n"), thinned(CASES))
 def test_positions_in_any_order_and_uneven(ranks, n):
     tensors, arriving = case(n, seed=n)
     for seed, name in enumerate(("plain", "causal", "all")):

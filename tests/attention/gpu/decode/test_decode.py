@@ -12,6 +12,7 @@ from attention.gpu.decode import arrivals, decode, decode_inputs, decode_table
 from attention.gpu.decode.decode import decode_partial
 from attention.partial import Partial
 from tests.attention.gpu.inputs import DEVICE, assert_close, formula, made, paged, poisoned
+from tests.thinning import thinned
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PLAIN = Spec()
@@ -39,14 +40,14 @@ def check(q, k, v, spec=PLAIN, *, kv=None, **where):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("d", "d_v"), HEAD_DIMS)
+@pytest.mark.parametrize(("d", "d_v"), thinned(HEAD_DIMS))
 def test_head_dims_and_dtypes(dtype, d, d_v, splits):
     splits(2)
     check(*made(1, 2, 6, 2, 1, 131, d, d_v, dtype))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 31, 32, 33, 64, 65, 200])
-@pytest.mark.parametrize("count", [1, 3, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 8))])
+@pytest.mark.parametrize("count", thinned([1, 2, 3, 8]))
 def test_keys_and_splits(n, count, splits):
     """More splits than blocks leave some without keys."""
     splits(count)
@@ -102,7 +103,7 @@ def test_positions_far_apart_and_beyond_32_bits():
     check(q, k, v, Spec(causal=True), **{**where, "kv_positions": keys})
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, pytest.param(torch.int64, marks=pytest.mark.long)])
+@pytest.mark.parametrize("dtype", thinned([torch.int32, torch.int64]))
 def test_lengths_masks_and_pages(dtype, splits):
     splits(2)
     random = np.random.default_rng(5)
@@ -118,7 +119,7 @@ def test_lengths_masks_and_pages(dtype, splits):
         check(q, k, v, Spec(causal=True, window=30), kv=kv, kv_lengths=lengths, block_tables=tables)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", thinned([torch.int32, torch.int64]))
 @pytest.mark.parametrize("spec", [PLAIN, Spec(causal=True), Spec(causal=True, window=9)], ids=str)
 @pytest.mark.parametrize("pages", [False, True])
 def test_lengths_beyond_the_cache_and_below_0(dtype, spec, pages, splits):
@@ -151,7 +152,7 @@ def ranges(monkeypatch):
     return fix
 
 
-@pytest.mark.parametrize("programs", [1, 3, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("programs", thinned([1, 40, 3]))
 def test_entries_of_different_lengths(programs, ranges):
     """One long entry among short ones, none, all; ranges end in tiles, at their ends, and hold several."""
     ranges(programs)
