@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.planning.forests.machines import slower, without
+from topocomm import Device, Link, Topology
 from topocomm.planning.forests.linear_program.integer_network import network_of
 from topocomm.planning.forests.linear_program.symmetry import symmetry_at, symmetry_of
 from topocomm.planning.routing.paths import PathFinder
@@ -68,3 +69,13 @@ def test_no_symmetry_is_not_imagined():
     symmetry = groups(slower(catalog("mi300x-8"), "GPU3", "GPU5", 20.0))
     check(symmetry)
     assert len(symmetry.elements) == 1
+
+
+def test_hosts_with_equal_links_and_other_ranks_are_not_exchanged():
+    kinds = {"a/0": "gpu", "a/1": "nic", "b/0": "gpu", "b/1": "gpu", "switch": "switch"}
+    devices = tuple(Device(name, kind, host=name.partition("/")[0]) for name, kind in kinds.items())
+    pairs = [(f"{host}/{a}", b) for host in "ab" for a, b in ((0, f"{host}/1"), (0, "switch"), (1, "switch"))]
+    links = tuple(Link(*ends, "nvlink", 1, 10.0, 1.0) for pair in pairs for ends in (pair, pair[::-1]))
+    symmetry = groups(Topology("unequal", "test", devices, links))
+    check(symmetry)
+    assert symmetry.elements[:, 0].tolist() == [0] * len(symmetry.elements)

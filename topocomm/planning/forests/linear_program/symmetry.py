@@ -7,8 +7,10 @@ same cyclic shift); each is checked on every link.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, groupby, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,30 +70,28 @@ def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
         network: The machine.
         hosts: Host name of every device of the network.
     """
-    checker = _Checker(network)
-    members = _members(network, hosts)
-    alike = _alike(network, hosts, list(members))
-    turned = _turned(checker, [members[name] for name in alike])
+    finder = _Finder(network, hosts)
+    alike, members = finder.alike(), finder.members
+    turned = finder.turned(alike)
     if turned is None:
-        inside = _inside(np.arange(network.ends).reshape(1, -1), checker)
-        return Symmetry(network, _closure(inside, len(network.devices)))
-    inside = _inside(np.array(list(members.values())), checker) if len(alike) == len(members) else []
-    return Symmetry(network, _closure([turned, *inside], len(network.devices)))
+        return finder.group(finder.inside(np.arange(network.ends).reshape(1, -1)))
+    return finder.group(
+        [turned, *(finder.inside(np.array(list(members.values()))) if len(alike) == len(members) else [])]
+    )
 
 
 def host_turns(network: Network, hosts: list[str]) -> Symmetry:
     """Return the group of equal hosts in a cycle: ranks of one host keep their order."""
-    members = _members(network, hosts)
-    alike = _alike(network, hosts, list(members))
-    turned = _turned(_Checker(network), [members[name] for name in alike])
-    return Symmetry(network, _closure([] if turned is None else [turned], len(network.devices)))
+    finder = _Finder(network, hosts)
+    turned = finder.turned(finder.alike())
+    return finder.group([] if turned is None else [turned])
 
 
 def host_ranges(network: Network, hosts: list[str]) -> list[tuple[int, int]] | None:
     """Return (first rank, end) of every host in rank order; None where the ranks of some host are no range."""
-    ranges = [(ranks[0], ranks[-1] + 1) for ranks in _members(network, hosts).values()]
-    sizes = [len(ranks) for ranks in _members(network, hosts).values()]
-    return ranges if all(end - low == size for (low, end), size in zip(ranges, sizes, strict=True)) else None
+    runs = [(host, len(list(ranks))) for host, ranks in groupby(hosts[: network.ends])]
+    edges = accumulate((size for _, size in runs), initial=0)
+    return list(pairwise(edges)) if len(dict(runs)) == len(runs) else None
 
 
 def symmetry_at(network: Network, hosts: list[str], root: int, most: int | None) -> Symmetry:
@@ -99,131 +99,105 @@ def symmetry_at(network: Network, hosts: list[str], root: int, most: int | None)
 
     Tried are other equal hosts in a cycle, the other ranks of all hosts in a cycle, and both.
     """
-    checker = _Checker(network)
-    members = _members(network, hosts)
-    alike = [name for name in _alike(network, hosts, list(members)) if name != hosts[root]]
-    candidates = [_turned(checker, [members[name] for name in alike])]
-    if len({len(ranks) for ranks in members.values()}) == 1:
-        table = np.array(list(members.values()))
-        place = members[hosts[root]].index(root)
+    finder = _Finder(network, hosts)
+    candidates = [finder.turned([name for name in finder.alike() if name != hosts[root]])]
+    if len({len(ranks) for ranks in finder.members.values()}) == 1:
+        table = np.array(list(finder.members.values()))
+        place = finder.members[hosts[root]].index(root)
         others = [p for p in range(table.shape[1]) if p != place]
         images = table.copy()
         images[:, others] = table[:, others[1:] + others[:1]]
-        candidates.append(checker.extend(_moved(table, images)))
+        candidates.append(finder.moved(table, images))
     generators = [generator for generator in candidates if generator is not None]
-    groups = [
-        _closure(chosen, len(network.devices))
-        for chosen in (generators, *([generator] for generator in generators), [])
-    ]
-    return Symmetry(network, max((g for g in groups if most is None or len(g) <= most), key=len))
+    groups = [finder.group(chosen) for chosen in (generators, *([generator] for generator in generators), [])]
+    few = (group for group in groups if most is None or len(group.elements) <= most)
+    return max(few, key=lambda group: len(group.elements))
 
 
-def _members(network: Network, hosts: list[str]) -> dict[str, list[int]]:
-    """Return the ranks by host."""
-    members: dict[str, list[int]] = {}
-    for rank in range(network.ends):
-        members.setdefault(hosts[rank], []).append(rank)
-    return members
+class _Finder:
+    """Symmetries of one machine: permutations of its endpoints, extended to all devices by colour refinement."""
 
-
-def _turned(checker: _Checker, groups: list[list[int]]) -> Permutation | None:
-    """Return the permutation of each group onto the next, if that is a symmetry."""
-    if len(groups) < 2:
-        return None
-    image = np.arange(checker.network.ends)
-    for group, following in zip(groups, groups[1:] + groups[:1], strict=True):
-        image[group] = following
-    return checker.extend(image)
-
-
-def _alike(network: Network, hosts: list[str], names: list[str]) -> list[str]:
-    """Return the largest class of hosts with equal links."""
-    local: dict[str, int] = {}
-    labels: list[tuple[int, int]] = []
-    known = set(names)
-    for device, host in enumerate(hosts):
-        labels.append((local.get(host, 0), 0) if host in known else (-1, device))
-        local[host] = local.get(host, 0) + 1
-    links_of: dict[str, list[tuple[object, ...]]] = {name: [] for name in names}
-    for number, (a, b) in enumerate(network.links):
-        figures = (float(network.gb_per_s[number]), float(network.latency_us[number]))
-        for end in dict.fromkeys((hosts[a], hosts[b])):
-            if end in links_of:
-                sides = [labels[d] if hosts[d] == end or labels[d][0] < 0 else (-2, 0) for d in (a, b)]
-                links_of[end].append((*sides, *figures))
-    classes: dict[tuple[tuple[object, ...], ...], list[str]] = {}
-    for name in names:
-        classes.setdefault(tuple(sorted(links_of[name])), []).append(name)
-    return max(classes.values(), key=len)
-
-
-def _inside(table: Ints, checker: _Checker) -> list[Permutation]:
-    """Return generators that act alike in every host: exclusive ors, or a cyclic shift if that has more elements."""
-    size = table.shape[1]
-    places = np.arange(size)
-    ors: list[Permutation] = []
-    if size & (size - 1) == 0:
-        for bit in range(size.bit_length() - 1):
-            generator = None
-            for mask in range(1 << bit, 2 << bit):
-                generator = checker.extend(_moved(table, table[:, places ^ mask]))
-                if generator is not None:
-                    ors.append(generator)
-                    break
-    for step in (s for s in range(1, size) if size % s == 0 and size // s > 1 << len(ors)):
-        generator = checker.extend(_moved(table, table[:, (places + step) % size]))
-        if generator is not None:
-            return [generator]
-    return ors
-
-
-def _moved(table: Ints, images: Ints) -> Permutation:
-    """Return the permutation of ranks that maps one table onto the other."""
-    image = np.empty(table.size, dtype=np.int64)
-    image[table.reshape(-1)] = images.reshape(-1)
-    return image
-
-
-def _closure(generators: list[Permutation], devices: int) -> Ints:
-    """Return all products of the generators, in order of discovery."""
-    identity = np.arange(devices, dtype=np.int64)
-    known = {identity.tobytes()}
-    elements = [identity]
-    for element in elements:
-        for generator in generators:
-            product = generator[element]
-            if product.tobytes() not in known:
-                known.add(product.tobytes())
-                elements.append(product)
-    return np.array(elements)
-
-
-class _Checker:
-    """Extends permutations of the endpoints to all devices, by colour refinement."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
+    def __init__(self, network: Network, hosts: list[str]) -> None:
+        self.network, self.hosts = network, hosts
+        self.members: dict[str, list[int]] = {}
+        """Ranks by host."""
+        for rank, host in enumerate(hosts[: network.ends]):
+            self.members.setdefault(host, []).append(rank)
         self.figures = list(zip(network.gb_per_s.tolist(), network.latency_us.tolist(), strict=True))
-        self.numbers: dict[tuple[int, tuple[tuple[int, float, float], ...]], int] = {}
-        self.plain = self._colours(np.arange(network.ends))
+        self._numbers: dict[tuple[int, tuple[tuple[int, float, float], ...]], int] = {}
+        self._plain = self._colours(np.arange(network.ends))
 
-    def extend(self, image: Permutation) -> Permutation | None:
+    def alike(self) -> list[str]:
+        """Return the largest class of hosts with equal links and equally many ranks."""
+        hosts, devices = self.hosts, Counter[str]()
+        labels: list[tuple[int, int]] = []
+        for device, host in enumerate(hosts):
+            labels.append((devices[host], 0) if host in self.members else (-1, device))
+            devices[host] += 1
+        links_of: dict[str, list[tuple[object, ...]]] = {name: [] for name in self.members}
+        for (a, b), figures in zip(self.network.links, self.figures, strict=True):
+            for host in {hosts[a], hosts[b]} & self.members.keys():
+                sides = [labels[d] if hosts[d] == host or labels[d][0] < 0 else (-2, 0) for d in (a, b)]
+                links_of[host].append((*sides, *figures))
+        classes: dict[tuple[object, ...], list[str]] = {}
+        for name, links in links_of.items():
+            classes.setdefault((len(self.members[name]), *sorted(links)), []).append(name)
+        return max(classes.values(), key=len)
+
+    def turned(self, names: list[str]) -> Permutation | None:
+        """Return the permutation of each of these hosts onto the next, if that is a symmetry."""
+        if len(names) < 2:
+            return None
+        image = np.arange(self.network.ends)
+        for name, following in zip(names, names[1:] + names[:1], strict=True):
+            image[self.members[name]] = self.members[following]
+        return self._extended(image)
+
+    def inside(self, table: Ints) -> list[Permutation]:
+        """Return generators that act alike in every row: exclusive ors, or a cyclic shift if that has more elements."""
+        size = table.shape[1]
+        places = np.arange(size)
+        ors: list[Permutation] = []
+        if size & (size - 1) == 0:
+            for bit in range(size.bit_length() - 1):
+                moves = (self.moved(table, table[:, places ^ mask]) for mask in range(1 << bit, 2 << bit))
+                ors += islice((move for move in moves if move is not None), 1)
+        for step in (s for s in range(1, size) if size % s == 0 and size // s > 1 << len(ors)):
+            generator = self.moved(table, table[:, (places + step) % size])
+            if generator is not None:
+                return [generator]
+        return ors
+
+    def moved(self, table: Ints, images: Ints) -> Permutation | None:
+        """Return the permutation that maps one table of ranks onto the other, if that is a symmetry."""
+        image = np.empty(table.size, dtype=np.int64)
+        image[table.reshape(-1)] = images.reshape(-1)
+        return self._extended(image)
+
+    def group(self, generators: list[Permutation]) -> Symmetry:
+        """Return all products of the generators, in order of discovery."""
+        identity = np.arange(len(self.network.devices), dtype=np.int64)
+        known = {identity.tobytes()}
+        elements = [identity]
+        for element in elements:
+            for generator in generators:
+                product = generator[element]
+                if product.tobytes() not in known:
+                    known.add(product.tobytes())
+                    elements.append(product)
+        return Symmetry(self.network, np.array(elements))
+
+    def _extended(self, image: Permutation) -> Permutation | None:
         """Return the permutation of all devices, or None where the machine has no such symmetry."""
         network = self.network
         places: dict[int, list[int]] = {}
-        for device, colour in enumerate(self.plain):
-            places.setdefault(colour, []).append(device)
-        inverse = np.empty_like(image)
-        inverse[image] = np.arange(len(image))
-        whole = np.full(len(network.devices), -1, dtype=np.int64)
-        taken: dict[int, int] = {}
+        for device in range(len(self._plain) - 1, -1, -1):
+            places.setdefault(self._plain[device], []).append(device)
+        whole = np.empty(len(network.devices), dtype=np.int64)
         for device, colour in enumerate(self._colours(image)):
-            same = places.get(colour, [])
-            at = taken.get(colour, 0)
-            if at >= len(same):
+            if not places.get(colour):
                 return None
-            whole[device] = same[at]
-            taken[colour] = at + 1
+            whole[device] = places[colour].pop()
         mapped = [network.index.get((int(whole[a]), int(whole[b]))) for a, b in network.links]
         if any(new is None or self.figures[new] != self.figures[old] for old, new in enumerate(mapped)):
             return None
@@ -231,7 +205,7 @@ class _Checker:
 
     def _colours(self, ends: Permutation) -> list[int]:
         """Return a colour per device by its links to endpoints, which have these colours."""
-        ends_count, numbers = self.network.ends, self.numbers
+        ends_count, numbers = self.network.ends, self._numbers
         colours = [int(end) for end in ends] + [-1] * (len(self.network.devices) - ends_count)
         while True:
             new = list(colours)
