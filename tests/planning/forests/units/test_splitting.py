@@ -1,13 +1,15 @@
-"""Forwarding devices split off: every rank still receives all that the roots send, over links that have room."""
+"""Flows in whole units; forwarding devices split off: every rank still receives all that the roots send."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import less, network, solved
-from topocomm.planning.forests.units.splitting import Split
+from topocomm.planning.forests.units.splitting import Split, Units, bits
 from topocomm.planning.forests.units.unit_trees import heaviest
 from topocomm.topology.catalog.systems import catalog
 
@@ -43,3 +45,21 @@ def test_ranks_receive_as_much_without_the_devices(machine, roots):
     assert done or not one.symmetric, "where as much enters every device as leaves it, all can be split off"
     assert fits(split, one, weight)
     assert not done or not any(split.units.out[device] or split.units.into[device] for device in forwarding)
+
+
+@given(st.integers(2, 6), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_flows_are_the_least_cut_and_leave_the_graph_as_it_was(nodes, chance):
+    graph = Units(nodes)
+    for a in range(nodes):
+        for b in range(nodes):
+            if a != b:
+                graph.add(a, b, chance.choice((0, 0, 1, 2, 3)))
+    before = graph.copy()
+    inner = range(1, nodes - 1)
+    sides = [{0, *some} for size in range(nodes - 1) for some in combinations(inner, size)]
+    least = min(sum(before.left[a][b] for a in side for b in range(nodes) if b not in side) for side in sides)
+    assert graph.flows(0, nodes - 1, least)
+    assert not graph.flows(0, nodes - 1, least + 1)
+    assert (graph.left, graph.out, graph.into) == (before.left, before.out, before.into)
+    assert all((graph.left[a][b] > 0) == (b in list(bits(graph.out[a]))) for a in range(nodes) for b in range(nodes))

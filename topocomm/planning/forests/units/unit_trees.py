@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 from topocomm.planning.forests.linear_program.integer_network import Network
 from topocomm.planning.forests.tree import Edge, Path, Tree
-from topocomm.planning.forests.units.splitting import Split
-from topocomm.planning.forests.units.unit_graph import Units, bits
+from topocomm.planning.forests.units.splitting import Split, Units, bits
 
 LEAST = 1 / 32
 """Least weight tried, as a part of the bound per tree."""
