@@ -111,7 +111,15 @@ def forest_of(
     if not network.connected:
         return None
     hosts = [paths.topology.by_id[device].host for device in network.devices]
-    planned = _planned(_Request(collective, network, hosts, max_trees, commutative))
+    request = _Request(collective, network, hosts, max_trees, commutative)
+    if collective.name == "allreduce":
+        planned = _allreduce(request) if commutative else _ordered_allreduce(request)
+    elif collective.name == "broadcast" or (collective.name == "reduce" and commutative):
+        planned = _one_root(request)
+    elif collective.name == "reduce":
+        planned = _interval_plans(request, collective.root)
+    else:
+        planned = _in_parts(request)
     if planned is None:
         return None
     chunks = _chunks(collective, planned, rows)
@@ -153,17 +161,6 @@ def effort_of(ends: int) -> tuple[float, int, int]:
     if ends <= 16:
         return 1e-6, 600, FIRST_TURNS
     return (2e-4, 400, 120) if ends <= 32 else (5e-3, 200, FIRST_TURNS)
-
-
-def _planned(request: _Request) -> _Planned | None:
-    name = request.collective.name
-    if name == "allreduce":
-        return _allreduce(request) if request.commutative else _ordered_allreduce(request)
-    if name == "broadcast" or (name == "reduce" and request.commutative):
-        return _one_root(request)
-    if name == "reduce":
-        return _interval_plans(request, request.collective.root)
-    return _in_parts(request)
 
 
 def _allreduce(request: _Request) -> _Planned | None:

@@ -109,10 +109,6 @@ class _Exchanges:
         for device in self.paths[place[0]][place[1]][1:]:
             self.crossing.setdefault(device, {})[place] = None
 
-    def _leave(self, place: Place) -> None:
-        for device in self.paths[place[0]][place[1]][1:]:
-            del self.crossing[device][place]
-
     def _all_starts(self) -> dict[int, list[tuple[Path, list[int]]]]:
         """Return, by device, (path, its links) of the shortest from near ranks to it, through forwarding devices."""
         starts: dict[int, list[tuple[Path, list[int]]]] = {}
@@ -189,9 +185,10 @@ class _Exchanges:
 
     def _reroute(self, place: Place, beginning: Path, device: int) -> None:
         """Replace the path of an edge up to the device."""
-        self._leave(place)
         number, child = place
         previous = self.paths[number][child]
+        for crossed in previous[1:]:
+            del self.crossing[crossed][place]
         rerouted = without_loops((*beginning, *previous[previous.index(device) + 1 :]))
         for path, sign in ((previous, 1.0), (rerouted, -1.0)):
             for link in self._links(path):

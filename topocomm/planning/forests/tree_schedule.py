@@ -8,9 +8,8 @@ for one slice or another: the load that the throughput is computed from.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
-
-import numpy as np
 
 from topocomm.planning.collectives import Collective
 from topocomm.planning.forests.interval import IntervalPlan
@@ -18,7 +17,8 @@ from topocomm.planning.forests.linear_program.integer_network import Network
 from topocomm.planning.forests.linear_program.packing import Pair
 from topocomm.planning.forests.tree import Edge, Path, Tree
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 STAGGER_ROUNDS = 1
 """Rounds between the slices of a pipelined schedule of trees."""
@@ -35,127 +35,87 @@ def schedule_of(
         network: The machine; rank r is on device r.
         paths: Routes on it: paths other than the cheapest are named in the schedule.
     """
-    writer = _Writer(network, paths)
+    sizes = [rows for rows, _ in chunks]
+    ranges = tuple(zip(accumulate(sizes, initial=0), sizes, strict=False))
+    owners = collective.owners(ranges) if collective.name == "allgather" else ()
+    writer = _Writer(ScheduleBuilder(collective.ranks, ranges, collective.contributors, owners), network, paths)
     for number, (_, pair) in enumerate(chunks):
         writer.chunk(number, pair)
-    sizes = [rows for rows, _ in chunks]
-    return writer.finish(collective, list(zip(accumulate(sizes, initial=0), sizes, strict=False)))
+    return replace(writer.builder.build(), paths=tuple(writer.paths))
 
 
 class _Writer:
-    """Columns of a schedule that is being written."""
+    """A schedule that is being written, and the paths of its messages that are not the cheapest."""
 
-    def __init__(self, network: Network, paths: PathFinder) -> None:
-        self.network, self.finder = network, paths
-        self.transfers: list[tuple[int, int, int, int, int, int, int]] = []
-        self.combines: list[tuple[int, int, int, int]] = []
-        self.operands: list[tuple[int, ...]] = []
-        self.outputs: list[tuple[int, int, int]] = []
+    def __init__(self, builder: ScheduleBuilder, network: Network, finder: PathFinder) -> None:
+        self.builder, self.network, self.finder = builder, network, finder
+        self.number = 0
+        """The chunk."""
         self.paths: list[tuple[str, ...]] = []
         self.path_of: dict[Path, int] = {}
 
     def chunk(self, number: int, pair: Pair) -> None:
         """Write messages, folds and outputs of one chunk."""
-        slots = [1] * self.network.ends
+        self.number, self.builder = number, replace(self.builder)  # slots are numbered anew in each chunk
         slot, round_ = 0, 0
         if isinstance(pair.up, Tree):
-            slot, round_ = self._up(number, pair.up, slots)
+            slot, round_ = self._up(pair.up)
         elif pair.up is not None:
-            slot, round_ = self._merge(number, pair.up, slots)
-        self.outputs.append((pair.root, slot, number))
+            slot, round_ = self._merge(pair.up)
+        self.builder.output(pair.root, slot, chunk=number)
         if pair.down is not None:
-            self._down(number, pair.down, slots, slot, round_)
+            slot_of = {pair.root: slot}
+            for parent, child, path in pair.down.edges:
+                at = round_ + pair.down.depths[parent]
+                slot_of[child] = self._send(at, parent, slot_of[parent], child, path[::-1])
+                self.builder.output(child, slot_of[child], chunk=number)
 
-    def finish(self, collective: Collective, ranges: list[tuple[int, int]]) -> Schedule:
-        """Return the schedule, sorted by round."""
-        transfers, combines = _table(self.transfers, 7), _table(self.combines, 4)
-        order = np.argsort(combines[:, 0], kind="stable")
-        operands = [self.operands[i] for i in order.tolist()]
-        last = max([int(table[:, 0].max()) for table in (transfers, combines) if len(table)], default=-1)
-        return Schedule(
-            ranks=collective.ranks,
-            rounds=last + 1,
-            chunks=tuple(ranges),
-            inputs=_table([(rank, 0, rank) for rank in collective.contributors], 3),
-            outputs=_table(sorted(self.outputs, key=lambda out: (out[0], out[2])), 3),
-            transfers=transfers[np.argsort(transfers[:, 0], kind="stable")],
-            combines=combines[order],
-            operands=np.array([slot for slots in operands for slot in slots], dtype=np.int32),
-            operand_starts=np.cumsum([0, *map(len, operands)]).astype(np.int32),
-            paths=tuple(self.paths),
-            owners=collective.owners(ranges) if collective.name == "allgather" else (),
-        )
-
-    def _up(self, number: int, tree: Tree, slots: list[int]) -> tuple[int, int]:
+    def _up(self, tree: Tree) -> tuple[int, int]:
         """Reduce along a tree; return (slot of the result at the root, first round after)."""
         children: dict[int, list[Edge]] = {}
         lowest = {rank: rank for rank in tree.depths}
         for edge in reversed(tree.edges):
             children.setdefault(edge.parent, []).append(edge)
             lowest[edge.parent] = min(lowest[edge.parent], lowest[edge.child])
-        held: dict[int, tuple[int, int]] = {}
+        results: dict[int, tuple[int, int]] = {}
         for rank in reversed([tree.root, *(edge.child for edge in tree.edges)]):
             below = sorted(children.get(rank, ()), key=lambda edge: lowest[edge.child])
             operands, round_ = [(rank, 0)], 0
             for edge in below:
-                slot, at = held[edge.child]
-                operands.append((lowest[edge.child], self._send(at, edge.child, slot, rank, slots, number, edge.path)))
+                slot, at = results[edge.child]
+                operands.append((lowest[edge.child], self._send(at, edge.child, slot, rank, edge.path)))
                 round_ = max(round_, at + 1)
-            held[rank] = (self._fold(round_ - 1, rank, [slot for _, slot in sorted(operands)], slots, number), round_)
-        return held[tree.root]
+            slots = [slot for _, slot in sorted(operands)]
+            results[rank] = self.builder.fold(round_ - 1, rank, slots, chunk=self.number), round_
+        return results[tree.root]
 
-    def _merge(self, number: int, plan: IntervalPlan, slots: list[int]) -> tuple[int, int]:
+    def _merge(self, plan: IntervalPlan) -> tuple[int, int]:
         """Reduce along a plan that merges adjacent ranges; return the same as `_up`."""
-        held: list[list[tuple[int, int]]] = []
+        pieces_of: list[list[tuple[int, int]]] = []
         for step in plan.steps:
             if step.path is None:
-                pieces = [piece for part in step.parts for piece in held[part]] or [(0, 0)]
-                held.append(pieces)
+                pieces_of.append([piece for part in step.parts for piece in pieces_of[part]] or [(0, 0)])
                 continue
-            slot, at = self._folded(number, step.source, held[step.parts[0]], slots)
-            path = step.path[::-1]
-            held.append([(self._send(at, step.source, slot, step.rank, slots, number, path), at + 1)])
-        return self._folded(number, plan.root, held[-1], slots)
+            slot, at = self._folded(step.source, pieces_of[step.parts[0]])
+            pieces_of.append([(self._send(at, step.source, slot, step.rank, step.path[::-1]), at + 1)])
+        return self._folded(plan.root, pieces_of[-1])
 
-    def _folded(self, number: int, rank: int, pieces: list[tuple[int, int]], slots: list[int]) -> tuple[int, int]:
+    def _folded(self, rank: int, pieces: list[tuple[int, int]]) -> tuple[int, int]:
         round_ = max(at for _, at in pieces)
-        return self._fold(round_ - 1, rank, [slot for slot, _ in pieces], slots, number), round_
+        return self.builder.fold(round_ - 1, rank, [slot for slot, _ in pieces], chunk=self.number), round_
 
-    def _down(self, number: int, tree: Tree, slots: list[int], slot: int, round_: int) -> None:
-        held = {tree.root: slot}
-        for parent, child, path in tree.edges:
-            at = round_ + tree.depths[parent]
-            held[child] = self._send(at, parent, held[parent], child, slots, number, path[::-1])
-            self.outputs.append((child, held[child], number))
-
-    def _send(self, round_: int, src: int, slot: int, dst: int, slots: list[int], number: int, against: Path) -> int:
+    def _send(self, round_: int, src: int, slot: int, dst: int, against: Path) -> int:
         """Send along a path, given from destination to source; return the slot where it arrives."""
-        arrived = slots[dst]
-        slots[dst] += 1
-        self.transfers.append((round_, src, slot, dst, arrived, number, self._path(against)))
-        return arrived
-
-    def _fold(self, round_: int, rank: int, operands: list[int], slots: list[int], number: int) -> int:
-        if len(operands) == 1:
-            return operands[0]
-        out = slots[rank]
-        slots[rank] += 1
-        self.combines.append((round_, rank, out, number))
-        self.operands.append(tuple(operands))
-        return out
-
-    def _path(self, against: Path) -> int:
-        """Return the number of a path given backwards, NO_PATH where it is the cheapest."""
-        known = self.path_of.get(against)
-        if known is None:
+        arrived, transfers = self.builder.send(round_, src, slot, dst, chunk=self.number), self.builder.transfers
+        if against not in self.path_of:
             devices = tuple(self.network.devices[device] for device in reversed(against))
-            if self.finder.cheapest(devices[0], devices[-1]).devices == devices:
-                known = NO_PATH
-            else:
-                known = len(self.paths)
+            is_cheapest = self.finder.cheapest(devices[0], devices[-1]).devices == devices
+            self.path_of[against] = NO_PATH if is_cheapest else len(self.paths)
+            if not is_cheapest:
                 self.paths.append(devices)
-            self.path_of[against] = known
-        return known
+        if self.path_of[against] != NO_PATH:
+            transfers[-1] = transfers[-1]._replace(path=self.path_of[against])
+        return arrived
 
 
 def whole_rows(rows: int, weights: Sequence[float]) -> list[int]:
@@ -167,7 +127,3 @@ def whole_rows(rows: int, weights: Sequence[float]) -> list[int]:
     for i in order[: rows - sum(shares)]:
         shares[i] += 1
     return shares
-
-
-def _table(rows: Sequence[tuple[int, ...]], width: int) -> IntTable:
-    return np.array(rows, dtype=np.int32).reshape(len(rows), width)

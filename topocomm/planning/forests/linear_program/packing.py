@@ -269,7 +269,8 @@ class _Search:
         mixed = self.drawn * self.best * total + (1 - self.drawn) * own if total else self.best.copy()
         offers = self._price(mixed / float(mixed.sum()), self.turns)
         self.turns += 1
-        if self._take(offers):
+        taken = [any(self.program.improves(c) and self._add_new(c) for c in group) for group in offers]
+        if any(taken):  # the first of each group that improves the program
             self._solve()
             self.drawn, self.idle = DRAWN, 0
         elif self.drawn:
@@ -296,8 +297,3 @@ class _Search:
         self.known.add(column.key)
         self.program.add(column)
         return True
-
-    def _take(self, offers: Iterable[Iterable[Column]]) -> bool:
-        """Add the first column of each group that improves the program; return whether there is any."""
-        taken = [any(self.program.improves(c) and self._add_new(c) for c in group) for group in offers]
-        return any(taken)

@@ -263,6 +263,7 @@ class Growing:
         self.network = network
         self._closure = Closure(network)
         self._depth_of: dict[int, Floats] = {}
+        """By root, the latency to every endpoint over that to the nearest: about the depth."""
 
     def search(self, prices: Floats) -> None:
         """Use these prices, float64 [links], for the trees that follow."""
@@ -295,20 +296,18 @@ class Growing:
     def _parents(self, root: int, depth_price: float) -> list[int]:
         if not depth_price and root in self._exact:
             return self._exact[root]
-        costs = self._costs + depth_price * self._depth(root)[:, None] if depth_price else self._costs
+        costs = self._costs
+        if depth_price:
+            if root not in self._depth_of:
+                latency_us = np.array(self.network.hops_from(root)[: self.network.ends])
+                positive = latency_us[latency_us > 0]
+                self._depth_of[root] = latency_us / max(float(positive.min()), 1e-9) if len(positive) else latency_us
+            costs = costs + depth_price * self._depth_of[root][:, None]
         parents = cheapest_arborescence(costs, root)
         assert parents is not None, "the network is connected"
         if not depth_price:
             self._exact[root] = parents
         return parents
-
-    def _depth(self, root: int) -> Floats:
-        """Return the latency from the root to every endpoint over that to the nearest: about the depth."""
-        if root not in self._depth_of:
-            latency_us = np.array(self.network.hops_from(root)[: self.network.ends])
-            positive = latency_us[latency_us > 0]
-            self._depth_of[root] = latency_us / max(float(positive.min()), 1e-9) if len(positive) else latency_us
-        return self._depth_of[root]
 
 
 def _cheapest(costs: Floats, roots: Sequence[int], count: int) -> list[int]:

@@ -34,13 +34,8 @@ class _Columns:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self._place: dict[int, int] = {}
-        self._column, self._row, self._load = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        self._column, self.row, self._load = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
         self._gains = np.zeros(0)
-
-    @property
-    def entries(self) -> int:
-        """Number of entries that are not zero."""
-        return len(self._row)
 
     def extended(self, program: Simplex, numbers: Sequence[int]) -> _Columns:
         """Return these and more columns."""
@@ -49,14 +44,14 @@ class _Columns:
         columns._place = {number: place for place, number in enumerate(columns.numbers)}
         places = [np.full(len(program.rows_of[n]), place) for place, n in enumerate(numbers, len(self.numbers))]
         columns._column = np.concatenate([self._column, *places])
-        columns._row = np.concatenate([self._row, *(program.rows_of[n] for n in numbers)])
+        columns.row = np.concatenate([self.row, *(program.rows_of[n] for n in numbers)])
         columns._load = np.concatenate([self._load, *(program.loads_of[n] for n in numbers)])
         columns._gains = np.array([program.gains[n] for n in columns.numbers])
         return columns
 
     def reduced(self, prices: Floats, basis: Sequence[int]) -> Floats:
         """Return the reduced cost of every column at these prices of the rows."""
-        costs = np.bincount(self._column, weights=prices[self._row] * self._load, minlength=len(self.numbers))
+        costs = np.bincount(self._column, weights=prices[self.row] * self._load, minlength=len(self.numbers))
         reduced: Floats = self._gains - costs
         known = [self._place[c] for c in basis if c in self._place]
         reduced[known] = 0.0  # exact, without the errors of many updates
@@ -126,7 +121,7 @@ class Simplex:
             self._all = self._all.extended(self, range(len(self._all.numbers), len(self.gains)))
         reduced = self._all.reduced(self.prices, self.basis)
         self._gained = float(reduced.max(initial=0.0))
-        if self._all.entries > MANY_ENTRIES:
+        if len(self._all.row) > MANY_ENTRIES:
             order = np.argsort(-reduced, kind="stable")[:PROMISING]
             self._promising = _Columns().extended(self, np.sort(order).tolist())
         best = int(np.argmax(reduced)) if len(reduced) else -1

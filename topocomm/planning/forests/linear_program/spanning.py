@@ -23,6 +23,7 @@ class Spanner:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._preferences: dict[int, list[tuple[float, int]]] = {}
+        """By root, sort keys of the endpoints: near the root first."""
 
     def tree(self, prices: Floats, root: int, depth_price: float) -> tuple[Tree, float]:
         """Return (spanning tree, its cost without the price of depth).
@@ -33,7 +34,10 @@ class Spanner:
             depth_price: Added to an edge for every edge between it and the root; 0 gives the least spanning tree.
         """
         link_prices = prices.tolist()
-        regions = _Regions(self.network, link_prices, self._preference(root))
+        if root not in self._preferences:
+            latency_us = self.network.hops_from(root)
+            self._preferences[root] = [(latency_us[end], end) for end in range(self.network.ends)]
+        regions = _Regions(self.network, link_prices, self._preferences[root])
         adjacent = regions.edges()
         edges: list[Edge] = []
         cost = 0.0
@@ -52,13 +56,6 @@ class Spanner:
                 if neighbour not in depth:
                     heapq.heappush(heap, (price + extra, child, neighbour, following))
         return Tree(root, edges), cost if len(depth) == self.network.ends else inf
-
-    def _preference(self, root: int) -> list[tuple[float, int]]:
-        """Return sort keys of the endpoints: near the root first."""
-        if root not in self._preferences:
-            latency_us = self.network.hops_from(root)
-            self._preferences[root] = [(latency_us[end], end) for end in range(self.network.ends)]
-        return self._preferences[root]
 
 
 class _Regions:
