@@ -115,7 +115,11 @@ def beam_search(
     no_sources = np.full((1, 0, problem.ports, count), -1, np.int16)
     states = States(_packed(np.eye(count, dtype=bool))[None], ready_us, free, free, word, no_sources)
     noise, shifts = noise_tables(count), shift_tables(count, problem.partitions)
-    limits = _limits(problem.latency_us)
+    values = np.sort(problem.latency_us[np.isfinite(problem.latency_us)])
+    steps = values[np.concatenate([np.diff(values) > SAME_US, [True]])]
+    if len(steps) > CLASSES:
+        steps = np.unique(values[[len(values) * (i + 1) // CLASSES - 1 for i in range(CLASSES)]])
+    limits: list[float] = steps.tolist()  # largest latency of each class: all where there are few, else quantiles
     gossips: list[tuple[float, Gossip]] = []
     for depth in range(4 * count):
         chosen = noise[(np.arange(variants) + depth * variants + 13 * turn) % NOISES]
@@ -149,7 +153,8 @@ def _children(problem: Problem, states: States, limits: list[float], weights: Me
     states_after = states_before
     chosen = np.full((len(parent), problem.ports, count), -1, np.int16)
     for port in range(problem.ports):
-        arrival_us = _arrivals(problem, states_before, states_after)
+        ports_us = np.maximum(states_after.sending_us[:, :, None, 0], states_after.receiving_us[:, None, :, 0])
+        arrival_us: Times = np.maximum(states_before.ready_us[:, :, None], ports_us) + problem.latency_us
         early = (arrival_us - arrival_us.min(axis=(1, 2), keepdims=True)) / limits[0]
         gain = _gain(problem, states_before.known, states_after.known)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -161,13 +166,6 @@ def _children(problem: Problem, states: States, limits: list[float], weights: Me
     moved = (chosen >= 0).any(axis=(1, 2))
     sources = np.concatenate([states_before.sources, chosen[:, None]], axis=1)
     return replace(states_after, sources=sources, word=states_after.word + 64**level).at(np.flatnonzero(moved))
-
-
-def _arrivals(problem: Problem, before: States, after: States) -> Times:
-    """Return when a message with all that its source knew before the round would arrive, float64 [batch, n, n]."""
-    ports_us = np.maximum(after.sending_us[:, :, None, 0], after.receiving_us[:, None, :, 0])
-    arrival_us: Times = np.maximum(before.ready_us[:, :, None], ports_us) + problem.latency_us
-    return arrival_us
 
 
 def _gain(problem: Problem, sources: Words, targets: Words) -> Times:
@@ -241,7 +239,11 @@ def _kept(problem: Problem, states: States, width: int, below_us: float) -> Stat
     states = states.at(np.flatnonzero(_end_us(problem, states) < below_us - SAME_US))
     if not len(states.word):
         return states
-    scores, hashes = _scores(problem, states), _state_hashes(states)
+    scores = _scores(problem, states)
+    clocks = np.rint(states.ready_us * 1e6).astype(np.uint64)
+    rows = mix(hashed(states.known) ^ mix(clocks + np.uint64(7)))
+    factors = mix(np.arange(rows.shape[1], dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
+    hashes: Words = (rows * factors).sum(axis=1, dtype=np.uint64)  # of what ranks know, and since when
     order = np.lexsort((np.arange(len(scores)), -scores, states.word))
     same = (states.word[order][1:] == states.word[order][:-1]) & (hashes[order][1:] == hashes[order][:-1])
     order = order[np.concatenate([[True], ~same])]
@@ -281,24 +283,6 @@ def _scores(problem: Problem, states: States) -> Times:
             joint += np.log2(np.bitwise_count(inside).sum(axis=1)) * ((label == name).sum() / held.shape[1])
     worth: Times = reach + joint - different / (4.0 * held.shape[1]) - 0.25 * clocks / float(problem.latency_us.min())
     return worth
-
-
-def _state_hashes(states: States) -> Words:
-    """Return hashes, uint64 [batch], equal for states that know the same at the same times."""
-    clocks = np.rint(states.ready_us * 1e6).astype(np.uint64)
-    rows = mix(hashed(states.known) ^ mix(clocks + np.uint64(7)))
-    factors = mix(np.arange(rows.shape[1], dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
-    marks: Words = (rows * factors).sum(axis=1, dtype=np.uint64)
-    return marks
-
-
-def _limits(latency_us: Times) -> list[float]:
-    """Return the largest latency of each class: all latencies where there are few, else quantiles."""
-    values = np.sort(latency_us[np.isfinite(latency_us)])
-    steps = values[np.concatenate([np.diff(values) > SAME_US, [True]])]
-    if len(steps) > CLASSES:
-        steps = np.unique(values[[len(values) * (i + 1) // CLASSES - 1 for i in range(CLASSES)]])
-    return [float(step) for step in steps]
 
 
 def _packed(table: NDArray[np.bool_]) -> Words:

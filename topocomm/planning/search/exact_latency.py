@@ -47,31 +47,6 @@ class _State:
     freed: int
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """A choice among the messages that may start now.
-
-    Attributes:
-        now_us: The time.
-        offers: The messages that may start, by destination.
-        before: Per rank, the twins that come before it.
-        sending: Messages that every send port still takes.
-        receiving: The same of the receive ports.
-        messages: The messages chosen so far.
-    """
-
-    now_us: float
-    offers: list[tuple[int, int]]
-    before: list[list[int]]
-    sending: list[int]
-    receiving: list[int]
-    messages: list[tuple[int, int]]
-
-    def has_twins_of(self, dst: int) -> bool:
-        """Whether all twins that come before a rank receive a message."""
-        return all(any(target == twin for _, target in self.messages) for twin in self.before[dst])
-
-
 class LatencySearch:
     """One machine, the wants on it, and the nodes allowed."""
 
@@ -221,8 +196,35 @@ class LatencySearch:
                 if sending[src] and news and in_time and fresh:
                     offers.append((dst, -news.bit_count(), self._latency[src][dst], src))
         messages = [(src, dst) for dst, _, _, src in sorted(offers)]
-        choice = _Choice(state.now_us, messages, self._before(state), sending, receiving, [])
-        yield from self._subsets(choice, 0, state.flying[0][0] if state.flying else inf)
+        before = self._before(state)
+        chosen: list[tuple[int, int]] = []
+
+        def fits(src: int, dst: int) -> bool:
+            """Whether both ports are free, and all twins that come before the destination receive a message."""
+            twins_first = all(any(target == twin for _, target in chosen) for twin in before[dst])
+            return bool(sending[src] and receiving[dst] and twins_first)
+
+        def subsets(at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
+            while at < len(messages) and not (sending[messages[at][0]] and receiving[messages[at][1]]):
+                at += 1
+            if at == len(messages):
+                early = (m for m in messages if state.now_us + self._latency[m[0]][m[1]] <= next_us + SAME_US)
+                if (chosen or next_us < inf) and not any(fits(*m) and m not in chosen for m in early):
+                    yield list(chosen)
+                return
+            self._count_node()
+            src, dst = messages[at]
+            if fits(src, dst):
+                sending[src] -= 1
+                receiving[dst] -= 1
+                chosen.append((src, dst))
+                yield from subsets(at + 1, min(next_us, state.now_us + self._latency[src][dst]))
+                chosen.pop()
+                sending[src] += 1
+                receiving[dst] += 1
+            yield from subsets(at + 1, next_us)
+
+        yield from subsets(0, state.flying[0][0] if state.flying else inf)
 
     def _before(self, state: _State) -> list[list[int]]:
         """Return, per rank, its twins of lower number in the same state: it receives nothing now unless they do."""
@@ -236,38 +238,6 @@ class LatencySearch:
                     before[rank] = list(lower.setdefault(mark, []))
                     lower[mark].append(rank)
         return before
-
-    def _subsets(self, choice: _Choice, at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
-        offers, sending, receiving = choice.offers, choice.sending, choice.receiving
-        while at < len(offers) and not (sending[offers[at][0]] and receiving[offers[at][1]]):
-            at += 1
-        if at == len(offers):
-            if (choice.messages or next_us < inf) and not self._is_extendable(choice, next_us):
-                yield list(choice.messages)
-            return
-        self._count_node()
-        src, dst = offers[at]
-        if choice.has_twins_of(dst):
-            sending[src] -= 1
-            receiving[dst] -= 1
-            choice.messages.append((src, dst))
-            arrival_us = choice.now_us + self._latency[src][dst]
-            yield from self._subsets(choice, at + 1, min(next_us, arrival_us))
-            choice.messages.pop()
-            sending[src] += 1
-            receiving[dst] += 1
-        yield from self._subsets(choice, at + 1, next_us)
-
-    def _is_extendable(self, choice: _Choice, next_us: float) -> bool:
-        """Whether one more message would end before anything else happens."""
-        return any(
-            choice.sending[src]
-            and choice.receiving[dst]
-            and choice.now_us + self._latency[src][dst] <= next_us + SAME_US
-            and (src, dst) not in choice.messages
-            and choice.has_twins_of(dst)
-            for src, dst in choice.offers
-        )
 
     def _is_hopeless(self, state: _State) -> bool:
         """Whether something wanted cannot be everywhere by the deadline."""

@@ -9,7 +9,7 @@ rank must receive it. In the last round but one a choice is given up as soon as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -18,27 +18,6 @@ from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
 
 class OutOfNodesError(Exception):
     """The search met its limit of nodes: nothing found, nothing excluded."""
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """The choice of a round.
-
-    Attributes:
-        known: What every rank knows.
-        needed: What every rank must receive now.
-        later: Most contributions that the rounds after this one bring a rank.
-        left: Rounds left, this one included.
-        order: Ranks that can receive something, in the order in which they choose.
-        offers: Their sources that know something new.
-    """
-
-    known: tuple[int, ...]
-    needed: list[int]
-    later: int
-    left: int
-    order: list[int]
-    offers: dict[int, list[int]]
 
 
 @dataclass
@@ -120,8 +99,37 @@ class RoundsSearch:
             if useful and (left > 1 or self.wanted[rank] & ~known[rank]):
                 offers[rank] = useful
         order = sorted(offers, key=lambda rank: (not needed[rank], len(offers[rank]), rank))
-        choice = _Choice(known, needed, ((self.ports + 1) ** (left - 1) - 1) * most, left, order, offers)
-        yield from self._assign(choice, [self.ports] * len(known), {})
+        later = ((self.ports + 1) ** (left - 1) - 1) * most  # what the rounds after this one bring a rank
+        free = [self.ports] * len(known)
+        chosen: dict[int, tuple[int, ...]] = {}
+
+        def assigned() -> Iterator[tuple[Message, ...]]:
+            if len(chosen) == len(order):
+                more = ((rank, u) for rank in order if len(chosen[rank]) < self.ports for u in offers[rank])
+                if not any(free[u] and u not in chosen[rank] for rank, u in more):
+                    yield tuple((src, rank) for rank in order for src in chosen[rank])
+                return
+            rank = order[len(chosen)]
+            lacks = self.wanted[rank] & ~known[rank]
+            able = [u for u in offers[rank] if free[u]]
+            # Fewer messages than ports, only where others may need the senders.
+            sets = [s for size in range(min(self.ports, len(able)), -1, -1) for s in combinations(able, size)]
+            received = {s: _union([known[u] for u in s]) for s in sets}
+            sets = [s for s in sets if not needed[rank] & ~received[s] and (lacks & ~received[s]).bit_count() <= later]
+            for senders in sorted(sets, key=lambda s: -(received[s] & lacks).bit_count()):
+                self.nodes -= 1
+                if self.nodes < 0:
+                    raise OutOfNodesError
+                for u in senders:
+                    free[u] -= 1
+                chosen[rank] = senders
+                if left != 2 or self._can_end(known, offers, chosen, rank):
+                    yield from assigned()
+                del chosen[rank]
+                for u in senders:
+                    free[u] += 1
+
+        yield from assigned()
 
     def _needed(self, known: tuple[int, ...], left: int) -> list[int] | None:
         """Return what each rank must receive in this round; None when no rank can take on what must move."""
@@ -140,39 +148,13 @@ class RoundsSearch:
                         needed[able[0]] |= 1 << a
         return needed
 
-    def _assign(
-        self, choice: _Choice, free: list[int], chosen: dict[int, tuple[int, ...]]
-    ) -> Iterator[tuple[Message, ...]]:
-        order, known = choice.order, choice.known
-        if len(chosen) == len(order):
-            if self._is_maximal(choice, free, chosen):
-                yield tuple((src, rank) for rank in order for src in chosen[rank])
-            return
-        rank = order[len(chosen)]
-        lacks, needed = self.wanted[rank] & ~known[rank], choice.needed[rank]
-        able = [u for u in choice.offers[rank] if free[u]]
-        # Fewer messages than ports, only where others may need the senders.
-        sets = [s for size in range(min(self.ports, len(able)), -1, -1) for s in combinations(able, size)]
-        received = {s: _union([known[u] for u in s]) for s in sets}
-        sets = [s for s in sets if not needed & ~received[s] and (lacks & ~received[s]).bit_count() <= choice.later]
-        for senders in sorted(sets, key=lambda s: -(received[s] & lacks).bit_count()):
-            self.nodes -= 1
-            if self.nodes < 0:
-                raise OutOfNodesError
-            for u in senders:
-                free[u] -= 1
-            chosen[rank] = senders
-            if choice.left != 2 or self._can_end(choice, chosen, rank):
-                yield from self._assign(choice, free, chosen)
-            del chosen[rank]
-            for u in senders:
-                free[u] += 1
-
-    def _can_end(self, choice: _Choice, chosen: dict[int, tuple[int, ...]], changed: int) -> bool:
+    def _can_end(
+        self, known: tuple[int, ...], offers: Container[int], chosen: dict[int, tuple[int, ...]], changed: int
+    ) -> bool:
         """Whether one more round could bring all they lack to `changed` and the ranks that it can reach."""
-        known, ranks = choice.known, range(len(choice.known))
+        ranks = range(len(known))
         after = [mask | _union([known[u] for u in chosen.get(rank, ())]) for rank, mask in enumerate(known)]
-        decided = [rank in chosen or rank not in choice.offers for rank in ranks]
+        decided = [rank in chosen or rank not in offers for rank in ranks]
         for rank in ranks:
             if rank != changed and changed not in self.sources[rank]:
                 continue
@@ -183,13 +165,6 @@ class RoundsSearch:
             if not any(not lacks & ~_union(some) for some in combinations(news, min(self.ports, len(news)))):
                 return False
         return True
-
-    def _is_maximal(self, choice: _Choice, free: list[int], chosen: dict[int, tuple[int, ...]]) -> bool:
-        """Whether no further message fits the ports."""
-        return not any(
-            len(chosen[rank]) < self.ports and any(free[u] and u not in chosen[rank] for u in choice.offers[rank])
-            for rank in choice.order
-        )
 
 
 def _union(masks: Sequence[int], first: int = 0) -> int:

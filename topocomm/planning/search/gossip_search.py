@@ -182,7 +182,9 @@ class _Search:
     def ended(self) -> Found:
         """Run the stages until the best gossip is proved, and return it."""
         first: list[Callable[[], None]] = [self._patterns, partial(self._beam, 4, 2, 0)]
-        last: list[Callable[[], None]] = [self._wide_beams, self._local_search]
+        wide = enumerate(BEAMS if len(self._task.wants) <= LARGE else BEAMS[-1:], 1)
+        last: list[Callable[[], None]] = [partial(self._beam, *beam, turn) for turn, beam in wide]
+        last.append(self._local_search)
         if self._task.objective == "rounds":
             first.append(self._exact_rounds)
         else:
@@ -218,13 +220,6 @@ class _Search:
             self._offer(gossip)
         if self._time_us == inf:
             self._offer(flood(task.latency_us, task.machine.ports))
-
-    def _wide_beams(self) -> None:
-        beams = BEAMS if len(self._task.wants) <= LARGE else BEAMS[-1:]
-        for turn, (share, variants) in enumerate(beams):
-            self._beam(share, variants, turn + 1)
-            if self._time_us <= self._bound.time_us + SAME_US:
-                break
 
     def _beam(self, share: int, variants: int, turn: int) -> None:
         task = self._task

@@ -31,7 +31,13 @@ def patterns(away_us: NDArray[np.float64], latency_us: NDArray[np.float64], port
     """
     count = len(away_us)
     routes = np.isfinite(latency_us).tolist()
-    for order in _orders(away_us):
+    round_trip_us = away_us + away_us.T
+    chain, waiting = [0], list(range(1, count))  # each rank followed by its nearest
+    while waiting:
+        waiting.sort(key=lambda rank: (round(float(round_trip_us[chain[-1], rank]), 6), rank))
+        chain.append(waiting.pop(0))
+    ranks = list(range(count))
+    for order in [ranks, chain] if chain != ranks else [ranks]:
         for gossip in (circulant_gossip(count, ports), exchange_gossip(count, ports)):
             for chosen in islice(permutations(gossip), ROUND_ORDERS):
                 numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in chosen]
@@ -52,18 +58,6 @@ def flood(latency_us: NDArray[np.float64], ports: int) -> Gossip:
         else:
             rounds.append([(src, dst)])
     return tuple(map(tuple, rounds)) * count
-
-
-def _orders(away_us: NDArray[np.float64]) -> list[list[int]]:
-    """Return orders of the ranks: as they are, and each followed by its nearest."""
-    count = len(away_us)
-    round_trip_us = away_us + away_us.T
-    chain, waiting = [0], list(range(1, count))
-    while waiting:
-        waiting.sort(key=lambda rank: (round(float(round_trip_us[chain[-1], rank]), 6), rank))
-        chain.append(waiting.pop(0))
-    orders = [list(range(count)), chain]
-    return orders if orders[0] != orders[1] else orders[:1]
 
 
 def broadcast_tree(kinds: Sequence[int], latency_us: NDArray[np.float64], root: int, ports: int = 1) -> list[Timed]:
