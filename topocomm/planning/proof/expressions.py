@@ -78,20 +78,15 @@ class Trees:
             for turn in range(1, int(widths.max())):
                 more = more[widths[more] > turn]
                 pairs = trees[more] << 32 | tree_of[operands[begin[more] + turn]]
-                trees[more] = self._merged_all(pairs, low)
+                distinct, which = np.unique(pairs, return_inverse=True)
+                numbers = []
+                for pair in distinct.tolist():
+                    if pair not in self._merged:
+                        self._merged[pair] = self._merge(pair >> 32, pair & (1 << 32) - 1, low)
+                    numbers.append(self._merged[pair])
+                trees[more] = np.array(numbers, dtype=np.int64)[which]
             tree_of[len(leaves) + low : len(leaves) + high] = trees
         return tree_of
-
-    def _merged_all(self, pairs: Rows, fold: int) -> Rows:
-        distinct, which = np.unique(pairs, return_inverse=True)
-        numbers = []
-        for pair in distinct.tolist():
-            number = self._merged.get(pair)
-            if number is None:
-                number = self._merged[pair] = self._merge(pair >> 32, pair & (1 << 32) - 1, fold)
-            numbers.append(number)
-        merged: Rows = np.array(numbers, dtype=np.int64)[which]
-        return merged
 
     def members(self, tree: int) -> int:
         """Return the contributions of a tree, one bit each."""

@@ -21,7 +21,7 @@ from topocomm.planning.proof.dataflow import NOTHING, dataflow
 from topocomm.planning.proof.expressions import CountedTwiceError, Trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.canonical_tree import canonical_nodes
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys
+from topocomm.planning.schedule.schedule import NO_PATH, Repeat, Schedule, row_keys
 from topocomm.planning.schedule.traffic import busiest_port
 
 
@@ -76,9 +76,12 @@ def verify(
             before faults of values.
     """
     _check_columns(schedule, collective)
-    owners = _check_owners(schedule, collective)
+    owners = collective.owners(schedule.chunks)
+    if schedule.owners != (owners if collective.name == "allgather" else ()):
+        raise PlanError(f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {owners}")
     trees = Trees(*_leaves(schedule, collective))
-    order_kept, uniform, canonical = _check_values(schedule, collective, trees, owners)
+    owner_of = np.asarray(owners or np.zeros(len(schedule.chunks)), dtype=np.int64)
+    order_kept, uniform, canonical = _check_values(schedule, collective, trees, owner_of)
     if not uniform:
         raise PlanError("schedule: ranks evaluate different expression trees, so their bits could differ")
     if keep_order and not order_kept:
@@ -136,7 +139,7 @@ def _check_columns(schedule: Schedule, collective: Collective) -> None:
         raise PlanError(f"schedule: a transfer names path {wrong}, but there are {len(schedule.paths)} paths")
     _check_chunks(schedule, collective)
     if schedule.repeat is not None:
-        _check_repeat(schedule, schedule.repeat.count, schedule.repeat.stagger_rounds)
+        _check_repeat(schedule, schedule.repeat)
 
 
 def _check_chunks(schedule: Schedule, collective: Collective) -> None:
@@ -149,7 +152,8 @@ def _check_chunks(schedule: Schedule, collective: Collective) -> None:
         raise PlanError(f"schedule: the chunks have {row} rows, the parts {sum(collective.parts)}")
 
 
-def _check_repeat(schedule: Schedule, count: int, stagger: int) -> None:
+def _check_repeat(schedule: Schedule, repeat: Repeat) -> None:
+    count, stagger = repeat.count, repeat.stagger_rounds
     if count < 1 or stagger < 0:
         raise PlanError(
             f"schedule: repeat: count {count}, stagger_rounds {stagger}; expected a count of at least 1 and a stagger "
@@ -165,14 +169,6 @@ def _check_repeat(schedule: Schedule, count: int, stagger: int) -> None:
     entries = max(len(schedule.chunks), len(schedule.transfers), len(schedule.operands), len(schedule.outputs))
     if max(count * entries, schedule.rounds + (count - 1) * stagger) > np.iinfo(np.int32).max:
         raise PlanError(f"schedule: repeat: {count} slices of {entries} entries are more than columns can number")
-
-
-def _check_owners(schedule: Schedule, collective: Collective) -> Column:
-    """The rank whose part each chunk lies in; zeros where the collective has no parts."""
-    owners = collective.owners(schedule.chunks)
-    if schedule.owners != (owners if collective.name == "allgather" else ()):
-        raise PlanError(f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {owners}")
-    return np.asarray(owners or np.zeros(len(schedule.chunks)), dtype=np.int64)
 
 
 def _leaves(schedule: Schedule, collective: Collective) -> tuple[list[int], list[int]]:
@@ -251,7 +247,13 @@ def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, own
             int(held[row]),
             (1 << int(high[row])) - (1 << int(low[row])),
         )
-    _check_all_there(schedule, collective, owners, places)
+    chunks = len(schedule.chunks)
+    each = 1 if collective.name == "reduce_scatter" else len(collective.receivers)
+    if len(places) != each * chunks:
+        wanted = np.arange(schedule.ranks * chunks)
+        wanted = wanted[collective.receive_columns(wanted // chunks, owners[wanted % chunks])]
+        for place in np.setdiff1d(wanted, places)[:1].tolist():
+            raise PlanError(f"schedule: rank {place // chunks} has no output for chunk {place % chunks}")
     return row_keys(chunk, high)
 
 
@@ -267,18 +269,6 @@ def _refuse_output(output: list[int], collective: Collective, trees: Trees, tree
     raise PlanError(
         f"schedule: output of rank {rank} chunk {chunk} must not contain {_who(collective, members & ~wanted)}"
     )
-
-
-def _check_all_there(schedule: Schedule, collective: Collective, owners: Column, places: Column) -> None:
-    """Check that no output is missing, given the distinct ones as rank * chunks + chunk."""
-    chunks = len(schedule.chunks)
-    each = 1 if collective.name == "reduce_scatter" else len(collective.receivers)
-    if len(places) == each * chunks:
-        return
-    wanted = np.arange(schedule.ranks * chunks)
-    wanted = wanted[collective.receive_columns(wanted // chunks, owners[wanted % chunks])]
-    for rank, chunk in (divmod(place, chunks) for place in np.setdiff1d(wanted, places)[:1].tolist()):
-        raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
 
 
 def _who(collective: Collective, members: int) -> str:
