@@ -10,8 +10,7 @@ import torch
 from attention import doctor
 from attention.doctor import lines_of, sections
 from attention.local.choice import Machine
-from topocomm.doctor.registered_checks import GROUP
-from topocomm.doctor.report import WIDTH, section_text
+from topocomm.doctor.report import GROUP, WIDTH, section_text
 
 H100 = Machine("cuda", "NVIDIA H100", (9, 0), {"flashinfer": "flashinfer is not installed"})
 

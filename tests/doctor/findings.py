@@ -1,6 +1,6 @@
 """What the tests of single checks share: libraries that are there, and what a finding says."""
 
-from topocomm.doctor.checks.mpi_library import MpiLibrary
+from topocomm.doctor.checks.library_checks import MpiLibrary
 
 OPEN_MPI = "Open MPI v5.0.11"
 NO_MPI = MpiLibrary(None, "finds no MPI library")

@@ -1,16 +1,19 @@
-"""All checks in order: those of one process, then those of all ranks."""
+"""All checks in order: those of a machine, by its topology alone; those of one process; then those of all ranks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 from topocomm.doctor.checks.cuda_checks import check_cuda
-from topocomm.doctor.checks.job_checks import Started, check_local_ranks
+from topocomm.doctor.checks.fabric_checks import check_channels, check_fabric
+from topocomm.doctor.checks.gpu_checks import check_hidden_gpus, check_p2p, check_pci_gpus
+from topocomm.doctor.checks.job_checks import Started, check_hosts, check_local_ranks, check_rank_order
 from topocomm.doctor.checks.launch_checks import Placed, check_cores, check_faults, check_launcher, check_world
 from topocomm.doctor.checks.library_checks import (
+    ask_mpi_library,
     check_kernels,
     check_mpi4py,
     check_native,
@@ -20,20 +23,23 @@ from topocomm.doctor.checks.library_checks import (
     check_python,
     check_triton,
 )
-from topocomm.doctor.checks.machine_checks import check_here, check_parts
 from topocomm.doctor.checks.memory_checks import check_dev_shm, check_process_watch, check_shared_memory
-from topocomm.doctor.checks.mpi_library import ask_mpi_library
+from topocomm.doctor.checks.nic_checks import check_nic_places, check_pairs
+from topocomm.doctor.checks.pcie_checks import check_flat_tree, check_pcie, check_slots
 from topocomm.doctor.checks.system_checks import check_clock, check_settings, check_topology, check_visible_gpus
 from topocomm.doctor.checks.transport_checks import check_transport, check_transport_alone, ways_by_size, ways_text
 from topocomm.doctor.finding import Environment, Finding, gather_json, installed, union, usable_cores
 from topocomm.errors import TopocommError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.transports.shared_memory import kernels_available
+from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
 
 Launched = tuple[str, int, int] | None
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "srun")
 mpi_library = cache(ask_mpi_library)
+FAULT_TOLERANT = "OMPI_MCA_mpi_ft_enable"
+"""Variable that `mpirun --with-ft ulfm` sets: MPI then reports failed ranks."""
 LOCAL_RANKS = {
     "torchrun": "LOCAL_RANK",
     "mpirun": "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -41,6 +47,43 @@ LOCAL_RANKS = {
     "srun": "SLURM_LOCALID",
 }
 """Variable of a rank's number on its host, by launcher."""
+
+
+CHECKS: tuple[Callable[[Topology], list[Finding]], ...] = (
+    check_hidden_gpus,
+    check_fabric,
+    check_p2p,
+    check_pcie,
+    check_flat_tree,
+    check_pairs,
+    check_nic_places,
+    check_channels,
+    check_hosts,
+    check_rank_order,
+)
+
+
+def check_machine(topology: Topology) -> list[Finding]:
+    """Check a given topology: a dump, a catalogue system, or a whole job."""
+    return [*check_topology(topology), *check_parts(topology)]
+
+
+def check_parts(topology: Topology) -> list[Finding]:
+    """Run every check of `CHECKS` on a topology; equal findings of several hosts are one, at the place of the first."""
+    findings = [finding for check in CHECKS for finding in check(topology)]
+    hosts = set(topology.hosts)
+    if len(hosts) < 2:
+        return findings
+    holders: dict[Finding, list[str]] = {}
+    for finding in findings:
+        host, mark, text = finding.text.partition(": ")
+        own = bool(mark) and host in hosts
+        holders.setdefault(finding._replace(text=text) if own else finding, []).extend([host] * own)
+    merged = []
+    for finding, owners in holders.items():
+        who = f"all {len(hosts)} hosts" if len(owners) == len(hosts) else ranges(owners)
+        merged.append(finding._replace(text=f"{who}: {finding.text}") if owners else finding)
+    return merged
 
 
 def library_name() -> str | None:
@@ -77,7 +120,7 @@ def check_process(
         check_process_watch(),
         check_dev_shm(),
         *check_topology(topology),
-        *([] if isinstance(topology, TopocommError) else check_here(topology)),
+        *([] if isinstance(topology, TopocommError) else [*check_pci_gpus(topology), *check_slots(topology)]),
         *check_visible_gpus(environment),
         *check_cuda(environment),
         check_clock(),
@@ -93,8 +136,8 @@ def can_join(findings: Sequence[Finding]) -> bool:
 def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str, int, int]) -> Examined:
     """Check all ranks and merge their findings; collective."""
     by_rank = [[Finding(*finding) for finding in rank] for rank in gather_json(comm, [list(f) for f in own])]
-    host = comm.topology.by_id[comm.places[comm.rank]].host
-    places = gather_json(comm, [host, sorted(usable_cores()), _local_rank(launched[0])])
+    own_host = comm.topology.by_id[comm.places[comm.rank]].host
+    places = gather_json(comm, [own_host, sorted(usable_cores()), _local_rank(launched[0])])
     placed: dict[str, list[Placed]] = {}
     for rank, (name, cores, _) in enumerate(places):
         placed.setdefault(name, []).append(Placed(rank, frozenset(cores)))
@@ -102,12 +145,13 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
     everything += check_parts(comm.topology)
     everything.append(check_world(launched, comm.size))
     everything += check_local_ranks([Started(name, local) for name, _, local in places])
-    library = library_name() if comm.session.transport.name == "mpi" else None
+    by_mpi = comm.session.transport.name == "mpi"
+    library = library_name() if by_mpi else None
     for name, ranks in placed.items():
-        host_findings = check_cores(ranks, library)
-        several = len(placed) > 1
-        everything += [one._replace(text=f"{name}: {one.text}") if several else one for one in host_findings]
-    everything.append(check_faults(library, _tells_failures(comm)))
+        host = f"{name}: " if len(placed) > 1 else ""
+        everything += [finding._replace(text=host + finding.text) for finding in check_cores(ranks, library)]
+    survives = os.environ.get(FAULT_TOLERANT) in ("1", "true")
+    everything.append(check_faults(library, survives or not by_mpi))
     kernels, shared_memory = (all(_fine(one, check) for one in by_rank) for check in ("kernels", "shared memory"))
     everything.append(check_transport(comm, kernels=kernels, shared_memory=shared_memory))
     try:
@@ -131,8 +175,3 @@ def _local_rank(launcher: str, environment: Environment = os.environ) -> int | N
 def _fine(findings: Sequence[Finding], check: str) -> bool:
     """Return whether a check was made and was ok."""
     return {finding.level for finding in findings if finding.check == check} == {"ok"}
-
-
-def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool:
-    """Return whether MPI reports failed ranks: `mpirun --with-ft ulfm` sets this variable."""
-    return comm.session.transport.name != "mpi" or environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")

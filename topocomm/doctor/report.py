@@ -6,13 +6,13 @@ import platform
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from typing import NamedTuple
 
 from topocomm.bench.facts import processor, versions
 from topocomm.doctor.anonymous import OF_WHAT, Anonymous
 from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.finding import Environment, Finding
-from topocomm.doctor.registered_checks import Section
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
@@ -23,6 +23,9 @@ FENCE = "```"
 PREFIXES = ("TOPOCOMM_", "OMPI_", "PRTE_", "PMI", "MPI4PY_", "NCCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|URI", re.IGNORECASE)
 LEVELS = ("FAIL", "warn", "info", "ok")
+GROUP = "topocomm.doctor"
+"""Entry points of this group lead to modules with `sections() -> list of (title, lines)`, below the findings."""
+Section = tuple[str, Sequence[str]]
 
 
 class Here(NamedTuple):
@@ -38,15 +41,9 @@ def findings_text(findings: Sequence[Finding]) -> str:
     lines: list[str] = []
     for level, check, text, remedy in findings:
         head = f"{level:5} {check:15}"
-        lines += textwrap.wrap(f"{head}{text}", WIDTH, subsequent_indent=" " * INDENT, break_on_hyphens=False)
+        lines += _wrapped(f"{head}{text}", INDENT)
         if remedy:
-            lines += textwrap.wrap(
-                f"-> {remedy}",
-                WIDTH,
-                initial_indent=" " * INDENT,
-                subsequent_indent=" " * (INDENT + 3),
-                break_on_hyphens=False,
-            )
+            lines += _wrapped(f"-> {remedy}", INDENT + 3, " " * INDENT)
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     lines += ["", ", ".join(f"{count} {level}" for level, count in counts.items() if count)]
     return "\n".join(lines) + "\n"
@@ -57,12 +54,26 @@ def ways_section(ways: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in ("", "Which transport an allreduce of float32 sums takes here", *ways))
 
 
+def _wrapped(text: str, indent: int, first_indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first_indent, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def registered_sections() -> list[Section]:
+    """Return the sections of all packages, with a line in place of one that cannot be loaded."""
+    sections: list[Section] = []
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            sections += entry.load().sections()
+        except (ImportError, AttributeError, OSError, RuntimeError) as error:  # what broken drivers raise, too
+            sections.append((entry.name, [f"{entry.value} has nothing to say: {type(error).__name__}: {error}"]))
+    return sections
+
+
 def section_text(title: str, lines: Sequence[str]) -> str:
     """Return a package's section: a title and its lines, wrapped with deeper indentation."""
-    cut: list[str] = []
-    for line in lines:
-        margin = " " * (len(line) - len(line.lstrip()))
-        cut += textwrap.wrap(line, WIDTH, subsequent_indent=f"{margin}    ", break_on_hyphens=False)
+    cut = [part for line in lines for part in _wrapped(line, len(line) - len(line.lstrip()) + 4)]
     return "".join(f"{line}\n" for line in ("", title, *cut))
 
 
@@ -85,20 +96,23 @@ def report_text(
         ways: Lines on transports.
         sections: Sections of packages.
     """
+    plain = names.text
     head = f"Anonymised: it has no {OF_WHAT}. Device names, versions and settings are left: read it before you post it."
-    parts = ["topocomm doctor --report", *textwrap.wrap(head, WIDTH), "", *_versions(here, names.text)]
+    parts = ["topocomm doctor --report", *textwrap.wrap(head, WIDTH), "", *_versions(here, plain)]
     if here is not None:
-        parts += ["", *_environment(here.environment, names.text)]
-    plain_findings = [Finding(f.level, f.check, names.text(f.text), names.text(f.remedy)) for f in findings]
+        shown = sorted(name for name in here.environment if name.startswith(PREFIXES))
+        values = [f"{name}={'(not shown)' if SECRET.search(name) else plain(here.environment[name])}" for name in shown]
+        parts += ["", "Environment of rank 0", *(f"  {' '.join(line.split())}" for line in values)]
+    plain_findings = [Finding(f.level, f.check, plain(f.text), plain(f.remedy)) for f in findings]
     parts += ["", "Findings", findings_text(_renamed(plain_findings, topology, names)).rstrip("\n")]
     if ways:
-        parts.append(names.text(ways_section(ways)).rstrip("\n"))
-    parts += [names.text(section_text(*section)).rstrip("\n") for section in sections]
+        parts.append(plain(ways_section(ways)).rstrip("\n"))
+    parts += [plain(section_text(*section)).rstrip("\n") for section in sections]
     if topology is not None:
-        plain = names.topology(topology)
-        screen = render(plain, next_command="").partition("\nNext:")[0]
+        own = names.topology(topology)
+        screen = render(own, next_command="").partition("\nNext:")[0]
         parts += ["", "Topology", screen.rstrip("\n"), f"digest {topology.digest[:12]}"]
-        matrix = pair_matrices(plain)
+        matrix = pair_matrices(own)
         parts += ["", "Pairs", *matrix] if matrix else []
     body = to_ascii("\n".join(parts)).replace(FENCE, "'''")
     return f"{FENCE}text\n{body}\n{FENCE}\n"
@@ -124,12 +138,6 @@ def _versions(here: Here | None, plain: Callable[[str], str]) -> list[str]:
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     lines += [f"  {plain(here.library)}"] if here.library is not None else []
     return [*lines, f"  {plain(system)}, {processor() or 'processor not named'}"]
-
-
-def _environment(environment: Environment, plain: Callable[[str], str]) -> list[str]:
-    names = sorted(name for name in environment if name.startswith(PREFIXES))
-    shown = (f"{name}={'(not shown)' if SECRET.search(name) else plain(environment[name])}" for name in names)
-    return ["Environment of rank 0", *(f"  {' '.join(line.split())}" for line in shown)]
 
 
 MOST = 40

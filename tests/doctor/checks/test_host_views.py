@@ -4,7 +4,7 @@ import pytest
 
 from tests.doctor.machines import pcie_host, with_facts
 from topocomm import catalog
-from topocomm.doctor.checks.host_views import hosts_of, natural, number_of, some
+from topocomm.doctor.checks.host_views import hosts_of, number_of, some
 from topocomm.doctor.finding import Finding
 
 
@@ -26,7 +26,7 @@ def test_findings_name_the_host_where_there_are_several():
 
 def test_links_without_lanes_count_as_none_on_pcie():
     (host,) = hosts_of(pcie_host({"GPU0": 10.0, "NIC0": 5.0}))
-    assert (host.lanes(), host.cores) == ({}, 0)
+    assert host.lanes() == {}
 
 
 def test_facts_of_one_host_and_of_several():
@@ -40,7 +40,6 @@ def test_numbers_of_gpus(name, number):
     assert number_of(name) == number
 
 
-def test_names_are_sorted_as_people_do_and_cut():
-    assert sorted(["node10", "node2", "node1a"], key=natural) == ["node1a", "node2", "node10"]
+def test_names_are_cut():
     assert some(list("abcdef")) == "a, b, c, d and 2 more"
     assert some(list("ab")) == "a, b"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.doctor.machines import changed_links, found, recoded, without_devices
 from topocomm import catalog
-from topocomm.doctor.checks.host_views import natural
 from topocomm.doctor.checks.job_checks import Started, check_hosts, check_local_ranks, check_rank_order, order_of_hosts
+from topocomm.topology.draw.names import natural
 from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import RankPlace
 

@@ -1,8 +1,13 @@
 """Python and the libraries: missing, too old, switched off."""
 
+import os
+import subprocess
+
+import pytest
+
 from tests.doctor.findings import NO_MPI, OPEN_MPI, found, versions
 from topocomm.doctor.checks import library_checks as libraries
-from topocomm.doctor.checks.mpi_library import MpiLibrary
+from topocomm.doctor.checks.library_checks import MpiLibrary, ask_mpi_library
 
 
 def test_python():
@@ -64,3 +69,45 @@ def test_mpi4py():
     found(libraries.check_mpi4py("mpirun", there, lambda: NO_MPI), "FAIL", "no MPI library")
     found(libraries.check_mpi4py(None, versions()), "info", "not installed", "pip install 'topocomm[mpi]'")
     found(libraries.check_mpi4py("srun", versions()), "FAIL", "srun has started this process")
+
+
+def module_in(folder, text):
+    """An environment in which `import mpi4py` runs this text."""
+    (folder / "mpi4py.py").write_text(text)
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def test_the_library_is_named():
+    pytest.importorskip("mpi4py")
+    assert ask_mpi_library().name.startswith(("Open MPI", "MPICH"))
+
+
+def test_a_library_that_hangs_is_left(tmp_path):
+    environment = module_in(tmp_path, "import time\ntime.sleep(60)\n")
+    name, trouble = ask_mpi_library(environment, timeout_s=0.5)
+    assert (name, trouble) == (None, "loading MPI takes longer than 0.5 s")
+
+
+def test_a_library_that_ends_the_process(tmp_path):
+    environment = module_in(tmp_path, "import os\nos.abort()\n")
+    assert ask_mpi_library(environment) == (None, "loading MPI ends the process: SIGABRT")
+
+
+def test_a_library_that_is_not_there(tmp_path):
+    environment = module_in(tmp_path, "raise RuntimeError('cannot load MPI library')\n")
+    name, trouble = ask_mpi_library(environment)
+    assert name is None
+    assert "cannot load MPI library" in trouble
+
+
+def test_no_child_process(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    assert "Resource temporarily unavailable" in ask_mpi_library().trouble
+
+
+def test_signals_without_a_name(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], -200, b"", b""))
+    assert ask_mpi_library() == (None, "loading MPI ends the process: signal 200")

@@ -1,6 +1,6 @@
 import pytest
 
-from topocomm.topology.draw.names import counts, label, listed, plural, ranges
+from topocomm.topology.draw.names import counts, label, listed, natural, plural, ranges
 from topocomm.topology.model import Device, Topology
 
 
@@ -49,3 +49,7 @@ def test_names_of_nics_are_shown_while_short():
 
 def test_plural():
     assert [plural(1, "GPU"), plural(2, "GPU"), plural(2, "NVSwitch")] == ["1 GPU", "2 GPUs", "2 NVSwitches"]
+
+
+def test_names_are_sorted_as_people_do():
+    assert sorted(["node10", "node2", "node1a"], key=natural) == ["node1a", "node2", "node10"]

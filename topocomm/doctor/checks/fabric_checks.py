@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
-from topocomm.doctor.checks.host_views import FABRICS, Host, hosts_of, some
+from topocomm.doctor.checks.host_views import Host, hosts_of, some
 from topocomm.doctor.finding import Finding
+from topocomm.topology.draw.device_tree import FABRICS
 from topocomm.topology.draw.names import plural, ranges
 from topocomm.topology.model import Topology
 
@@ -25,81 +25,44 @@ FULL = 0.75
 
 def check_fabric(topology: Topology) -> list[Finding]:
     """Find GPUs with fewer NVLinks or xGMI links than their peers."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for host in hosts_of(topology):
-        own = [*_fewer_lanes(host), *_without_switch(host)] or _fewer_peers(host)
-        own = [*own, *_inactive(host)]
+        is_xgmi = any(link.kind == "xgmi" for link in host.links)
+        check, remedy = ("xGMI links", XGMI_REMEDY) if is_xgmi else (CHECK, REMEDY)
+        own = [host.finding("warn", check, text, remedy) for text in _missing_links(host)] + _inactive(host)
         if not own and (lanes := host.lanes()):
             counts = sorted(set(lanes.values()))
-            own = [host.finding("ok", _kind(host), f"{' or '.join(map(str, counts))} on each of {len(lanes)} GPUs")]
-        found += own
-    return found
+            own = [host.finding("ok", check, f"{' or '.join(map(str, counts))} on each of {len(lanes)} GPUs")]
+        findings += own
+    return findings
 
 
-def check_channels(topology: Topology) -> list[Finding]:
-    """Find NCCL rings with fewer channels than a GPU has NVLinks."""
-    return [finding for host in hosts_of(topology) for finding in _channels(host)]
-
-
-def _kind(host: Host) -> str:
-    return "xGMI links" if any(link.kind == "xgmi" for link in host.links) else CHECK
-
-
-def _fewer(host: Host, text: str) -> list[Finding]:
-    return [host.finding("warn", _kind(host), text, REMEDY if _kind(host) == CHECK else XGMI_REMEDY)]
-
-
-def _has_switch(host: Host) -> bool:
-    """Return whether links of GPUs lead to a switch."""
-    gpus = {gpu.id for gpu in host.gpus}
-    return any(link.kind in FABRICS and link.src in gpus and link.dst not in gpus for link in host.links)
-
-
-def _fewer_lanes(host: Host) -> list[Finding]:
-    """Find GPUs with fewer lanes than most.
+def _missing_links(host: Host) -> list[str]:
+    """Describe GPUs with fewer lanes or peers than most, or without a link into the switch that others have.
 
     Unequal direct links can be by design (dies of MI250X, GPUs of a cube mesh) and then form groups of equal size, so
     only a minority is suspect. Into a switch every GPU has the same number.
     """
-    lanes = host.lanes()
-    if not lanes:
-        return []
-    most = max(lanes.values())
-    low = {name: count for name, count in lanes.items() if count < most}
-    if not low or (not _has_switch(host) and 2 * len(low) >= len(lanes)):
-        return []
-    words = [f"{host.local(name)} has {count}" for name, count in low.items()]
-    return _fewer(host, f"{some(words)} of the {most} that the others have: links are down, or their peers are hidden")
-
-
-def _fewer_peers(host: Host) -> list[Finding]:
-    """Find a minority of directly linked GPUs with fewer peers than the rest."""
-    if _has_switch(host):
-        return []
     peers: dict[str, set[str]] = {gpu.id: set() for gpu in host.gpus}
     for link in host.links:
         if link.kind in FABRICS and link.src in peers:
             peers[link.src].add(link.dst)
-    degrees = Counter(len(own) for own in peers.values() if own)
-    if not degrees:
-        return []
-    most = max(degrees)
-    low = [name for name, own in peers.items() if 0 < len(own) < most]
-    if not low or 2 * len(low) >= sum(degrees.values()):
-        return []
-    words = [f"{host.local(name)} is joined to {len(peers[name])}" for name in low]
-    return _fewer(host, f"{some(words)} GPUs, the others to {most}")
-
-
-def _without_switch(host: Host) -> list[Finding]:
-    """Find GPUs without a link into the switch that others have."""
-    if not _has_switch(host):
-        return []
+    has_switch = any(own - set(peers) for own in peers.values())
     lanes = host.lanes()
-    lost = [host.local(gpu.id) for gpu in host.gpus if gpu.id not in lanes]
-    if not lost:
-        return []
-    return _fewer(host, f"no link of {ranges(lost)} into the switch that the other {len(lanes)} GPUs have")
+    most = max(lanes.values(), default=0)
+    low = [f"{host.local(name)} has {count}" for name, count in lanes.items() if count < most]
+    texts = []
+    if low and (has_switch or 2 * len(low) < len(lanes)):
+        texts.append(f"{some(low)} of the {most} that the others have: links are down, or their peers are hidden")
+    lost = [host.local(name) for name in peers if name not in lanes]
+    if has_switch and lost:
+        texts.append(f"no link of {ranges(lost)} into the switch that the other {len(lanes)} GPUs have")
+    if texts or has_switch:
+        return texts
+    degrees = {name: len(own) for name, own in peers.items() if own}
+    most = max(degrees.values(), default=0)
+    low = [f"{host.local(name)} is joined to {count}" for name, count in degrees.items() if count < most]
+    return [f"{some(low)} GPUs, the others to {most}"] if low and 2 * len(low) < len(degrees) else []
 
 
 def _inactive(host: Host) -> list[Finding]:
@@ -132,31 +95,33 @@ def _counts(reported: object) -> dict[str, int]:
     """Return links by GPU, without values that are no whole numbers."""
     if not isinstance(reported, dict):
         return {}
-    return {
-        str(name): count for name, count in reported.items() if isinstance(count, int) and not isinstance(count, bool)
-    }
+    return {str(name): count for name, count in reported.items() if type(count) is int}
 
 
-def _channels(host: Host) -> list[Finding]:
-    lanes = host.lanes() or _counts(host.facts.get("nvlink_total_per_gpu"))
-    links = max(lanes.values(), default=0)
-    channels, speed = _ring(host.facts)
-    if not links or not channels:
-        return []
-    rates: dict[str, float] = {}
-    for link in host.links:
-        if link.src in lanes and link.kind in FABRICS and link.gb_per_s is not None:
-            rates[link.src] = rates.get(link.src, 0.0) + link.gb_per_s
-    full = max(rates.values(), default=0)
-    if speed is not None and full:
-        fine = channels * speed >= FULL * full
-        text = f"{plural(channels, 'channel')} of {speed:g} GB/s for {links} links of {full:g} GB/s together"
-    else:
-        fine = channels >= links
+def check_channels(topology: Topology) -> list[Finding]:
+    """Find NCCL rings with fewer channels than a GPU has NVLinks."""
+    findings = []
+    for host in hosts_of(topology):
+        lanes = host.lanes() or _counts(host.facts.get("nvlink_total_per_gpu"))
+        links = max(lanes.values(), default=0)
+        channels, speed = _ring(host.facts)
+        if not links or not channels:
+            continue
+        rates: dict[str, float] = {}
+        for link in host.links:
+            if link.src in lanes and link.kind in FABRICS and link.gb_per_s is not None:
+                rates[link.src] = rates.get(link.src, 0.0) + link.gb_per_s
+        full = max(rates.values(), default=0)
+        is_full = channels >= links
         text = f"{plural(channels, 'channel')} for {plural(links, 'link')} of a GPU"
-    if fine:
-        return [host.finding("ok", "NCCL rings", text)]
-    return [host.finding("info", "NCCL rings", f"{text}: links may be idle", CHANNELS_REMEDY)]
+        if speed is not None and full:
+            is_full = channels * speed >= FULL * full
+            text = f"{plural(channels, 'channel')} of {speed:g} GB/s for {links} links of {full:g} GB/s together"
+        if is_full:
+            findings.append(host.finding("ok", "NCCL rings", text))
+        else:
+            findings.append(host.finding("info", "NCCL rings", f"{text}: links may be idle", CHANNELS_REMEDY))
+    return findings
 
 
 def _ring(facts: Mapping[str, object]) -> tuple[int, float | None]:

@@ -41,7 +41,22 @@ CAPABILITIES = {"r": "reads", "w": "writes", "n": "NVLink", "a": "atomics", "p":
 
 def check_hidden_gpus(topology: Topology) -> list[Finding]:
     """Find missing GPU numbers, and ranks of a log or file that differ from the GPUs' numbers."""
-    return [finding for host in hosts_of(topology) if host.gpus for finding in _hidden(host)]
+    findings = []
+    for host in hosts_of(topology):
+        names = [host.local(gpu.id) for gpu in host.gpus]
+        numbers = [number for name in names if (number := number_of(name)) is not None]
+        if not names or len(numbers) < len(names):
+            continue
+        last, present = max(numbers), set(numbers)
+        missing = last + 1 - len(present)
+        own = _renumbered(host)
+        if missing:
+            holes = [f"GPU{number}" for number in range(min(last, 4096)) if number not in present][:SHOWN_HOLES]
+            count = f"{missing} GPUs " if missing > SHOWN_HOLES else ""
+            text = f"{count}{ranges(holes)} not seen, though GPU{last} is: hidden, lost, or left out of the dump"
+            own = [host.finding("warn", "hidden GPUs", text, HIDDEN_REMEDY), *own]
+        findings += own or [host.finding("ok", "hidden GPUs", f"{ranges(names)}: no number is missing")]
+    return findings
 
 
 def check_pci_gpus(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
@@ -58,25 +73,6 @@ def check_p2p(topology: Topology) -> list[Finding]:
     """Find pairs of GPUs without peer access to memory, if a source reports it."""
     facts = ((host, host.facts.get("p2p")) for host in hosts_of(topology))
     return [f for host, pairs in facts if isinstance(pairs, dict) and pairs for f in _p2p(host, pairs)]
-
-
-def _hidden(host: Host) -> list[Finding]:
-    names = [host.local(gpu.id) for gpu in host.gpus]
-    numbers = sorted(number for name in names if (number := number_of(name)) is not None)
-    if len(numbers) < len(names):
-        return []
-    findings = []
-    missing = numbers[-1] + 1 - len(set(numbers))
-    if missing:
-        present = set(numbers)
-        holes = [f"GPU{number}" for number in range(min(numbers[-1], 4096)) if number not in present][:SHOWN_HOLES]
-        text = f"{ranges(holes)} not seen, though GPU{numbers[-1]} is: hidden, lost, or left out of the dump"
-        text = text if missing <= SHOWN_HOLES else f"{missing} GPUs {text}"
-        findings.append(host.finding("warn", "hidden GPUs", text, HIDDEN_REMEDY))
-    findings += _renumbered(host)
-    if not findings:
-        findings.append(host.finding("ok", "hidden GPUs", f"{ranges(names)}: no number is missing"))
-    return findings
 
 
 def _renumbered(host: Host) -> list[Finding]:

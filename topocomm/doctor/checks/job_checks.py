@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from topocomm.doctor.checks.host_views import Host, hosts_of, natural, some
+from topocomm.doctor.checks.host_views import Host, hosts_of, some
 from topocomm.doctor.checks.nic_checks import nearest
 from topocomm.doctor.finding import Finding
-from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.names import natural, plural, ranges
 from topocomm.topology.model import RankPlace, Topology
 
 HOSTS, ORDER, LOCAL = "hosts alike", "rank order", "local ranks"
@@ -138,7 +138,7 @@ def _rank_nics(topology: Topology, ranks: Sequence[RankPlace]) -> list[Finding]:
     """Find ranks whose NIC is not among the nearest of their GPU."""
     findings = []
     for host in hosts_of(topology):
-        near = nearest(host).nics
+        near = nearest(host)
         by_name = {word: nic.id for nic in host.nics for word in (nic.id, host.local(nic.id), nic.name) if word}
         far = [
             f"rank {one.rank} on {host.local(one.device)} uses {one.nic}, near is {host.local(near[one.device][0])}"
@@ -157,10 +157,9 @@ def _counted(values: Sequence[str]) -> str | None:
     return ", ".join(f"{counts[word]} x {word}" for word in sorted(counts)) or None
 
 
-def _fabric(host: Host) -> str | None:
-    if not (host.gpus and host.links):
-        return None
-    return _counted([f"{count} links" for count in host.lanes().values()]) or "none"
+def _lane_counts(host: Host) -> str | None:
+    own = [f"{count} links" for count in host.lanes().values()]
+    return (_counted(own) or "none") if host.gpus and host.links else None
 
 
 def _rates(host: Host, kind: str, ends: Sequence[str]) -> str | None:
@@ -175,15 +174,19 @@ def _codes(host: Host) -> str | None:
 
 
 def _near(host: Host) -> str | None:
-    pairs = nearest(host).nics
-    return ", ".join(f"{host.local(gpu)} {'/'.join(map(host.local, nics))}" for gpu, nics in pairs.items()) or None
+    pairs = nearest(host).items()
+    return ", ".join(f"{host.local(gpu)} {'/'.join(map(host.local, nics))}" for gpu, nics in pairs) or None
 
 
 TRAITS: tuple[tuple[str, Callable[[Host], Hashable | None], str], ...] = (
-    ("numbers of cores", lambda host: host.cores or None, "see `lscpu`, and the cores that the job was given"),
+    (
+        "numbers of cores",
+        lambda host: list(host.kinds.values()).count("cpu") or None,
+        "see `lscpu`, and the cores that the job was given",
+    ),
     ("numbers of GPUs", lambda host: len(host.gpus), "see `hidden GPUs`, and `nvidia-smi -L` on those hosts"),
     ("numbers of NICs", lambda host: len(host.nics), "see `ibstat` and `ip link` on those hosts"),
-    ("GPU links", _fabric, "see `nvidia-smi nvlink -s` on those hosts, and their fabric manager"),
+    ("GPU links", _lane_counts, "see `nvidia-smi nvlink -s` on those hosts, and their fabric manager"),
     (
         "rates of network ports (GB/s)",
         lambda host: _rates(host, "network", [nic.id for nic in host.nics]),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from topocomm.doctor.finding import Environment, Finding
 from topocomm.execute.setup.launchers import OTHER_KINDS
+from topocomm.topology.draw.names import plural
 
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
@@ -46,7 +47,7 @@ def check_launcher(
     if name == "srun" and size > 1 and open_mpi and not _has(environment, "PMIX_"):
         text = f"srun started rank {rank} of {size} without PMIx, which {library} may need"
         return Finding("warn", "launcher", text, SRUN_TYPES)
-    return Finding("ok", "launcher", f"{name} started {size} rank{'s' * (size != 1)}")
+    return Finding("ok", "launcher", f"{name} started {plural(size, 'rank')}")
 
 
 def _has(environment: Environment, *prefixes: str) -> bool:
@@ -72,14 +73,14 @@ TWO_MPIS = (
 def check_cores(placed: Sequence[Placed], library: str | None, environment: Environment = os.environ) -> list[Finding]:
     """Compare cores with ranks of one host: how ranks that share cores wait, and which are bound together."""
     cores = frozenset[int]().union(*(one.cores for one in placed))
-    ranks = f"{len(placed)} rank{'s' * (len(placed) != 1)}"
-    on = f"{ranks} on {len(cores)} core{'s' * (len(cores) != 1)}"
+    on = f"{plural(len(placed), 'rank')} on {plural(len(cores), 'core')}"
     if len(placed) <= len(cores):
-        crowd = _crowded(placed, cores)
-        if crowd is None:
-            return [Finding("ok", "cores", on)]
-        text = f"{on}, yet ranks {crowd} are bound to fewer cores than they are"
-        return [Finding("warn", "cores", text, "mpirun --bind-to none ..., or --map-by core --bind-to core")]
+        for one in placed:
+            bound = [str(other.rank) for other in placed if other.cores <= one.cores]
+            if len(bound) > len(one.cores):
+                text = f"{on}, yet ranks {', '.join(bound)} are bound to fewer cores than they are"
+                return [Finding("warn", "cores", text, "mpirun --bind-to none ..., or --map-by core --bind-to core")]
+        return [Finding("ok", "cores", on)]
     text = f"{on}: they take turns, and latencies are those of the scheduler"
     findings = [Finding("warn", "cores", text, f"mpirun -n {len(cores)} ..., or more hosts")]
     if library is not None and library.startswith("Open MPI") and environment.get(YIELD) not in ("1", "true"):
@@ -96,14 +97,3 @@ def check_faults(library: str | None, tells: bool) -> Finding:
         return Finding("info", "faults", f"{library} does not tell which ranks have failed: a failure ends the job")
     remedy = "mpirun --with-ft ulfm --mca pml ob1 --mca btl tcp,self ..."
     return Finding("info", "faults", "not asked to survive failures: a rank that dies ends the job", remedy)
-
-
-def _crowded(placed: Sequence[Placed], cores: frozenset[int]) -> str | None:
-    """Find ranks that are bound to fewer cores than their number."""
-    for one in placed:
-        if one.cores == cores:
-            continue
-        same = [other.rank for other in placed if other.cores <= one.cores]
-        if len(same) > len(one.cores):
-            return ", ".join(map(str, same))
-    return None

@@ -1,16 +1,19 @@
-"""Checks of installed libraries."""
+"""Checks of installed libraries; of MPI's in a child process, since a broken one hangs or ends its process."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import signal
+import subprocess
+import sys
 import sysconfig
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
-from topocomm.doctor.checks.mpi_library import MpiLibrary, ask_mpi_library
 from topocomm.doctor.finding import Environment, Finding, FindVersion, installed
 
 OLDEST_PYTHON = (3, 11)
@@ -19,15 +22,22 @@ CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 INSTALL_KERNELS = "pip install 'topocomm[attention]'"
 INSTALL_GPU = "pip install 'topocomm[nccl-cu12]', or for CUDA 13: pip install 'topocomm[nccl-cu13]'"
+TIMEOUT_S = 20.0
+"""Time limit of the child: loading takes 0.1 s, longer on a file system that many ranks use at once."""
+PROGRAM = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print("library:", " ".join(MPI.Get_library_version().strip("\\0 \\n").splitlines()[0].split(",")[0].split()))
+"""
 
 
 def check_python(version: tuple[int, ...] | None = None) -> Finding:
     """Check the version of Python."""
     got = version or tuple(map(int, platform.python_version_tuple()[:2]))
     if got < OLDEST_PYTHON:
-        return Finding(
-            "FAIL", "python", f"{'.'.join(map(str, got))}; 3.11 is the oldest", "install Python 3.11 or newer"
-        )
+        text = f"{'.'.join(map(str, got))}; 3.11 is the oldest"
+        return Finding("FAIL", "python", text, "install Python 3.11 or newer")
     return Finding("ok", "python", platform.python_version())
 
 
@@ -101,14 +111,47 @@ def check_triton(
     if got is None:
         return _optional("triton", None, "no fused GPU kernels", INSTALL_KERNELS)
     if not (environment.get("CC") or which("gcc") or which("clang")):
-        return Finding(
-            "warn", "triton", f"{got}, but no C compiler: no kernel can be launched", "install gcc, or set CC"
-        )
+        text = f"{got}, but no C compiler: no kernel can be launched"
+        return Finding("warn", "triton", text, "install gcc, or set CC")
     folder = headers or Path(sysconfig.get_paths(scheme="posix_prefix")["include"])
     if not (folder / "Python.h").exists():
         text = f"{got}, but no {folder / 'Python.h'}: no kernel can be launched"
         return Finding("warn", "triton", text, "install Python's headers, such as the package python3-dev")
     return Finding("ok", "triton", got)
+
+
+class MpiLibrary(NamedTuple):
+    """Name and version up to the first comma, or None and the error."""
+
+    name: str | None
+    trouble: str = ""
+
+
+def ask_mpi_library(environment: Environment | None = None, timeout_s: float = TIMEOUT_S) -> MpiLibrary:
+    """Return the library that mpi4py loads, without initialising it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+            env=None if environment is None else dict(environment),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return MpiLibrary(None, f"loading MPI takes longer than {timeout_s:g} s")
+    except OSError as error:
+        return MpiLibrary(None, f"no child process can be started: {error.strerror}")
+    said = done.stdout.decode("utf-8", "replace").splitlines()
+    names = [line.removeprefix("library: ") for line in said if line.startswith("library: ")]
+    if names and done.returncode == 0:
+        return MpiLibrary(names[-1])
+    if done.returncode < 0:
+        names_by_number = {int(number): number.name for number in signal.Signals}
+        name = names_by_number.get(-done.returncode, f"signal {-done.returncode}")
+        return MpiLibrary(None, f"loading MPI ends the process: {name}")
+    last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+    return MpiLibrary(None, f"finds no MPI library: {last[0][:200]}" if last else "finds no MPI library")
 
 
 def check_mpi4py(

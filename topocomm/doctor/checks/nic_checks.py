@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from topocomm.doctor.checks.host_views import Host, hosts_of, natural, some
+from topocomm.doctor.checks.host_views import Host, hosts_of, some
 from topocomm.doctor.checks.pcie_checks import family
 from topocomm.doctor.finding import Finding, Level
-from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.names import natural, plural, ranges
 from topocomm.topology.inference.host_tree import LEVELS, NODE
 from topocomm.topology.model import Device, Topology
 
@@ -24,27 +23,19 @@ PLACE_REMEDY = (
 )
 WRONG_REMEDY = "see numa_node in /sys/bus/pci/devices/BUS: BIOS or hypervisor give it; NCCL_TOPO_FILE corrects it"
 
+Nearest = Mapping[str, tuple[str, ...]]
 _NUMBERED = re.compile(r"[A-Za-z]\w*?\d{1,6}")
 """Pattern of NIC names with a number that scripts use, such as mlx5_3; a bus id is none."""
 
 
-class Nearest(NamedTuple):
-    """Return the nearest NICs of each GPU, by id; GPUs without a code to a NIC are absent."""
-
-    nics: Mapping[str, tuple[str, ...]]
-    level: Mapping[str, int]
-
-
-def nearest(host: Host) -> Nearest:
-    """List the nearest NICs of each GPU by the source's codes."""
+def nearest(host: Host) -> dict[str, tuple[str, ...]]:
+    """Return the nearest NICs of each GPU, by id, by the source's codes; GPUs without a code to a NIC are absent."""
     near: dict[str, tuple[str, ...]] = {}
-    level: dict[str, int] = {}
     for gpu in host.gpus:
         far = {nic.id: LEVELS[code] for nic in host.nics if (code := host.codes.get((gpu.id, nic.id), "")) in LEVELS}
         if far:
-            level[gpu.id] = min(far.values())
-            near[gpu.id] = tuple(nic for nic, one in far.items() if one == level[gpu.id])
-    return Nearest(near, level)
+            near[gpu.id] = tuple(nic for nic, level in far.items() if level == min(far.values()))
+    return near
 
 
 def check_pairs(topology: Topology) -> list[Finding]:
@@ -52,12 +43,12 @@ def check_pairs(topology: Topology) -> list[Finding]:
     found: list[Finding] = []
     for host in hosts_of(topology):
         near = nearest(host)
-        if not near.nics:
+        if not near:
             continue
         own = _shared(host, near) or _crossed(host, near)
         if not own:
-            used = {nic for nics in near.nics.values() for nic in nics}
-            text = f"{plural(len(near.nics), 'GPU')} near {plural(len(used), 'NIC')}, used evenly"
+            used = {nic for nics in near.values() for nic in nics}
+            text = f"{plural(len(near), 'GPU')} near {plural(len(used), 'NIC')}, used evenly"
             own = [host.finding("ok", PAIRS, text)]
         found += own
     return found
@@ -86,8 +77,8 @@ def paired(host: Host, near: Nearest) -> dict[str, str]:
     taken: dict[str, int] = {}
     own = dict(zip((gpu.id for gpu in host.gpus), (nic.id for nic in _by_number(host)), strict=False))
     chosen: dict[str, str] = {}
-    for gpu in sorted(near.nics, key=lambda name: len(near.nics[name])):
-        nic = min(near.nics[gpu], key=lambda name: (taken.get(name, 0), name != own.get(gpu)))
+    for gpu in sorted(near, key=lambda name: len(near[name])):
+        nic = min(near[gpu], key=lambda name: (taken.get(name, 0), name != own.get(gpu)))
         taken[nic] = taken.get(nic, 0) + 1
         chosen[gpu] = nic
     return {gpu.id: chosen[gpu.id] for gpu in host.gpus if gpu.id in chosen}
@@ -98,19 +89,19 @@ def _shared(host: Host, near: Nearest) -> list[Finding]:
     users: dict[str, list[str]] = {}
     for gpu, nearby in paired(host, near).items():
         users.setdefault(nearby, []).append(gpu)
-    used = {name for names in near.nics.values() for name in names}
+    used = {name for names in near.values() for name in names}
     findings = []
     for nic in host.nics:
         gpus = users.get(nic.id, [])
         alike = [other for other in host.nics if family(other, host) == family(nic, host)]
         idle = [_name(other, host) for other in alike if other.id not in used]
-        share = -(-len(near.nics) // len(alike))  # rounded up
+        share = -(-len(near) // len(alike))  # rounded up
         if not idle or len(gpus) <= share:
             continue
         names = ranges(host.local(gpu) for gpu in gpus)
         text = f"{_name(nic, host)} is the nearest of {names}, while {some(idle)} is the nearest of no GPU"
         # With fewer NICs than GPUs, an idle one may serve storage or management.
-        level: Level = "warn" if len(alike) >= len(near.nics) else "info"
+        level: Level = "warn" if len(alike) >= len(near) else "info"
         findings.append(host.finding(level, PAIRS, text, SHARED_REMEDY))
     return findings
 
@@ -126,7 +117,7 @@ def _crossed(host: Host, near: Nearest) -> list[Finding]:
     words = [
         f"{host.local(gpu.id)}'s nearest is {_name(by_id[best[gpu.id]], host)}, not {_name(nic, host)}"
         for gpu, nic in zip(host.gpus, nics, strict=True)
-        if nic.id not in near.nics[gpu.id]
+        if nic.id not in near[gpu.id]
     ]
     if not words:
         return []

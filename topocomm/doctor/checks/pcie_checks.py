@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -39,23 +39,48 @@ _WIDTH = re.compile(r"\bx(\d{1,2})\b")
 class Slot(NamedTuple):
     """Current and greatest speed and width of a PCIe link; None if unknown."""
 
-    gt_per_s: float | None
-    width: int | None
+    gt_per_s: float | None = None
+    width: int | None = None
     max_gt_per_s: float | None = None
     max_width: int | None = None
 
 
 def check_pcie(topology: Topology) -> list[Finding]:
-    """Find links of GPUs and NICs that are slower than their siblings', or than the NIC's own port."""
-    found: list[Finding] = []
+    """Find links of GPUs and NICs that are slower than their siblings', or than the NIC's own port.
+
+    Siblings are the GPUs, and NICs with the same driver, by their names, and the same port rate.
+    """
+    findings: list[Finding] = []
     for host in hosts_of(topology):
         rates = _rates(host)
-        own = [finding for alike in (host.gpus, *_families(host)) for finding in _slow(host, alike, rates)]
-        own += [*_behind_port(host, rates), *_reported(host)]
+        nics = {nic.id for nic in host.nics}
+        links = [link for link in host.links if link.kind == "network" and link.src in nics]
+        ports = {link.src: link.gb_per_s for link in links if link.gb_per_s is not None}
+        siblings: dict[object, list[str]] = {"GPU": [gpu.id for gpu in host.gpus]}
+        for nic in host.nics:
+            name, port = family(nic, host), ports.get(nic.id)
+            if port is not None or name not in UNNAMED:
+                siblings.setdefault((name, port), []).append(nic.id)
+        own = []
+        for names in siblings.values():
+            known = {name: rates[name] for name in names if name in rates}
+            best = max(known.values(), default=0.0)
+            slow = [f"{host.local(name)} has {rate:g}" for name, rate in known.items() if rate < ALIKE * best]
+            if slow:
+                text = f"{some(slow)} GB/s, its siblings {best:g}: half the width, or trained down"
+                own.append(host.finding("warn", CHECK, text, SLOT_REMEDY))
+        slow = [
+            f"{host.local(name)} has {rates[name]:g} GB/s for a port of {port:g}"
+            for name, port in ports.items()
+            if name in rates and rates[name] < ALIKE * port
+        ]
+        if slow:
+            own.append(host.finding("warn", CHECK, f"slower than the port behind it: {some(slow)}", PORT_REMEDY))
+        own += _reported(host)
         if not own and rates:
             own = [host.finding("ok", CHECK, f"no GPU or NIC is slower than its like ({len(rates)} looked at)")]
-        found += own
-    return found
+        findings += own
+    return findings
 
 
 def check_slots(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
@@ -142,47 +167,9 @@ def _way_to_cpu(start: str, up: Mapping[str, list[Link]], host: Host) -> float |
     return None
 
 
-def _families(host: Host) -> Iterator[tuple[Device, ...]]:
-    """Group NICs with the same driver, by their names, and the same port rate."""
-    ports = _port_rates(host)
-    alike: dict[tuple[str, float | None], list[Device]] = {}
-    for nic in host.nics:
-        alike.setdefault((family(nic, host), ports.get(nic.id)), []).append(nic)
-    for (name, port), nics in alike.items():
-        if port is not None or name not in UNNAMED:
-            yield tuple(nics)
-
-
 def family(nic: Device, host: Host) -> str:
     """Return the name of a NIC without its number: `mlx5_`, `bnxt_re`."""
     return re.sub(r"\d.*", "", nic.name or host.local(nic.id))
-
-
-def _port_rates(host: Host) -> dict[str, float]:
-    """Return GB/s of the network port of each NIC, if known."""
-    nics = {nic.id for nic in host.nics}
-    ports = [link for link in host.links if link.kind == "network" and link.src in nics]
-    return {link.src: link.gb_per_s for link in ports if link.gb_per_s is not None}
-
-
-def _slow(host: Host, devices: tuple[Device, ...], rates: Mapping[str, float]) -> list[Finding]:
-    known = {device.id: rates[device.id] for device in devices if device.id in rates}
-    best = max(known.values(), default=0.0)
-    slow = [f"{host.local(name)} has {rate:g}" for name, rate in known.items() if rate < ALIKE * best]
-    if not slow:
-        return []
-    text = f"{some(slow)} GB/s, its siblings {best:g}: half the width, or trained down"
-    return [host.finding("warn", CHECK, text, SLOT_REMEDY)]
-
-
-def _behind_port(host: Host, rates: Mapping[str, float]) -> list[Finding]:
-    ports = _port_rates(host)
-    slow = [
-        f"{host.local(name)} has {rates[name]:g} GB/s for a port of {port:g}"
-        for name, port in ports.items()
-        if name in rates and rates[name] < ALIKE * port
-    ]
-    return [host.finding("warn", CHECK, f"slower than the port behind it: {some(slow)}", PORT_REMEDY)] if slow else []
 
 
 def _reported(host: Host) -> list[Finding]:
@@ -207,51 +194,44 @@ def _slot(value: object) -> Slot:
     if isinstance(value, str):
         return Slot(_speed(value), _width(value))
     if not isinstance(value, dict):
-        return Slot(None, None)
+        return Slot()
     if "width" in value or "speed_gts" in value:
         keys = ("speed_gts", "width", "max_speed_gts", "max_width")
         figures = [figure if type(figure) in (int, float) else None for figure in map(value.get, keys)]
         return Slot(*figures)
-    said = {str(key): str(word) for key, word in value.items()}
-    return Slot(
-        _speed(said.get("link_speed", "")),
-        _width(f"x{said.get('link_width', '').lstrip('x')}"),
-        _speed(said.get("max_link_speed", "")),
-        _width(f"x{said.get('max_link_width', '').lstrip('x')}"),
-    )
+    speeds = [_speed(str(value.get(key, ""))) for key in ("link_speed", "max_link_speed")]
+    widths = [_width(f"x{str(value.get(key, '')).lstrip('x')}") for key in ("link_width", "max_link_width")]
+    return Slot(speeds[0], widths[0], speeds[1], widths[1])
 
 
 def _speed(text: str) -> float | None:
-    found = _SPEED.search(text)
-    return float(found[1]) or None if found else None
+    match = _SPEED.search(text)
+    return float(match[1]) or None if match else None
 
 
 def _width(text: str) -> int | None:
     """Parse lanes; None for 0, which a virtual bus has."""
-    found = _WIDTH.search(text)
-    return int(found[1]) or None if found else None
+    match = _WIDTH.search(text)
+    return int(match[1]) or None if match else None
 
 
 def _read_slot(sysfs: Path, bus_id: str) -> Slot:
     """Read a slot from sysfs; its greatest speed is the lesser of the card's and of the port above it."""
-    words = _BUS_ID.fullmatch(bus_id.lower())
-    if words is None:
-        return Slot(None, None)
-    card = (sysfs / "bus/pci/devices" / f"{int(words[1], 16):04x}:{words[2]}").resolve()
+    numbers = _BUS_ID.fullmatch(bus_id.lower())
+    if numbers is None:
+        return Slot()
+    card = (sysfs / "bus/pci/devices" / f"{int(numbers[1], 16):04x}:{numbers[2]}").resolve()
 
-    def said(name: str, folder: Path = card) -> str:
+    def word(name: str, folder: Path = card) -> str:
         try:
             return (folder / name).read_text("ascii", "replace").strip()
         except OSError:
             return ""
 
-    speeds = (_speed(said("max_link_speed", folder)) for folder in (card, card.parent))
-    return Slot(
-        _speed(said("current_link_speed")),
-        _width(f"x{said('current_link_width')}"),
-        min((speed for speed in speeds if speed), default=None),
-        _width(f"x{said('max_link_width')}"),
-    )
+    speeds = (_speed(word("max_link_speed", folder)) for folder in (card, card.parent))
+    most = min((speed for speed in speeds if speed), default=None)
+    widths = [_width(f"x{word(name)}") for name in ("current_link_width", "max_link_width")]
+    return Slot(_speed(word("current_link_speed")), widths[0], most, widths[1])
 
 
 def _trained(name: str, gpu: bool, slot: Slot) -> list[Finding]:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from topocomm.doctor.finding import Environment, Finding
+from topocomm.doctor.finding import Environment, Finding, Level
 from topocomm.errors import TopocommError
 from topocomm.execute.setup.settings import Settings
+from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
 SETTINGS = ("CHECK", "TIMEOUT_S", "LOG", "CACHE_DIR", "RECORD_DIR", "TUNED_DIR")
 COARSEST_CLOCK_S = 1e-6
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies")
 SHOWN_WARNINGS = 12
-CARRIED_REMEDY = (
-    "see what was read with `topocomm inspect`; a dump that is whole, or of another tool, says more, and topology JSON "
-    "can be set right by hand"
+CARRIED: tuple[tuple[str, Level, str], ...] = (
+    ("No GPU (", "info", ""),
+    ("No GPU used", "warn", "put the vendor's tool (nvidia-smi) on PATH, or give its output: --input FILE"),
+    (
+        "",
+        "warn",
+        "see what was read with `topocomm inspect`; a dump that is whole, or of another tool, says more, and topology "
+        "JSON can be set right by hand",
+    ),
 )
+"""(beginning, level, remedy) of the reader's warnings; the first that fits counts."""
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -31,26 +38,14 @@ def check_topology(topology: Topology | TopocommError) -> list[Finding]:
     if not ends:
         text = f"{topology.name}: no endpoint, nothing to plan on"
         return [Finding("FAIL", "topology", text, "topocomm inspect --system dgx-h100 shows what is expected")]
-    kind = topology.by_id[ends[0]].kind
-    hosts = len(topology.hosts)
-    text = f"{topology.name} ({topology.source}): {len(ends)} {kind} endpoint{'s' * (len(ends) != 1)}"
-    text += f" on {hosts} host{'s' * (hosts != 1)}, digest {topology.digest[:12]}"
-    return [Finding("ok", "topology", text), *_carried(topology.warnings)]
-
-
-def _carried(warnings: Sequence[str]) -> list[Finding]:
-    """Turn the reader's warnings into findings; a machine without a GPU is info."""
-    findings = []
-    for warning in warnings[:SHOWN_WARNINGS]:
-        if warning.startswith("No GPU ("):
-            findings.append(Finding("info", "topology", warning))
-        elif warning.startswith("No GPU used"):
-            remedy = "put the vendor's tool (nvidia-smi) on PATH, or give its output: --input FILE"
-            findings.append(Finding("warn", "topology", warning, remedy))
-        else:
-            findings.append(Finding("warn", "topology", warning, CARRIED_REMEDY))
-    if len(warnings) > SHOWN_WARNINGS:
-        text = f"{len(warnings) - SHOWN_WARNINGS} more warnings of the reader"
+    endpoints = plural(len(ends), f"{topology.by_id[ends[0]].kind} endpoint")
+    text = f"{topology.name} ({topology.source}): {endpoints} on {plural(len(topology.hosts), 'host')}"
+    findings = [Finding("ok", "topology", f"{text}, digest {topology.digest[:12]}")]
+    for warning in topology.warnings[:SHOWN_WARNINGS]:
+        _, level, remedy = next(kind for kind in CARRIED if warning.startswith(kind[0]))
+        findings.append(Finding(level, "topology", warning, remedy))
+    if len(topology.warnings) > SHOWN_WARNINGS:
+        text = f"{len(topology.warnings) - SHOWN_WARNINGS} more warnings of the reader"
         findings.append(Finding("warn", "topology", text, "topocomm inspect --format json has all"))
     return findings
 
@@ -58,12 +53,9 @@ def _carried(warnings: Sequence[str]) -> list[Finding]:
 def check_visible_gpus(environment: Environment = os.environ) -> list[Finding]:
     """Find variables that hide GPUs."""
     findings = []
-    for name in GPU_VARIABLES:
-        value = environment.get(name)
-        if value is None:
-            continue
-        text = f"{name}={value}: " + ("the others are hidden from this rank" if value.strip() else "all are hidden")
-        findings.append(Finding("info", "GPUs", text, f"unset {name}"))
+    for name in filter(environment.__contains__, GPU_VARIABLES):
+        hidden = "the others are hidden from this rank" if environment[name].strip() else "all are hidden"
+        findings.append(Finding("info", "GPUs", f"{name}={environment[name]}: {hidden}", f"unset {name}"))
     return findings
 
 
@@ -102,8 +94,8 @@ def check_settings(environment: Environment = os.environ) -> list[Finding]:
         findings.append(Finding("warn", "settings", text, f"mkdir -p {record_dir}"))
     if findings:
         return findings
-    given = ", ".join(f"{name}={environment[name]}" for name in names) or "defaults"
-    return [Finding("ok", "settings", f"{given}; every wait ends after {settings.timeout_s:g} s")]
+    values = ", ".join(f"{name}={environment[name]}" for name in names) or "defaults"
+    return [Finding("ok", "settings", f"{values}; every wait ends after {settings.timeout_s:g} s")]
 
 
 def _writable(path: Path) -> bool:

@@ -14,6 +14,7 @@ from topocomm.topology.draw.names import ranges
 
 SIZES_BYTES = tuple(4 << (2 * power) for power in range(13))
 """4 B to 64 MiB."""
+UNITS = ("B", "KiB", "MiB")
 
 
 class Way(NamedTuple):
@@ -39,10 +40,11 @@ def ways_by_size(comm: Communicator) -> list[Way]:
 
 def ways_text(ways: list[Way]) -> list[str]:
     """Format `ways_by_size` as lines."""
-    names = [_bytes(way.up_to_bytes) for way in ways]
-    lines = [f"up to {name:>8}  {way.way:36}  {way.algorithm}" for name, way in zip(names, ways, strict=True)]
-    lines[-1] = lines[-1].replace(f"up to {names[-1]:>8}", "longer".rjust(len("up to ") + 8), 1)
-    return lines
+    lines = []
+    for size_bytes, way, algorithm in ways:
+        power = min((size_bytes.bit_length() - 1) // 10, 2)
+        lines.append(f"up to {f'{size_bytes >> 10 * power} {UNITS[power]}':>8}  {way:36}  {algorithm}")
+    return [*lines[:-1], f"{'longer':>14}{lines[-1][14:]}"]
 
 
 def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -> Finding:
@@ -89,11 +91,3 @@ def check_transport_alone(*, kernels: bool, shared_memory: bool) -> Finding:
         return Finding("info", "transport", f"{alone} share memory", "mpirun -n 2 topocomm doctor")
     reason = "memory files cannot be mapped" if kernels else "no compiled code"
     return Finding("info", "transport", f"{alone} exchange messages: {reason}", "see the findings above")
-
-
-def _bytes(count: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024 or unit == "MiB":
-            return f"{count} {unit}"
-        count //= 1024
-    raise AssertionError("unreachable")

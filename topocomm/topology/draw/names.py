@@ -67,6 +67,12 @@ def ranges(names: Iterable[str]) -> str:
     return ", ".join(prefix + number_ranges(numbers) for prefix, numbers in numbers_of.items())
 
 
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return a sort key that takes numbers by value, leading zeros aside: GPU2 before GPU10."""
+    parts = ((part, part.isdecimal(), part.lstrip("0")) for part in re.findall(r"\d+|\D+", name))
+    return [(True, len(digits), digits) if is_number else (False, 0, part) for part, is_number, digits in parts]
+
+
 def listed(devices: Sequence[Device]) -> str:
     """Return devices in one phrase, by ranges; with their own names where the phrase stays short."""
     full = ", ".join(map(named, devices))
