@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import combinations
 
 from topocomm.errors import TopologyError
 from topocomm.topology.draw.device_tree import Host, derived_codes, local, split_hosts
-from topocomm.topology.model import Device, Topology
+from topocomm.topology.model import Topology
 
 _LEGEND = """
 Legend:
@@ -58,7 +57,12 @@ def render(topology: Topology) -> str:
 
 def _matrix(host: Host) -> str:
     devices = [d for kind in ("gpu", "nic") for d in host.devices if d.kind == kind]
-    codes = _codes(host, devices)
+    stated = {frozenset((pair.a, pair.b)) for pair in host.pairs}
+    given = {(pair.a, pair.b): pair.code for pair in host.pairs if pair.code}
+    if host.links and any(frozenset((a.id, b.id)) not in stated for a, b in combinations(devices, 2)):
+        derived = derived_codes(host, nics=True)
+        given |= {pair: code for pair, code in derived.items() if frozenset(pair) not in stated}
+    codes = {**given, **{(b, a): code for (a, b), code in given.items()}}
     names = {d.id: local(d.id, host.name) for d in devices}
     lines = ["\t".join(["", *names.values(), "CPU Affinity", "NUMA Affinity"])]
     for device in devices:
@@ -74,13 +78,3 @@ def _matrix(host: Host) -> str:
     if renamed:
         legend += "\n".join(["\nNIC Legend:\n", *renamed, ""])
     return "\n".join(lines) + "\n" + legend
-
-
-def _codes(host: Host, devices: Sequence[Device]) -> dict[tuple[str, str], str]:
-    """Codes by both orders of a pair; derived for pairs that the source does not name."""
-    stated = {frozenset((pair.a, pair.b)) for pair in host.pairs}
-    codes = {(pair.a, pair.b): pair.code for pair in host.pairs if pair.code}
-    if host.links and any(frozenset((a.id, b.id)) not in stated for a, b in combinations(devices, 2)):
-        derived = derived_codes(host, nics=True)
-        codes |= {key: code for key, code in derived.items() if frozenset(key) not in stated}
-    return {**codes, **{(b, a): code for (a, b), code in codes.items()}}

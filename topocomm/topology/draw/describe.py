@@ -80,7 +80,11 @@ def links_words(links: Sequence[Link]) -> str:
     for link in list(described.values())[:MOST_LINKS]:
         both = (link.dst, link.src) in directions and (link.dst, link.src) not in described
         arrow = "to and from" if both else "to"
-        lines += [f"{link.src} {arrow} {link.dst}: {kind_words(link.kind)}", _rate(link, both), _latency(link)]
+        lines += [f"{link.src} {arrow} {link.dst}: {kind_words(link.kind)}", _rate(link, both)]
+        if link.latency_us is None:
+            lines.append(f"latency not known (plans assume {assume(link.kind).latency_us:.6g} us)")
+        else:
+            lines.append(f"latency {link.latency_us:.6g} us ({_SOURCES[link.latency_us_source]})")
         if link.gap_us is not None:
             lines.append(f"at least {link.gap_us:.6g} us between two messages")
     if len(described) > MOST_LINKS:
@@ -100,9 +104,3 @@ def _rate(link: Link, both: bool) -> str:
                 words += f": {row.source}"
                 break
     return f"{lanes}{link.gb_per_s:.6g} GB/s{' each way' * both} ({words})"
-
-
-def _latency(link: Link) -> str:
-    if link.latency_us is None:
-        return f"latency not known (plans assume {assume(link.kind).latency_us:.6g} us)"
-    return f"latency {link.latency_us:.6g} us ({_SOURCES[link.latency_us_source]})"

@@ -97,6 +97,11 @@ def fabric_links(devices: Sequence[Device], links: Sequence[Link]) -> list[Link]
     return [x for x in links if x.kind in FABRICS and {kinds[x.src], kinds[x.dst]} <= {"gpu", "switch"}]
 
 
+def numa_order(numa: int | str | None) -> tuple[bool, str]:
+    """Return a sort key of NUMA nodes: by number, unknown ones last."""
+    return numa is None, str(numa).zfill(9)
+
+
 def shared_cpus(devices: Iterable[Device]) -> str | None:
     """Return the CPU list that all GPUs among the devices have; None where they differ or have none."""
     lists = {d.cpu_affinity for d in devices if d.kind == "gpu"}

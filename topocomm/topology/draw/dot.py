@@ -32,23 +32,18 @@ def render(topology: Topology) -> str:
         hosts.setdefault(device.host, []).append(device)
     for index, (host, devices) in enumerate(hosts.items()):
         lines += [f"  subgraph cluster_{index} {{", f"    label={_quoted(host)};"]
-        lines += [f"    {line}" for line in _host(devices, index)]
+        numas: dict[int | str | None, list[Device]] = {}
+        for device in devices:
+            numas.setdefault(device.numa, []).append(device)
+        lines += [f"    {_node(device)}" for device in numas.pop(None, [])]
+        for place, (numa, own) in enumerate(numas.items()):
+            lines.append(f"    subgraph cluster_{index}_{place} {{")
+            lines.append(f"      label={_quoted(f'NUMA {numa}')}; style=dashed;")
+            lines += [f"      {_node(device)}" for device in own]
+            lines.append("    }")
         lines.append("  }")
     lines += [f"  {line}" for line in _edges(topology.links)]
     return "\n".join([*lines, "}", ""])
-
-
-def _host(devices: Iterable[Device], index: int) -> list[str]:
-    """The devices of one host, grouped by NUMA node."""
-    groups: dict[int | str | None, list[Device]] = {}
-    for device in devices:
-        groups.setdefault(device.numa, []).append(device)
-    lines = [_node(device) for device in groups.pop(None, [])]
-    for place, (numa, own) in enumerate(groups.items()):
-        lines += [f"subgraph cluster_{index}_{place} {{", f"  label={_quoted(f'NUMA {numa}')}; style=dashed;"]
-        lines += [f"  {_node(device)}" for device in own]
-        lines.append("}")
-    return lines
 
 
 def _node(device: Device) -> str:

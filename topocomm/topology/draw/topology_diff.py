@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topocomm.topology.draw.device_tree import local
-from topocomm.topology.draw.names import counts, plural, ranges
-from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.draw.names import counts, natural, plural, ranges
+from topocomm.topology.model import Link, Topology
 
 Facts = dict[str, str]
 """The compared facts of a device, pair or connection, in words."""
@@ -18,6 +17,15 @@ MOST_LETTERS = 120
 """Longest list of names that are drawn together."""
 MOST_LINES = 40
 """Lines of one part; more are counted."""
+_DEVICE_FACTS = {
+    "kind": "kind",
+    "NUMA node": "numa",
+    "CPUs": "cpu_affinity",
+    "bus id": "bus_id",
+    "name": "name",
+    "reduces by itself": "in_network",
+}
+"""Compared fields of a device, by their words."""
 
 
 def render(first: Topology, second: Topology, *, names: tuple[str, str]) -> str:
@@ -25,12 +33,14 @@ def render(first: Topology, second: Topology, *, names: tuple[str, str]) -> str:
 
     Devices are the same if their ids are. Two single hosts are compared whatever they are called.
     """
-    sides = _Side(first, second), _Side(second, first)
-    parts = [
-        ("Devices", _differences(sides[0].devices, sides[1].devices, names, _device_facts)),
-        ("Pairs", _differences(sides[0].pairs, sides[1].pairs, names, lambda pair: {"code": _shown(pair.code)})),
-        ("Links", _differences(sides[0].links, sides[1].links, names, _link_facts)),
-    ]
+    is_single = all(len({d.host for d in topology.devices}) == 1 for topology in (first, second))
+    before, after = (_parts(topology, is_single=is_single) for topology in (first, second))
+    facts: dict[str, Callable[[Any], Facts]] = {
+        "Devices": lambda device: {words: _shown(getattr(device, name)) for words, name in _DEVICE_FACTS.items()},
+        "Pairs": lambda pair: {"code": _shown(pair.code)},
+        "Links": _link_facts,
+    }
+    parts = [(title, _differences(before[title], after[title], names, words)) for title, words in facts.items()]
     lines = [f"{name}: {t.name} ({t.source}): {counts(t)}" for name, t in zip(names, (first, second), strict=True)]
     lines.append("")
     for title, differences in parts:
@@ -45,23 +55,20 @@ def render(first: Topology, second: Topology, *, names: tuple[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class _Side:
-    """One topology by names that do not depend on what a single host is called."""
+def _parts(topology: Topology, *, is_single: bool) -> dict[str, Mapping[str, Any]]:
+    """Devices, pairs and links of one topology by names; those of a single host do not depend on what it is called."""
+    names = {d.id: local(d.id, d.host) if is_single else d.id for d in topology.devices}
+    pairs = {"-".join(_in_order(names[pair.a], names[pair.b])): pair for pair in topology.pairs}
+    links: dict[str, list[Link]] = {}  # both directions, those out of the first name first
+    for link in topology.links:
+        a, b = _in_order(names[link.src], names[link.dst])
+        both = links.setdefault(f"{link.kind} {a}-{b}", [])
+        both.insert(len(both) if names[link.src] == b else 0, link)
+    return {"Devices": {names[d.id]: d for d in topology.devices}, "Pairs": pairs, "Links": links}
 
-    def __init__(self, own: Topology, other: Topology) -> None:
-        single = all(len({d.host for d in t.devices}) == 1 for t in (own, other))
-        names = {d.id: local(d.id, d.host) if single else d.id for d in own.devices}
-        self.devices: dict[str, Device] = {names[d.id]: d for d in own.devices}
-        self.pairs: dict[str, Pair] = {}
-        for pair in own.pairs:
-            self.pairs["-".join(sorted((names[pair.a], names[pair.b]), key=_natural))] = pair
-        self.links: dict[str, list[Link]] = {}
-        """Both directions, those out of the first name first."""
-        for link in own.links:
-            a, b = names[link.src], names[link.dst]
-            is_forth = _natural(a) < _natural(b)
-            both = self.links.setdefault(f"{link.kind} {a}-{b}" if is_forth else f"{link.kind} {b}-{a}", [])
-            both.insert(0 if is_forth else len(both), link)
+
+def _in_order(*names: str) -> list[str]:
+    return sorted(names, key=lambda name: (natural(name), name))
 
 
 def _differences(
@@ -83,23 +90,11 @@ def _differences(
     return lines + [f"{change}: {_listed(keys)}" for change, keys in changes.items()]
 
 
-def _device_facts(device: Device) -> Facts:
-    return {
-        "kind": device.kind,
-        "NUMA node": _shown(device.numa),
-        "CPUs": _shown(device.cpu_affinity),
-        "bus id": _shown(device.bus_id),
-        "name": _shown(device.name),
-        "reduces by itself": _shown(device.in_network),
-    }
-
-
 def _link_facts(links: Sequence[Link]) -> Facts:
-    forth = [link for link in links if link.src == links[0].src]
-    back = [link for link in links if link.src != links[0].src]
-    sums = [[_sum([getattr(x, key) for x in own]) for own in (forth, back)] for key in ("lanes", "gb_per_s")]
+    forth, back = ([link for link in links if (link.src == links[0].src) == is_forth] for is_forth in (True, False))
+    lanes, rates = ([_sum([getattr(x, key) for x in own]) for own in (forth, back)] for key in ("lanes", "gb_per_s"))
     latencies = [forth[0].latency_us, back[0].latency_us if back else None]
-    return {"lanes": _both(*sums[0]), "GB/s": _both(*sums[1]), "latency us": _both(*latencies)}
+    return {"lanes": _both(*lanes), "GB/s": _both(*rates), "latency us": _both(*latencies)}
 
 
 def _sum(figures: Sequence[float | None]) -> float | None:
@@ -124,9 +119,3 @@ def _listed(keys: Sequence[str]) -> str:
         return drawn
     shown = ", ".join(keys[:MOST_NAMES])
     return shown + (f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else "")
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Sorts GPU2 before GPU10."""
-    parts = re.findall(r"\d{1,9}|\D+", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -14,6 +14,7 @@ from topocomm.topology.draw.device_tree import (
     fabric_links,
     forest,
     loose_nodes,
+    numa_order,
     shared_cpus,
     split_hosts,
     walk,
@@ -172,7 +173,7 @@ def _host_lines(topology: Topology, host: Host) -> list[str]:
     groups: dict[int | str | None, list[Node]] = {}
     for node in loose:
         groups.setdefault(node.device.numa, []).append(node)
-    for numa, nodes in sorted(groups.items(), key=lambda item: (item[0] is None, str(item[0]).zfill(9))):
+    for numa, nodes in sorted(groups.items(), key=lambda item: numa_order(item[0])):
         title = "NUMA not known" if numa is None else f"NUMA/{numa}"
         lines.append(title + _cpus([n.device for n in nodes]))
         lines += _children(nodes, "", linked)
@@ -195,7 +196,12 @@ def _children(nodes: Sequence[Node], prefix: str, linked: set[str]) -> list[str]
         devices = [n.device for n in same]
         idle = devices[0].kind == "nic" and not any(d.id in linked for d in devices)
         entries.append((f"{rate}{listed(devices)}" + (" (not linked)" if idle else ""), []))
-    for shape, same in groupby((n for n in nodes if n.children), key=_shape):
+
+    def shape_of(node: Node) -> tuple[str, str] | None:  # equal for GPUs that have one NIC each with equal figures
+        is_pair = node.device.kind == "gpu" and len(node.children) == 1
+        return (_link_words(node), _link_words(node.children[0])) if is_pair else None
+
+    for shape, same in groupby((n for n in nodes if n.children), key=shape_of):
         group = list(same)
         if shape is not None and len(group) > 1:
             nics = [child.device for n in group for child in n.children]
@@ -205,9 +211,9 @@ def _children(nodes: Sequence[Node], prefix: str, linked: set[str]) -> list[str]
             entries += map(_branch, group)
     lines = []
     for i, (text, below) in enumerate(entries):
-        is_last = i == len(entries) - 1
-        lines.append(prefix + ("└─ " if is_last else "├─ ") + text)
-        lines += _children(below, prefix + ("   " if is_last else "│  "), linked)
+        mark, indent = ("└─ ", "   ") if i == len(entries) - 1 else ("├─ ", "│  ")
+        lines.append(prefix + mark + text)
+        lines += _children(below, prefix + indent, linked)
     return lines
 
 
@@ -237,13 +243,6 @@ def _link_words(node: Node) -> str:
     return f"{figure(node.link)} - " if node.link else ""
 
 
-def _shape(node: Node) -> tuple[str, str] | None:
-    """Equal for GPUs that have one NIC each with equal figures; None for other branches."""
-    if node.device.kind != "gpu" or len(node.children) != 1:
-        return None
-    return _link_words(node), _link_words(node.children[0])
-
-
 def _fabric(topology: Topology, devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
     """NVLink and xGMI: into switches, each to each, by pair, or by GPU."""
     lines: list[str] = []
@@ -251,7 +250,14 @@ def _fabric(topology: Topology, devices: Sequence[Device], links: Sequence[Link]
     for kind, title in FABRICS.items():
         own = [link for link in links if link.kind == kind]
         direct = [link for link in own if link.src in names and link.dst in names]
-        entries = _switched(topology, own)
+        switched: dict[tuple[str, str], list[str]] = {}
+        for link in own:
+            switch = topology.by_id[link.dst]
+            if switch.kind == "switch":
+                lanes = f" ({link.lanes} links each)" if link.lanes else ""
+                key = (f"{figure(link)} - {label(switch)}", lanes)
+                switched.setdefault(key, []).append(label(topology.by_id[link.src]))
+        entries = [f"{text}: {ranges(gpus)}{lanes}" for (text, lanes), gpus in switched.items()]
         figures = {(link.gb_per_s, link.lanes) for link in direct}
         if len(names) > 2 and len(direct) == len(names) * (len(names) - 1) and len(figures) == 1:
             entries.append(_bond(direct[0], f"between {ranges(names.values())}, each to each"))
@@ -262,16 +268,6 @@ def _fabric(topology: Topology, devices: Sequence[Device], links: Sequence[Link]
             entries += [f"{names[gpu]}: {_neighbours(names, gpu, direct)}" for gpu in names if gpu in sources]
         lines += _listing(title, entries)
     return lines
-
-
-def _switched(topology: Topology, links: Sequence[Link]) -> list[str]:
-    groups: dict[tuple[str, str], list[str]] = {}
-    for link in links:
-        switch = topology.by_id[link.dst]
-        if switch.kind == "switch":
-            lanes = f" ({link.lanes} links each)" if link.lanes else ""
-            groups.setdefault((f"{figure(link)} - {label(switch)}", lanes), []).append(label(topology.by_id[link.src]))
-    return [f"{text}: {ranges(gpus)}{lanes}" for (text, lanes), gpus in groups.items()]
 
 
 def _bond(link: Link, peers: str) -> str:

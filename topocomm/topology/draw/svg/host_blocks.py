@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from topocomm.topology.draw.device_tree import FABRICS, Host, Node, fabric_links, forest, loose_nodes
+from topocomm.topology.draw.device_tree import FABRICS, Host, Node, fabric_links, forest, loose_nodes, numa_order
 from topocomm.topology.draw.svg.endpoint_order import Row, arrange
 from topocomm.topology.draw.svg.gpu_fabric import Fabric, Pair, find_fabric, sum_rate
 from topocomm.topology.model import ENDPOINT_KINDS, Device, Link
@@ -100,14 +100,7 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
     links = fabric_links(host.devices, host.links)
     in_fabric = set(links)
     tree_links = [link for link in host.links if link not in in_fabric]
-    nodes = forest(host.devices, tree_links)
-    loose = loose_nodes(host.devices, tree_links, nodes)
-    roots = [_block(node) for node in nodes]
-    roots += [_block(node) for node in loose if node.device.kind != "nic"]
-    for node in loose:
-        if node.children and node.device.kind == "nic":
-            _add_shared_nic(node, roots)
-    _place_loose_nics([node.device for node in loose if node.device.kind == "nic" and not node.children], roots, codes)
+    roots = _roots(host, tree_links, codes)
     if sum(len(root.ends()) for root in roots) > most_ends:
         roots = _folded(roots)
     extra = [end for root in roots for end in root.ends()][most_ends:]
@@ -116,7 +109,8 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
     for block in walk(roots):
         block.nics = _folded_nics(block.nics)
     nics = _folded_nics([root for root in roots if root.devices[0].kind == "nic"])
-    roots = sorted([*(root for root in roots if root.devices[0].kind != "nic"), *nics], key=_numa_key)
+    roots = [*(root for root in roots if root.devices[0].kind != "nic"), *nics]
+    roots.sort(key=lambda root: numa_order(next(iter(root.ends()), root).devices[0].numa))
     home = {d.id: block for block in walk(roots) for d in block.devices}
     fabric = _fabric(host, links, home)
     chords = _chords(fabric, home)
@@ -155,22 +149,27 @@ def _block(node: Node) -> Block:
     return block
 
 
-def _add_shared_nic(node: Node, roots: list[Block]) -> None:
-    """Add a NIC that several endpoints share to the first of them; endpoints without a block become roots."""
-    ends = {d.id: end for root in roots for end in root.ends() for d in end.devices}
-    for child in node.children:
-        if child.device.id not in ends:
-            roots.append(Block([child.device]))
-            ends[child.device.id] = roots[-1]
-    first = node.children[0]
-    ends[first.device.id].add(Block([node.device], first.link))
+def _roots(host: Host, tree_links: Sequence[Link], codes: Mapping[Pair, str | None]) -> list[Block]:
+    """The trees of the host, then endpoints and NICs outside of them.
 
-
-def _place_loose_nics(nics: Sequence[Device], roots: list[Block], codes: Mapping[Pair, str | None]) -> None:
-    """Place NICs without a link: at the GPU that a pair code names, else on their NUMA node, else as roots."""
+    A NIC that several endpoints share goes to the first of them; a NIC without a link to the GPU that a pair code
+    names, else on its NUMA node.
+    """
+    nodes = forest(host.devices, tree_links)
+    loose = loose_nodes(host.devices, tree_links, nodes)
+    roots = [_block(node) for node in (*nodes, *(node for node in loose if node.device.kind != "nic"))]
+    nics = [node for node in loose if node.device.kind == "nic"]
     ends = {d.id: end for root in roots for end in root.ends() for d in end.devices}
+    for node in nics:
+        for child in node.children:
+            if child.device.id not in ends:
+                roots.append(Block([child.device]))
+                ends[child.device.id] = roots[-1]
+        if node.children:
+            first = node.children[0]
+            ends[first.device.id].add(Block([node.device], first.link))
     taken: dict[str, int] = dict.fromkeys(ends, 0)
-    for nic in nics:
+    for nic in (node.device for node in nics if not node.children):
         block = Block([nic], loose=True)
         near = [end for code in _NEAR_CODES for end in ends if codes.get((end, nic.id)) == code]
         near = near or [
@@ -185,6 +184,7 @@ def _place_loose_nics(nics: Sequence[Device], roots: list[Block], codes: Mapping
             bars[0].add(block)
         else:
             roots.append(block)
+    return roots
 
 
 def _folded(roots: list[Block]) -> list[Block]:
@@ -282,8 +282,3 @@ def walk(roots: Iterable[Block]) -> list[Block]:
         blocks.append(block)
         stack += [*block.nics, *block.kids][::-1]
     return blocks
-
-
-def _numa_key(block: Block) -> tuple[bool, str]:
-    numa = next((end.devices[0].numa for end in block.ends()), block.devices[0].numa)
-    return (numa is None, str(numa).zfill(9))

@@ -42,14 +42,11 @@ def lay_out(blocks: HostBlocks) -> Plot:
 
 class _Layout:
     def __init__(self, blocks: HostBlocks) -> None:
-        self.blocks, self.plot = blocks, Plot()
+        self.blocks, self.plot = blocks, Plot(left_out=len(blocks.left_out))
         self.right = self._across()
-        self.fastest = max(
-            [sum_rate(own, end) or 0.0 for hub in blocks.fabric.hubs for end, own in hub.links_of.items()]
-            + [sum_rate(links, links[0].src) or 0.0 for links in blocks.chords.values()],
-            default=0.0,
-        )
-        self.plot.left_out = len(blocks.left_out)
+        rates = [sum_rate(own, end) for hub in blocks.fabric.hubs for end, own in hub.links_of.items()]
+        rates += [sum_rate(links, links[0].src) for links in blocks.chords.values()]
+        self.fastest = max((rate for rate in rates if rate), default=0.0)
         self._down()
 
     def _across(self) -> float:
@@ -219,12 +216,9 @@ class _Layout:
         ends = [bars[corner] for corner in sorted(bars)]
         links = [link for own in level.values() for link in own]
         is_mesh = len(level) == len(ends) * (len(ends) - 1) // 2 and len({link[2:6] for link in links}) == 1
-        if len(ends) > 2 and is_mesh:
-            return self._mesh_bar(ends, links, y + 18)
-        return self._between_bars(level, ends, y)
-
-    def _mesh_bar(self, ends: Sequence[Box], links: Sequence[Link], y: float) -> float:
-        """One bar for bars that are joined each to each."""
+        if len(ends) < 3 or not is_mesh:
+            return self._between_bars(level, ends, y)
+        y += 18
         left, right = ends[0].corner[0], ends[-1].corner[0] + ends[-1].size[0]
         words = ("between NUMA nodes, each to each", "each to each")
         self.plot.add(Box((), (left, y), (right - left, BAR_HEIGHT), "mesh", words))

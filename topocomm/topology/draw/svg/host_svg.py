@@ -9,7 +9,7 @@ from topocomm.topology.draw.describe import devices_words, links_words
 from topocomm.topology.draw.device_tree import Host, split_hosts
 from topocomm.topology.draw.svg.host_blocks import build
 from topocomm.topology.draw.svg.host_layout import lay_out
-from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Line, Plot
+from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Plot
 from topocomm.topology.draw.svg.svg_page import BOLD_LETTER, LETTER, NAME_LETTER, Page, Point, fitted, kind_class
 from topocomm.topology.model import Link, Topology
 
@@ -66,27 +66,22 @@ def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping
     for region in plot.regions:
         page.rect(moved(region.corner), region.size, "group")
         if region.words:
-            x, y = moved(region.corner)
-            page.upright(
-                (x + STRIP - 5, y + region.size[1] - 8), fitted(region.words, SIZE, region.size[1] - 12), "soft"
-            )
+            at = moved((region.corner[0] + STRIP - 5, region.corner[1] + region.size[1] - 8))
+            page.upright(at, fitted(region.words, SIZE, region.size[1] - 12), "soft")
     for line in sorted(plot.lines, key=lambda line: line.width):
-        _line(page, line, [moved(point) for point in line.points])
+        css = kind_class(line.kind) + (" heavy" if line.heavy else "") + (" guess" if line.words else "")
+        points = [moved(point) for point in line.points]
+        page.begin(line.words or links_words(line.links))
+        if len(points) == 2:
+            page.line(points[0], points[1], css, width=line.width)
+        else:
+            page.bend(points, css, width=line.width)
+        page.end()
     for box in plot.boxes:
         _box(page, box, moved(box.corner), notes)
     if plot.left_out:
         page.text(moved((plot.size[0] - 12, HEADER - 11)), f"and {plot.left_out} more", "soft", anchor="end")
     return _cables(plot, host, corner)
-
-
-def _line(page: Page, line: Line, points: list[Point]) -> None:
-    css = kind_class(line.kind) + (" heavy" if line.heavy else "") + (" guess" if line.words else "")
-    page.begin(line.words or links_words(line.links))
-    if len(points) == 2:
-        page.line(points[0], points[1], css, width=line.width)
-    else:
-        page.bend(points, css, width=line.width)
-    page.end()
 
 
 def _box(page: Page, box: Box, corner: Point, notes: Mapping[str, str]) -> None:

@@ -149,7 +149,15 @@ def _network(
     lines = [d for d in switches.values() if d.id in below]
     spines = [d for d in switches.values() if d.id not in below]
     if not lines or len(lines) > MOST_LINES or len(spines) > MOST_SPINES:
-        return _in_words(page, topology, corner, width), []
+        words = network_lines(topology)[1:]
+        if len(words) > MOST_WORDS:
+            words = [*words[:MOST_WORDS], f"and {len(words) - MOST_WORDS} more"]
+        x, y = corner[0], corner[1] + 14
+        page.rect((x, y), (width, 30 + 17 * len(words)), "panel")
+        page.text((x + 12, y + 19), "Network", "ink bold")
+        for index, line in enumerate(words):
+            page.text((x + 12, y + 37 + 17 * index), fitted(line.lstrip("├└─ "), 12, width - 24), "soft")
+        return y + 30 + 17 * len(words), []
     return _drawn(page, topology, cables, lines, spines, corner, width)
 
 
@@ -181,9 +189,7 @@ def _drawn(
             page.end()
             drawn.append(link)
     for cable in cables:
-        for link in cable.links:
-            if link.dst not in heights:
-                continue
+        for link in (link for link in cable.links if link.dst in heights):
             y = heights[link.dst]
             page.begin(links_words([link]))
             page.line(cable.at, (cable.at[0], y), "network")
@@ -200,18 +206,6 @@ def _drawn(
         page.end()
         bottom = max(bottom, top - 8 + tall)
     return bottom + 8, drawn
-
-
-def _in_words(page: Page, topology: Topology, corner: Point, width: float) -> float:
-    lines = network_lines(topology)[1:]
-    if len(lines) > MOST_WORDS:
-        lines = [*lines[:MOST_WORDS], f"and {len(lines) - MOST_WORDS} more"]
-    x, y = corner[0], corner[1] + 14
-    page.rect((x, y), (width, 30 + 17 * len(lines)), "panel")
-    page.text((x + 12, y + 19), "Network", "ink bold")
-    for index, words in enumerate(lines):
-        page.text((x + 12, y + 37 + 17 * index), fitted(words.lstrip("├└─ "), 12, width - 24), "soft")
-    return y + 30 + 17 * len(lines)
 
 
 def _short(device: Device) -> str:
