@@ -7,15 +7,7 @@ import pytest
 from attention import LOGSUMEXP
 from topocomm import SUM, OperatorError, run_local
 from topocomm.bench import measurement
-from topocomm.bench.measurement import (
-    Wanted,
-    explain,
-    find_module,
-    measure_all,
-    registered_exact,
-    registered_methods,
-    with_values,
-)
+from topocomm.bench.measurement import Wanted, explain, find_module, measure_all, with_values
 from topocomm.bench.problem import make_problem
 from topocomm.bench.timing import Pace
 
@@ -30,18 +22,14 @@ def entry(name, module=None, error=None):
 
 
 def test_the_module_of_an_operator_is_found_by_its_entry_point(monkeypatch):
-    module = SimpleNamespace(alternatives=lambda library: [library], exact=len, draw=max)
+    module = SimpleNamespace(draw=max)
     monkeypatch.setattr(measurement, "entry_points", lambda group: [entry("other"), entry("mine", module)])
     assert find_module("mine") is module
     assert find_module("sum") is None
-    assert registered_methods(module, "library") == ["library"]
-    assert registered_exact(module) is len
     assert with_values(SUM, module).sample is max
 
 
 def test_without_a_module_nothing_changes():
-    assert registered_methods(None, "library") == []
-    assert registered_exact(None) is None
     assert with_values(SUM, None) is SUM
     assert with_values(SUM, SimpleNamespace()) is SUM
 

@@ -40,5 +40,5 @@ def test_under_a_launcher_the_command_joins_its_ranks(monkeypatch):
             return None
 
     monkeypatch.setattr(command_ranks, "launched_as", lambda: ("mpirun", 5, 8))
-    monkeypatch.setattr(command_ranks, "join", Job)
+    monkeypatch.setattr(command_ranks, "init", Job)
     assert run_on_ranks(lambda comm: comm.rank, 3) == 5

@@ -36,12 +36,10 @@ class Difference:
     """The first number whose bits are not those of the reference.
 
     Attributes:
-        what: description of the call.
+        what: Description of the call.
         rank: Rank that holds the value.
-        field: The field.
         element: Index of the number in the flattened field.
-        value: The number found, with its bits.
-        reference: The number expected, with its bits.
+        value, reference: The number and the one expected, with their bits.
     """
 
     what: str
@@ -63,7 +61,6 @@ class Outcome:
     """Result of the trials of one size in one order.
 
     Attributes:
-        size_bytes: Payload.
         order: any or canonical.
         plan_digest: Of the plan that all trials executed; in canonical order there are several plans: None.
         digest: SHA-256 of the result's bytes, field after field.
@@ -88,7 +85,7 @@ def prove_order_any(comm: Communicator, problem: Problem) -> Outcome:
     assert with_messages is not None
     with_messages.session.transport.hosts = tuple(range(comm.size))  # as if every rank were a host of its own
     call = comm.prepare("allreduce", like=x, operator=problem.operator)
-    reference = _of_rank_0(comm, problem, _fields(problem, call(x)))
+    reference = _of_rank_0(comm, problem, problem.fields_of(call(x)))
     outcome = _compare(comm, reference, "any", problem, _trials(comm, with_messages, problem, call.plan))
     outcome = replace(outcome, plan_digest=call.plan.digest)
     call.free()
@@ -110,22 +107,22 @@ def _trials(comm: Communicator, with_messages: Communicator, problem: Problem, p
     call = comm.prepare("allreduce", like=x, operator=operator, plan=plan)
     way = way_of(call)
     for number in range(REPETITIONS):
-        yield f"{way}, repetition {number}", _fields(problem, call(x, out=problem.given(problem.empty_result())))
-    yield f"{way}, plain call", _fields(problem, comm.allreduce(x, operator))
+        yield f"{way}, repetition {number}", problem.fields_of(call(x, out=problem.given(problem.empty_result())))
+    yield f"{way}, plain call", problem.fields_of(comm.allreduce(x, operator))
     place = problem.given({name: array.copy() for name, array in original.items()})
-    yield f"{way}, in place", _fields(problem, comm.allreduce(place, operator, out=place))
-    yield f"{way}, handle", _fields(problem, call.start(x).wait())
+    yield f"{way}, in place", problem.fields_of(comm.allreduce(place, operator, out=place))
+    yield f"{way}, handle", problem.fields_of(call.start(x).wait())
     call.free()
     if way.startswith("shared memory"):
         call = with_messages.prepare("allreduce", like=x, operator=operator, plan=plan)
         for _ in range(2):
-            yield way_of(call), _fields(problem, call(x))
+            yield way_of(call), problem.fields_of(call(x))
         call.free()
     if comm.rank == 0 and not comm.session.transport.in_process:
 
         def on_thread(other: Communicator) -> Fields:
             value = problem.given(problem.value(other.rank))
-            return _fields(problem, other.prepare("allreduce", like=value, operator=operator, plan=plan)(value))
+            return problem.fields_of(other.prepare("allreduce", like=value, operator=operator, plan=plan)(value))
 
         for rank, fields in enumerate(run_local(on_thread, ranks=comm.size, topology=comm.topology)):
             yield f"threads, rank {rank}", fields
@@ -135,10 +132,7 @@ def _canonical_trials(comm: Communicator, problem: Problem, shards: int) -> Iter
     rng = np.random.default_rng([2026, shards])
     edges = [[0, *np.sort(rng.integers(0, shards + 1, comm.size - 1)).tolist(), shards] for _ in range(2)]
     for edge in edges:
-        own = (edge[comm.rank], edge[comm.rank + 1])
-        x = problem.given(_stacked(problem, *own))
-        made = comm.allreduce(x, problem.operator, order="canonical", shards=own)
-        yield f"{comm.size} ranks by {comm.session.transport.name}, shards {edge}", _fields(problem, made)
+        yield f"{comm.size} ranks by {comm.session.transport.name}, shards {edge}", _in_shards(comm, problem, edge)
     if comm.rank > 0:
         return
     for ranks in EMULATED_RANKS:
@@ -150,24 +144,20 @@ def _canonical_trials(comm: Communicator, problem: Problem, shards: int) -> Iter
 
 def _emulated(problem: Problem, edge: Sequence[int]) -> Fields:
     """Return the result in canonical order of one thread per range of shards; if threads differ, one that differs."""
-
-    def on_thread(comm: Communicator) -> Fields:
-        own = (edge[comm.rank], edge[comm.rank + 1])
-        x = problem.given(_stacked(problem, *own))
-        return _fields(problem, comm.allreduce(x, problem.operator, order="canonical", shards=own))
-
-    results = run_local(on_thread, ranks=len(edge) - 1)
+    results = run_local(lambda comm: _in_shards(comm, problem, edge), ranks=len(edge) - 1)
     odd = [result for result in results[1:] if _difference(result, results[0], "", 0) is not None]
     return (odd or results)[0]
 
 
-def _stacked(problem: Problem, start: int, stop: int) -> Fields:
-    """Stack the values of virtual shards along a new first axis."""
-    empty = {name: np.empty((stop - start, *a.shape), a.dtype) for name, a in problem.empty_result().items()}
+def _in_shards(comm: Communicator, problem: Problem, edge: Sequence[int]) -> Fields:
+    """Reduce in canonical order; rank r has the virtual shards from `edge[r]` to `edge[r + 1]`; collective."""
+    start, stop = edge[comm.rank], edge[comm.rank + 1]
+    stacked = {name: np.empty((stop - start, *a.shape), a.dtype) for name, a in problem.empty_result().items()}
     for index in range(start, stop):
         for name, array in problem.value(index).items():
-            empty[name][index - start] = array
-    return empty
+            stacked[name][index - start] = array
+    x = problem.given(stacked)
+    return problem.fields_of(comm.allreduce(x, problem.operator, order="canonical", shards=(start, stop)))
 
 
 def _compare(comm: Communicator, reference: Fields, order: str, problem: Problem, trials: Iterator[Trial]) -> Outcome:
@@ -204,11 +194,7 @@ def _shown(one: NDArray[Any]) -> str:
 
 
 def _of_rank_0(comm: Communicator, problem: Problem, fields: Fields) -> Fields:
-    return _fields(problem, comm.broadcast(problem.given(fields)))
-
-
-def _fields(problem: Problem, made: Any) -> Fields:
-    return made if isinstance(made, dict) else {problem.layout.fields[0].name: made}
+    return problem.fields_of(comm.broadcast(problem.given(fields)))
 
 
 Prove = Callable[[Communicator, Problem], Outcome]

@@ -38,7 +38,14 @@ def dump_json(facts: Facts, rows: Sequence[Row], config: dict[str, Any]) -> str:
 
 def dump_csv(rows: Sequence[Row]) -> str:
     """Return the rows as CSV, flattened; an empty cell is JSON's null."""
-    flat = [_flat(_entry(row)) for row in rows]
+    flat: list[dict[str, Any]] = []
+    for row in rows:
+        flat.append({})
+        for name, value in _entry(row).items():
+            if name in ("out_of_place", "in_place"):
+                flat[-1] |= {f"{name}_{key}": None if value is None else value[key] for key in CELL_KEYS}
+            else:
+                flat[-1][name] = value
     text = io.StringIO()
     writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
     writer.writeheader()
@@ -80,13 +87,3 @@ def _cell(cell: Cell | None) -> dict[str, Any] | None:
     percentiles = (cell.times.percentile_us(percent) for percent in (25, 50, 75, 99))
     values = (cell.times.mean_us, cell.alg_gb_per_s, cell.bus_gb_per_s, cell.wrong, *percentiles)
     return dict(zip(CELL_KEYS, values, strict=True))
-
-
-def _flat(entry: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in entry.items():
-        if name in ("out_of_place", "in_place"):
-            flat |= {f"{name}_{key}": None if value is None else value[key] for key in CELL_KEYS}
-        else:
-            flat[name] = value
-    return flat

@@ -27,14 +27,10 @@ class Facts:
     """Facts of one run.
 
     Attributes:
-        ranks: Number of ranks.
-        hosts: Names of the hosts.
         cores: Cores that the ranks of rank 0's host have together.
         local_ranks: Ranks on rank 0's host.
         pairs: Number of rank pairs by data path.
-        transport: The transport's name.
-        library: The MPI library, if one is loaded.
-        versions: Packages and Python.
+        library: Name and version of the MPI library, if one is loaded.
         processor: The processor's name, if the system tells.
     """
 
@@ -55,6 +51,7 @@ def gather_facts(comm: Communicator) -> Facts:
     hosts = [comm.topology.by_id[place].host for place in comm.places]
     own = hosts[transport.rank]
     in_process = transport.in_process or transport.size == 1
+    mpi: Any = sys.modules.get("mpi4py.MPI")
     return Facts(
         ranks=comm.size,
         hosts=tuple(dict.fromkeys(hosts)),
@@ -62,7 +59,7 @@ def gather_facts(comm: Communicator) -> Facts:
         local_ranks=hosts.count(own),
         pairs=pairs_by_way(transport),
         transport=transport.name,
-        library=mpi_library(),
+        library=None if mpi is None else library_name(mpi),
         versions=versions(),
         processor=processor(),
     )
@@ -75,21 +72,18 @@ def kernel_words(operator: Operator, layout: Layout) -> str:
     return f"kernel {operator.fold_version(layout)}{compiled}; {order}"
 
 
-def mpi_library() -> str | None:
-    """Return name and version of the loaded MPI library; None without one."""
-    mpi: Any = sys.modules.get("mpi4py.MPI")
-    return None if mpi is None else library_name(mpi)
-
-
 def versions() -> dict[str, str]:
     """Return versions of Python and of installed packages."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    packages = {package: version for package in PACKAGES if (version := installed(package)) is not None}
+    return {"python": platform.python_version(), **packages}
+
+
+def installed(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def processor() -> str | None:

@@ -63,13 +63,11 @@ class MpiLibrary(Library):
         self._ops = {op.lower(): getattr(mpi, op) for op in ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR")}
 
     def title(self, collective: str) -> str:
-        """As `Library.title`."""
         return {"broadcast": "MPI_Bcast", "reduce_scatter": "MPI_Reduce_scatter_block"}.get(
             collective, f"MPI_{collective.capitalize()}"
         )
 
     def collective(self, name: str, send: NDArray[Any], receive: NDArray[Any], op: str | None) -> Call | None:
-        """As `Library.collective`."""
         if op is not None and op not in self._ops:
             return None
         return self.call(name, send, receive, None if op is None else self._ops[op])
@@ -94,7 +92,6 @@ class MpiLibrary(Library):
         return partial(function[name], given, receive, op)
 
     def close(self) -> None:
-        """As `Library.close`."""
         self.comm.Free()
 
 
@@ -108,12 +105,11 @@ class TorchLibrary(Library):
         self.rank, self.size, self.name = dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
 
     def title(self, collective: str) -> str:
-        """As `Library.title`."""
         names = {"allreduce": "all_reduce", "allgather": "all_gather"}
         return f"{self.name} {names.get(collective, collective)}"
 
     def collective(self, name: str, send: NDArray[Any], receive: NDArray[Any], op: str | None) -> Call | None:
-        """As `Library.collective`; torch reduces in place, so the value is copied first."""
+        """Torch reduces in place, so the value is copied first."""
         import torch
 
         dist = self.dist

@@ -22,13 +22,11 @@ from topocomm.bench.libraries import Library, MpiLibrary, TorchLibrary
 from topocomm.bench.methods import GatherAndFold, LibraryCollective, Method, UserDefinedOp
 from topocomm.bench.on_devices import NativeCollective, OnDevices, common_device
 from topocomm.bench.problem import Problem, make_problem
-from topocomm.bench.result_check import Exact
 from topocomm.bench.row import Row, measure_problem
 from topocomm.bench.timing import Pace
 from topocomm.errors import OperatorError
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import CARRYING
 from topocomm.planning.plan import Plan
 
 
@@ -37,10 +35,8 @@ class Wanted:
     """Measurement that was asked for.
 
     Attributes:
-        collective: Its name.
         operator: The operator; for broadcast and allgather its values are carried.
         rows: The sizes, in rows.
-        pace: Number of blocks and calls.
     """
 
     collective: str
@@ -50,15 +46,14 @@ class Wanted:
 
     def problems(self, ranks: int) -> list[Problem]:
         """Return the problem of each distinct size."""
-        made = [make_problem(self.collective, self.operator, rows, ranks) for rows in self.rows]
-        return list({problem.size_bytes: problem for problem in made}.values())
+        problems = (make_problem(self.collective, self.operator, rows, ranks) for rows in self.rows)
+        return list({problem.size_bytes: problem for problem in problems}.values())
 
 
 def explain(comm: Communicator, problem: Problem) -> Plan:
     """Return the plan that a call would take; local."""
-    operator = None if problem.collective in CARRYING else problem.operator
     like = problem.given(problem.value(comm.rank))
-    return comm.explain(problem.collective, like=like, operator=operator)
+    return comm.explain(problem.collective, like=like, operator=problem.reduction)
 
 
 def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
@@ -70,22 +65,23 @@ def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
     device = common_device(comm)
 
     def alternatives(problem: Problem) -> list[Method]:
-        made: list[Method] = []
+        methods: list[Method] = []
         if device is not None:
             for planned in (False, True):
-                made += [OnDevices(comm, problem, device, graph=graph, planned=planned) for graph in (False, True)]
-            made.append(NativeCollective(comm, problem, device))
+                methods += [OnDevices(comm, problem, device, graph=graph, planned=planned) for graph in (False, True)]
+            methods.append(NativeCollective(comm, problem, device))
         if library is None:
-            return made
-        made.append(LibraryCollective(library, problem))
+            return methods
+        methods.append(LibraryCollective(library, problem))
         if wanted.collective == "allreduce":
-            made += [*registered_methods(module, library), GatherAndFold(library, problem)]
+            registered = [] if module is None else module.alternatives(library)
+            methods += [*registered, GatherAndFold(library, problem)]
         if isinstance(library, MpiLibrary):
-            made.append(UserDefinedOp(library, problem))
-        return made
+            methods.append(UserDefinedOp(library, problem))
+        return methods
 
     for problem in wanted.problems(comm.size):
-        yield measure_problem(comm, problem, alternatives, wanted.pace, registered_exact(module))
+        yield measure_problem(comm, problem, alternatives, wanted.pace, getattr(module, "exact", None))
     if library is not None:
         library.close()
 
@@ -118,17 +114,7 @@ def find_module(operator: str) -> Any:
     return None
 
 
-def registered_methods(module: Any, library: Library) -> list[Method]:
-    """Return the methods of a registered module; empty without one."""
-    return [] if module is None else list(module.alternatives(library))
-
-
 def with_values(operator: Operator, module: Any) -> Operator:
     """Return the operator with `draw` of its registered module as its sample."""
     draw = getattr(module, "draw", None)
     return operator if draw is None else replace(operator, sample=draw)
-
-
-def registered_exact(module: Any) -> Exact | None:
-    """Return the formula of a registered module, or None."""
-    return getattr(module, "exact", None)

@@ -5,7 +5,7 @@ Each prepares its buffers beforehand and pickles nothing; values are packed befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,8 +19,6 @@ from topocomm.execute.communicator import Communicator
 from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.operators.builtin import BAND, BOR, BXOR, MAX, MIN, PROD, SUM
 from topocomm.operators.layout import ALIGNMENT_BYTES
-from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import CARRYING
 
 Arrays = Mapping[str, NDArray[Any]]
 LIBRARY_OPERATORS = (SUM, PROD, MAX, MIN, BAND, BOR, BXOR)
@@ -71,17 +69,16 @@ class Ours:
 
     def __init__(self, comm: Communicator, problem: Problem, *, prepared: bool) -> None:
         self.name = PREPARED if prepared else PLAIN
-        self.in_place = problem.value_rows == problem.result_rows
+        self.in_place = problem.fits_in_place
         self.call: PreparedCall | None = None
         self._comm, self._problem, self._prepared = comm, problem, prepared
-        self._made: Any = None
+        self._result: Any = None
         self._do: Callable[[], Any] = lambda: None
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`."""
         problem = self._problem
         value, target = problem.given(dict(x)), problem.given(dict(out))
-        name, operator = problem.collective, None if problem.collective in CARRYING else problem.operator
+        name, operator = problem.collective, problem.reduction
         if self._prepared:
             self.call = self._comm.prepare(name, like=value, operator=operator, root=ROOT)
             gives = name != "broadcast" or self._comm.rank == ROOT
@@ -94,41 +91,51 @@ class Ours:
         return True
 
     def run(self) -> None:
-        """As `Method.run`."""
-        self._made = self._do()
+        self._result = self._do()
 
     def result(self) -> Fields | None:
-        """As `Method.result`."""
-        made = self._made
-        if made is None or isinstance(made, dict):
-            return made
-        return {self._problem.layout.fields[0].name: made}
+        return None if self._result is None else self._problem.fields_of(self._result)
 
     def free(self) -> None:
-        """As `Method.free`."""
         if self.call is not None:
             self.call.free()
-        self._made = None
+        self._result = None
 
 
-class LibraryCollective:
-    """The library's own collective."""
+class LibraryMethod:
+    """Base of methods on a library: `prepare` sets what `run` calls and the arrays of the result."""
+
+    name = ""
+    in_place = False
 
     def __init__(self, library: Library, problem: Problem) -> None:
-        self.name = library.title(problem.collective)
-        self.in_place = problem.value_rows == problem.result_rows
         self._library, self._problem = library, problem
         self._out: Arrays = {}
         self.run: Call = lambda: None
 
+    def result(self) -> Arrays | None:
+        name, rank = self._problem.collective, self._library.rank
+        return None if (name == "reduce" and rank != ROOT) or (name == "exscan" and rank == 0) else self._out
+
+    def free(self) -> None:
+        """Do nothing: no resource is held."""
+
+
+class LibraryCollective(LibraryMethod):
+    """The library's own collective."""
+
+    def __init__(self, library: Library, problem: Problem) -> None:
+        super().__init__(library, problem)
+        self.name = library.title(problem.collective)
+        self.in_place = problem.fits_in_place
+
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; False for operators that the library lacks."""
-        problem = self._problem
-        carries = problem.collective in CARRYING
-        if len(x) != 1 or not (carries or problem.operator in LIBRARY_OPERATORS):
+        """False for operators that the library lacks."""
+        problem, operator = self._problem, self._problem.reduction
+        if len(x) != 1 or not (operator is None or operator in LIBRARY_OPERATORS):
             return False
         (name,) = x
-        op = None if carries else problem.operator.name
+        op = None if operator is None else operator.name
         call = self._library.collective(problem.collective, x[name], out[name], op)
         if call is None:
             return False
@@ -136,86 +143,49 @@ class LibraryCollective:
         self._out = x if problem.collective == "broadcast" and self._library.rank == ROOT else out
         return True
 
-    def result(self) -> Arrays | None:
-        """As `Method.result`."""
-        name = self._problem.collective
-        undefined = (name == "reduce" and self._library.rank != ROOT) or (name == "exscan" and self._library.rank == 0)
-        return None if undefined else self._out
 
-    def free(self) -> None:
-        """Do nothing: no resource is held."""
-
-
-class UserDefinedOp:
+class UserDefinedOp(LibraryMethod):
     """`MPI.Op.Create` around the operator's combine, on whole records, so that MPI splits no row."""
 
     name = "MPI user-defined op"
-    in_place = False
-
-    def __init__(self, library: MpiLibrary, problem: Problem) -> None:
-        self._library, self._problem = library, problem
-        fields = problem.layout.fields
-        self._record = np.dtype([(f.name, f.dtype, f.row_shape) for f in fields])
-        self._held: list[Any] = []
-        self._received: NDArray[Any] = np.empty(0, self._record)
-        self.run: Call = lambda: None
+    _library: MpiLibrary
+    _handles: Sequence[Any] = ()
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`."""
-        problem, mpi = self._problem, self._library.mpi
-        if problem.collective in CARRYING:
+        problem, mpi, operator = self._problem, self._library.mpi, self._problem.reduction
+        if operator is None:
             return False
-        send = np.empty(problem.value_rows, self._record)
+        record = np.dtype([(f.name, f.dtype, f.row_shape) for f in problem.layout.fields])
+        sent, received = np.empty(problem.value_rows, record), np.empty(problem.result_rows, record)
         for name, array in x.items():
-            send[name] = array
-        self._received = np.empty(problem.result_rows, self._record)
-        row = mpi.BYTE.Create_contiguous(self._record.itemsize).Commit()
-        op = mpi.Op.Create(_folding(problem.operator, self._record), problem.operator.commutative)
-        self._held = [row, op]
-        given = [send, problem.value_rows, row]
-        taken = [self._received, problem.result_rows, row]
-        self.run = self._library.call(problem.collective, given, taken, op)
+            sent[name] = array
+
+        def fold(left: Any, right: Any, _: Any) -> None:  # right = left . right
+            a, b = np.frombuffer(left, record), np.frombuffer(right, record)
+            combined = operator.combine({name: a[name] for name in x}, {name: b[name] for name in x})
+            for name in x:
+                b[name] = combined[name]
+
+        row = mpi.BYTE.Create_contiguous(record.itemsize).Commit()
+        op = mpi.Op.Create(fold, operator.commutative)
+        self._handles = row, op
+        self._out = {name: received[name] for name in x}
+        buffers = [sent, problem.value_rows, row], [received, problem.result_rows, row]
+        self.run = self._library.call(problem.collective, *buffers, op)
         return True
 
-    def result(self) -> Fields | None:
-        """As `Method.result`."""
-        name, rank = self._problem.collective, self._library.rank
-        if (name == "reduce" and rank != ROOT) or (name == "exscan" and rank == 0):
-            return None
-        return {f: self._received[f] for f in self._record.names or ()}
-
     def free(self) -> None:
-        """As `Method.free`."""
-        for handle in self._held:
+        for handle in self._handles:
             handle.Free()
 
 
-def _folding(operator: Operator, record: np.dtype[Any]) -> Callable[[Any, Any, Any], None]:
-    """Return the function that MPI calls: inout = in . inout."""
-    names = record.names or ()
-
-    def fold(left: Any, right: Any, _: Any) -> None:
-        a, b = np.frombuffer(left, record), np.frombuffer(right, record)
-        made = operator.combine({name: a[name] for name in names}, {name: b[name] for name in names})
-        for name in names:
-            b[name] = made[name]
-
-    return fold
-
-
-class GatherAndFold:
+class GatherAndFold(LibraryMethod):
     """All-gather of the packed values, then the operator's own fold on every rank."""
 
-    in_place = False
-
-    def __init__(self, library: Library, problem: Problem) -> None:
-        self.name = "all-gather + local fold"
-        self._library, self._problem = library, problem
-        self._out: Arrays = {}
-        self.run: Call = lambda: None
+    name = "all-gather + local fold"
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; allreduce only, up to GATHERED_LIMIT_BYTES."""
+        """Allreduce only, up to GATHERED_LIMIT_BYTES."""
         problem, ranks, layout = self._problem, self._library.size, self._problem.layout
         stride = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if problem.collective != "allreduce" or stride * ranks > GATHERED_LIMIT_BYTES:
@@ -236,10 +206,3 @@ class GatherAndFold:
 
         self.run = run
         return True
-
-    def result(self) -> Arrays:
-        """As `Method.result`."""
-        return self._out
-
-    def free(self) -> None:
-        """Do nothing: no resource is held."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,8 @@ from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.device_call import DeviceCall
 from topocomm.execute.device.device_library import Device
 from topocomm.execute.device.device_values import Tensors
-from topocomm.operators.operator import Operator
 from topocomm.operators.tensors import as_array, torch_dtype
-from topocomm.planning.collectives import CARRYING
 from topocomm.planning.native import CALLS, OPERATORS
-from topocomm.planning.plan import Plan
 
 STAGED = "staged"
 WORDS = {STAGED: "GPU memory, staged through host memory", "kernel": "GPU memory, by one kernel"}
@@ -37,20 +34,14 @@ def common_device(comm: Communicator) -> Device | None:
 
 
 class DeviceMethod:
-    """Base of methods on a device: out of place, timed to the end of the stream.
-
-    Args:
-        comm: The communicator.
-        problem: The collective and its values.
-        device: The device.
-    """
+    """Base of methods on a device: out of place, timed to the end of the stream."""
 
     in_place = False
     name = ""
 
     def __init__(self, comm: Communicator, problem: Problem, device: Device) -> None:
         self._comm, self._problem, self._device = comm, problem, device
-        self._made: Any = None
+        self._result: Any = None
 
     def finish(self) -> None:
         """Wait until the device has finished the work on the stream.
@@ -68,25 +59,22 @@ class DeviceMethod:
                 raise DeadlineError(f"rank {self._comm.rank}: {self._device.place} is not through with its stream")
 
     def result(self) -> Fields | None:
-        """As `Method.result`."""
-        made = self._made
-        if made is None:
+        if self._result is None:
             return None
         self.finish()
-        fields = made if isinstance(made, Mapping) else {self._problem.layout.fields[0].name: made}
-        return {name: as_array(tensor.cpu()) for name, tensor in fields.items()}
+        return {name: as_array(tensor.cpu()) for name, tensor in self._problem.fields_of(self._result).items()}
 
     def _tensors(self, arrays: Arrays) -> Tensors:
         """Copy arrays to tensors of the device."""
         import torch
 
-        made = {}
+        tensors = {}
         for name, array in arrays.items():
             raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
             memory = self._device.memory(raw.numel())
             memory.copy_(raw)
-            made[name] = memory.view(torch_dtype(array.dtype)).view(array.shape)
-        return made
+            tensors[name] = memory.view(torch_dtype(array.dtype)).view(array.shape)
+        return tensors
 
 
 class OnDevices(DeviceMethod):
@@ -117,15 +105,15 @@ class OnDevices(DeviceMethod):
         self._target: Any = None
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; False if torch lacks the dtypes, or the call cannot be captured."""
+        """False if torch lacks the dtypes, or the call cannot be captured."""
         problem, comm = self._problem, self._comm
-        operator = None if problem.collective in CARRYING else problem.operator
         try:
             self._value, self._target = (problem.given(self._tensors(arrays)) for arrays in (x, out))
-            plan = self._schedule(operator) if self._planned else None
-            if self._planned and plan is None:
+            words = {"like": self._value, "operator": problem.reduction, "root": ROOT}
+            plan = comm.explain(problem.collective, **words) if self._planned else None
+            if plan is not None and not plan.native_call:
                 return False
-            self.call = comm.prepare(problem.collective, like=self._value, operator=operator, root=ROOT, plan=plan)
+            self.call = comm.prepare(problem.collective, **words, plan=plan)
         except OperatorError:  # on all ranks: dtypes that torch lacks
             return False
         moved = self.call.moved_by if isinstance(self.call, DeviceCall) else STAGED
@@ -143,25 +131,19 @@ class OnDevices(DeviceMethod):
                 self._put = self._device.graph(self._call)
         return True
 
-    def _schedule(self, operator: Operator | None) -> Plan | None:
-        """Return the plan's schedule if the library's own collective was chosen over it."""
-        plan = self._comm.explain(self._problem.collective, like=self._value, operator=operator, root=ROOT)
-        return plan if plan.native_call else None
-
     def run(self) -> None:
-        """As `Method.run`: enqueue the call on the stream."""
+        """Enqueue the call on the stream."""
         self._put()
 
     def _call(self) -> None:
         assert self.call is not None
-        self._made = self.call(self._value, out=self._target)
+        self._result = self.call(self._value, out=self._target)
 
     def free(self) -> None:
-        """As `Method.free`."""
         if self.call is not None:
             self.call.free()
         self._put = self._call  # a graph that is kept would hold up the end of NCCL
-        self._made = None
+        self._result = None
 
 
 class NativeCollective(DeviceMethod):
@@ -170,27 +152,25 @@ class NativeCollective(DeviceMethod):
     name = "native"
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; False if the library lacks the collective, the operator or the dtype."""
+        """False if the library lacks the collective, the operator or the dtype."""
         problem, path = self._problem, self._comm.session.device_path
         if path is None or path.transport is None or len(x) != 1 or problem.collective not in CALLS:
             return False
         (dtype,) = (array.dtype.name for array in x.values())
         run = path.transport.native(problem.collective, dtype, problem.operator.name)
-        if run is None or (problem.collective not in CARRYING and problem.operator not in OPERATORS):
+        if run is None or problem.reduction not in (None, *OPERATORS):
             return False
         self.name = CALLS[problem.collective]
         self._run = run
         self._value, self._target = self._tensors(x), self._tensors(out)
-        self._made = self._target
+        self._result = self._target
         (self._sent,), (self._got,) = self._value.values(), self._target.values()
         return True
 
     def run(self) -> None:
-        """As `Method.run`."""
         with self._device.current():
             self._run(self._sent, self._got, self._device.stream())
 
     def free(self) -> None:
-        """As `Method.free`."""
         self.finish()
-        self._made = None
+        self._result = None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from topocomm.errors import PlanError
 from topocomm.execute.calls.binding import carrier
 from topocomm.operators.dtypes import kind
-from topocomm.operators.layout import BoundField, Layout
+from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING, IN_PARTS
 
@@ -53,9 +53,14 @@ class Problem:
         return "+".join(dict.fromkeys(str(f.dtype) for f in self.layout.fields))
 
     @property
+    def reduction(self) -> Operator | None:
+        """The operator of the call; None for collectives that combine nothing."""
+        return None if self.collective in CARRYING else self.operator
+
+    @property
     def redop(self) -> str:
         """The operator's name; "none" for collectives that combine nothing."""
-        return "none" if self.collective in CARRYING else self.operator.name
+        return "none" if self.reduction is None else self.reduction.name
 
     @property
     def root(self) -> int:
@@ -71,6 +76,11 @@ class Problem:
     def result_rows(self) -> int:
         """Rows of one rank's result."""
         return self.layout.rows // self.ranks if self.collective == "reduce_scatter" else self.layout.rows
+
+    @property
+    def fits_in_place(self) -> bool:
+        """Whether the result has as many rows as the value."""
+        return self.value_rows == self.result_rows
 
     def period(self, contributor: int) -> Fields:
         """Return the rows that the value of a rank (or virtual shard) repeats."""
@@ -97,6 +107,10 @@ class Problem:
         """Return the fields as a user passes them: the bare array if there is one field."""
         return next(iter(fields.values())) if len(fields) == 1 else fields
 
+    def fields_of(self, value: Any) -> dict[str, Any]:
+        """Return the fields of a value as a user gets it; inverse of `given`."""
+        return dict(value) if isinstance(value, Mapping) else {self.layout.fields[0].name: value}
+
 
 def make_problem(collective: str, operator: Operator, rows: int, ranks: int) -> Problem:
     """Return the problem of `rows` rows; for a payload in parts they are rounded down to a multiple of the ranks.
@@ -122,13 +136,14 @@ def draw(operator: Operator, layout: Layout, rng: np.random.Generator) -> Fields
     if operator.sample is not None:
         return {name: np.ascontiguousarray(array) for name, array in operator.sample(rng, layout).items()}
     leading = layout.leading if layout.splittable else ()
-    return {f.name: _numbers(f, leading, rng) for f in layout.fields}
-
-
-def _numbers(bound: BoundField, leading: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
-    shape = (*leading, *bound.row_shape)
-    if kind(bound.dtype) == "f":
-        return rng.standard_normal(shape).astype(bound.dtype)
-    if kind(bound.dtype) == "c":
-        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(bound.dtype)
-    return rng.integers(0, 2 if kind(bound.dtype) == "b" else 100, shape).astype(bound.dtype)
+    fields = {}
+    for f in layout.fields:
+        shape, number_kind = (*leading, *f.row_shape), kind(f.dtype)
+        if number_kind == "f":
+            numbers: NDArray[Any] = rng.standard_normal(shape)
+        elif number_kind == "c":
+            numbers = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+        else:
+            numbers = rng.integers(0, 2 if number_kind == "b" else 100, shape)
+        fields[f.name] = numbers.astype(f.dtype)
+    return fields

@@ -12,6 +12,7 @@ from topocomm.bench.facts import Facts
 from topocomm.bench.problem import Problem
 from topocomm.bench.row import Cell, Row, bus_formula
 from topocomm.planning.plan import Plan
+from topocomm.topology.draw.names import plural
 
 WIDTH = 98
 """Columns of the lines of text."""
@@ -19,6 +20,28 @@ NAME_WIDTH = 23
 FULL_WIDTH = 181
 NONE = "-"
 UNCHECKED = "N/A"
+
+Column = tuple[str, str, int, int]
+"""(name, unit, blanks before, width of the values)."""
+_HALF: tuple[Column, ...] = (
+    ("time", "(us)", 2, 7),
+    ("algbw", "(GB/s)", 2, 6),
+    ("busbw", "(GB/s)", 2, 6),
+    ("#wrong", "", 2, 6),
+)
+_NARROW: tuple[Column, ...] = (
+    ("size", "(B)", 0, 9),
+    ("", "", 1, NAME_WIDTH),
+    ("time", "(us)", 0, 8),
+    ("busbw", "(GB/s)", 0, 7),
+    ("#wrong", "", 0, 7),
+    ("p50", "(us)", 1, 7),
+    ("p99", "(us)", 1, 7),
+    ("time", "(us)", 1, 8),
+    ("#wrong", "", 0, 7),
+    ("pred.", "(us)", 1, 6),
+    ("/p50", "", 0, 6),
+)
 
 
 class Table:
@@ -34,11 +57,16 @@ class Table:
     def head(self, facts: Facts, problems: Sequence[Problem], plans: Sequence[Plan], kernel: str) -> str:
         """Return the lines above the rows."""
         problem = problems[0]
+        cores = plural(facts.cores, "core")
+        if facts.local_ranks > facts.cores:
+            cores += f" for {facts.local_ranks} ranks: they take turns"
+        versions = ", ".join(f"{name} {text}" for name, text in facts.versions.items() if name != "topocomm")
+        pairs = ", ".join(f"{plural(count, 'rank pair')} by {way}" for way, count in facts.pairs.items())
         words = [
-            f"topocomm {facts.versions.get('topocomm', '')}: {problem.collective}, {_counted(facts.ranks, 'rank')} on "
-            f"{_counted(len(facts.hosts), 'host')} ({', '.join(facts.hosts[:4])}), {_cores(facts)}",
-            ", ".join(filter(None, [facts.processor, facts.library, _versions(facts)])),
-            f"transport: {_pairs(facts)}",
+            f"topocomm {facts.versions.get('topocomm', '')}: {problem.collective}, {plural(facts.ranks, 'rank')} on "
+            f"{plural(len(facts.hosts), 'host')} ({', '.join(facts.hosts[:4])}), {cores}",
+            ", ".join(filter(None, [facts.processor, facts.library, versions])),
+            f"transport: {pairs or 'one rank, nothing to move'}",
             f"operator {problem.operator.name}: {kernel}; "
             f"a row is {problem.layout.row_bytes} B of {problem.dtype_name}",
             "size: bytes of payload; time: mean of the slowest rank; algbw = size / time, busbw = "
@@ -46,12 +74,31 @@ class Table:
             "p50, p99, predicted and predicted/p50: out of place",
         ]
         lines = [line for text in words for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
-        lines += ["", "plan per size", *(_plan_line(plan) for plan in plans), ""]
-        return "".join(f"# {line}".rstrip() + "\n" for line in lines) + self._columns(problem)
+        lines += ["", "plan per size"]
+        for plan in plans:
+            rounds = plural(plan.figures.rounds, "round")
+            lines.append(f"{plan.payload_bytes:10d} B  {plan.algorithm}, {rounds}, digest {plan.digest[:12]}")
+        return "".join(f"# {line}".rstrip() + "\n" for line in [*lines, ""]) + self._names(problem)
 
     def row(self, row: Row) -> str:
         """Return one row as a line."""
-        return (_narrow_row(row) if self.narrow else _full_row(row)) + "\n"
+        p, main, place = row.problem, row.main, row.in_place
+        percentiles = [main.times.percentile_us(percent) for percent in (50, 99)]
+        predicted = [row.predicted_us, row.predicted_over_measured]
+        if self.narrow:
+            in_place = (None, "") if place is None else (place.times.mean_us, _wrong(place))
+            own = main.times.mean_us, main.bus_gb_per_s, _wrong(main)
+            return _line(
+                _NARROW, [str(p.size_bytes), row.name.ljust(NAME_WIDTH), *own, *percentiles, *in_place, *predicted]
+            )
+        words = [str(p.size_bytes), str(p.count), p.dtype_name, p.redop, str(p.root)]
+        cells: list[str | float | None] = []
+        for cell in (row.out_of_place, place):
+            bandwidths = (
+                (None, None, None) if cell is None else (cell.times.mean_us, cell.alg_gb_per_s, cell.bus_gb_per_s)
+            )
+            cells += [*bandwidths, _wrong(cell)]
+        return _line(_full(p), [*words, *cells, *percentiles, *predicted, row.name])
 
     def foot(self, rows: Sequence[Row]) -> str:
         """Return the lines below the rows."""
@@ -60,28 +107,42 @@ class Table:
         lines.append(f"# Avg bus bandwidth    : {average_bus_gb_per_s(rows):.6g}")
         return "\n".join(lines) + "\n"
 
-    def _columns(self, problem: Problem) -> str:
+    def _names(self, problem: Problem) -> str:
+        columns = _NARROW if self.narrow else _full(problem)
+        names, units = ("#" + _line(columns, [column[i] for column in columns])[1:] for i in (0, 1))
         if self.narrow:
-            return (
-                f"# {problem.dtype_name}, redop {problem.redop}, root {problem.root}\n"
-                f"# {'':7} {'':{NAME_WIDTH}} {'out-of-place':^38} {'in-place':^15}\n"
-                f"# {'size':>7} {'':{NAME_WIDTH}}"
-                f"{'time':>8}{'busbw':>7}{'#wrong':>7}{'p50':>8}{'p99':>8}"
-                f" {'time':>8}{'#wrong':>7}{'pred.':>7}{'/p50':>6}\n"
-                f"# {'(B)':>7} {'':{NAME_WIDTH}}"
-                f"{'(us)':>8}{'(GB/s)':>7}{'':7}{'(us)':>8}{'(us)':>8} {'(us)':>8}{'':7}{'(us)':>7}\n"
-            )
-        dtype, redop = _widths(problem)
-        first = f"# {'':>10}  {'':>12}  {'':>{dtype}}  {'':>{redop}}  {'':>6}  {'out-of-place':^31}  {'in-place':^31}"
-        half = f"  {'time':>7}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>6}"
-        units = f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>6}"
-        return (
-            first.rstrip() + "\n"
-            f"# {'size':>10}  {'count':>12}  {'type':>{dtype}}  {'redop':>{redop}}  {'root':>6}{half}{half}"
-            f"  {'p50':>8}  {'p99':>8}  {'predicted':>9}  {'pred/p50':>8}  implementation\n"
-            f"# {'(B)':>10}  {'(elements)':>12}  {'':>{dtype}}  {'':>{redop}}  {'':>6}{units}{units}"
-            f"  {'(us)':>8}  {'(us)':>8}  {'(us)':>9}\n"
-        )
+            first = f"# {problem.dtype_name}, redop {problem.redop}, root {problem.root}\n"
+            first += f"# {'':7} {'':{NAME_WIDTH}} {'out-of-place':^38} {'in-place':^15}\n"
+        else:
+            left = sum(blanks + width for _, _, blanks, width in columns[:5])
+            first = f"{'#':{left}}  {'out-of-place':^31}  {'in-place':^31}".rstrip() + "\n"
+        return first + names + units
+
+
+def _full(problem: Problem) -> tuple[Column, ...]:
+    """Return the columns of the full table: type and redop have nccl-tests' widths, or more if names are longer."""
+    return (
+        ("size", "(B)", 0, 12),
+        ("count", "(elements)", 2, 12),
+        ("type", "", 2, max(8, len(problem.dtype_name))),
+        ("redop", "", 2, max(6, len(problem.redop))),
+        ("root", "", 2, 6),
+        *_HALF,
+        *_HALF,
+        ("p50", "(us)", 2, 8),
+        ("p99", "(us)", 2, 8),
+        ("predicted", "(us)", 2, 9),
+        ("pred/p50", "", 2, 8),
+        ("implementation", "", 2, 0),
+    )
+
+
+def _line(columns: Sequence[Column], values: Sequence[str | float | None]) -> str:
+    """Return one line, ending in a newline; figures in the width of their column."""
+    cells = []
+    for (_, _, blanks, width), value in zip(columns, values, strict=True):
+        cells.append(" " * blanks + (value.rjust(width) if isinstance(value, str) else figure(value, width)))
+    return "".join(cells).rstrip() + "\n"
 
 
 def average_bus_gb_per_s(rows: Sequence[Row]) -> float:
@@ -101,67 +162,5 @@ def figure(value: float | None, width: int = 7) -> str:
     return text.rjust(width) if len(text) <= width else f"{value:.0e}".rjust(width)
 
 
-def _full_row(row: Row) -> str:
-    p = row.problem
-    dtype, redop = _widths(p)
-    main = row.main.times
-    return (
-        f"{p.size_bytes:12d}  {p.count:12d}  {p.dtype_name:>{dtype}}  {p.redop:>{redop}}  {p.root:6d}"
-        f"{_full_cell(row.out_of_place)}{_full_cell(row.in_place)}"
-        f"  {figure(main.percentile_us(50), 8)}  {figure(main.percentile_us(99), 8)}"
-        f"  {figure(row.predicted_us, 9)}  {figure(row.predicted_over_measured, 8)}  {row.name}"
-    )
-
-
-def _full_cell(cell: Cell | None) -> str:
-    if cell is None:
-        return f"  {NONE:>7}  {NONE:>6}  {NONE:>6}  {UNCHECKED:>6}"
-    return (
-        f"  {figure(cell.times.mean_us)}  {figure(cell.alg_gb_per_s, 6)}  {figure(cell.bus_gb_per_s, 6)}"
-        f"  {_wrong(cell):>6}"
-    )
-
-
-def _narrow_row(row: Row) -> str:
-    main, place = row.main, row.in_place
-    in_place = f"{NONE:>8}{'':7}" if place is None else f"{figure(place.times.mean_us, 8)}{_wrong(place):>7}"
-    return (
-        f"{row.problem.size_bytes:9d} {row.name:{NAME_WIDTH}}"
-        f"{figure(main.times.mean_us, 8)}{figure(main.bus_gb_per_s)}{_wrong(main):>7}"
-        f" {figure(main.times.percentile_us(50))} {figure(main.times.percentile_us(99))}"
-        f" {in_place} {figure(row.predicted_us, 6)}{figure(row.predicted_over_measured, 6)}"
-    )
-
-
-def _widths(problem: Problem) -> tuple[int, int]:
-    """Return the widths of columns type and redop: nccl-tests' own, or wider if names are longer."""
-    return max(8, len(problem.dtype_name)), max(6, len(problem.redop))
-
-
-def _wrong(cell: Cell) -> str:
-    return UNCHECKED if cell.wrong is None else str(cell.wrong)
-
-
-def _plan_line(plan: Plan) -> str:
-    f = plan.figures
-    rounds = f"{f.rounds} round" + "s" * (f.rounds != 1)
-    return f"{plan.payload_bytes:10d} B  {plan.algorithm}, {rounds}, digest {plan.digest[:12]}"
-
-
-def _pairs(facts: Facts) -> str:
-    if not facts.pairs:
-        return "one rank, nothing to move"
-    return ", ".join(f"{_counted(count, 'rank pair')} by {way}" for way, count in facts.pairs.items())
-
-
-def _cores(facts: Facts) -> str:
-    cores = _counted(facts.cores, "core")
-    return f"{cores} for {facts.local_ranks} ranks: they take turns" if facts.local_ranks > facts.cores else cores
-
-
-def _versions(facts: Facts) -> str:
-    return ", ".join(f"{name} {text}" for name, text in facts.versions.items() if name != "topocomm")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + "s" * (count != 1)
+def _wrong(cell: Cell | None) -> str:
+    return UNCHECKED if cell is None or cell.wrong is None else str(cell.wrong)

@@ -137,8 +137,7 @@ def _plan_blocks(comm: Communicator, methods: Sequence[Timed], pace: Pace) -> tu
     """Return the calls in a block of each method, and the number of blocks; the same on all ranks."""
     for method in methods:
         for _ in range(pace.warmup):
-            method.refill()
-            _block_us(comm, method, 1)
+            _refilled_block_us(comm, method, 1)
     calls = [pace.calls or 1] * len(methods)
     while pace.calls is None or pace.iterations is None:
         own_us = [_refilled_block_us(comm, method, count) for method, count in zip(methods, calls, strict=True)]
@@ -154,9 +153,5 @@ def _plan_blocks(comm: Communicator, methods: Sequence[Timed], pace: Pace) -> tu
 
 def _refilled_block_us(comm: Communicator, method: Timed, calls: int) -> float:
     method.refill()
-    return _block_us(comm, method, calls)
-
-
-def _block_us(comm: Communicator, method: Timed, calls: int) -> float:
     comm.barrier()
     return block_us(method, calls)

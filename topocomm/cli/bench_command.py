@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 from topocomm.bench.bits import PROOFS, Outcome
@@ -93,19 +93,14 @@ def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> in
         rows += some
         if tells and args.format == "text":
             _write("".join(table.row(row) for row in some))
-    if tells:
-        _write(_end(args, table, facts, rows, began))
+    if tells and args.format == "text":
+        _write(table.foot(rows))
+    elif tells and args.format == "csv":
+        _write(dump_csv(rows))
+    elif tells:
+        keys = ("collective", "operator", "sizes", "iterations", "warmup")
+        _write(dump_json(facts, rows, {"start_time": began, **{key: getattr(args, key) for key in keys}}))
     return FAILED if any(row.wrong for row in rows) else OK
-
-
-def _end(args: argparse.Namespace, table: Table, facts: Facts, rows: list[Row], began: str) -> str:
-    if args.format == "text":
-        return table.foot(rows)
-    if args.format == "csv":
-        return dump_csv(rows)
-    keys = ("collective", "operator", "sizes", "iterations", "warmup")
-    config = {"start_time": began, **{key: getattr(args, key) for key in keys}}
-    return dump_json(facts, rows, config)
 
 
 def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
@@ -114,19 +109,16 @@ def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
     if tells and args.format == "text":
         _write(_bits_head(facts, wanted))
     outcomes = []
-    for outcome in _outcomes(comm, wanted):
+    for problem, prove in product(wanted.problems(comm.size), PROOFS):
+        outcome = prove(comm, problem)
         outcomes.append(outcome)
         if tells and args.format == "text":
-            _write(_bits_line(outcome))
+            _write(f"{outcome.size_bytes:12d}  {outcome.order:9}  {outcome.results:7d}  {outcome.digest}\n")
+            if outcome.difference is not None:
+                _write(f"# DIFFERENT BITS: {outcome.difference}\n")
     if tells:
         _write(_bits_end(args, facts, outcomes))
     return FAILED if any(outcome.difference for outcome in outcomes) else OK
-
-
-def _outcomes(comm: Communicator, wanted: Wanted) -> Iterator[Outcome]:
-    for problem in wanted.problems(comm.size):
-        for prove in PROOFS:
-            yield prove(comm, problem)
 
 
 def _bits_head(facts: Facts, wanted: Wanted) -> str:
@@ -137,11 +129,6 @@ def _bits_head(facts: Facts, wanted: Wanted) -> str:
         "# canonical: 1 to 8 ranks on threads and the ranks at hand, virtual shards laid out evenly and at random\n"
         f"#\n# {'size (B)':>10}  {'order':9}  {'results':>7}  sha256 of the result\n"
     )
-
-
-def _bits_line(outcome: Outcome) -> str:
-    line = f"{outcome.size_bytes:12d}  {outcome.order:9}  {outcome.results:7d}  {outcome.digest}\n"
-    return line if outcome.difference is None else f"{line}# DIFFERENT BITS: {outcome.difference}\n"
 
 
 def _bits_end(args: argparse.Namespace, facts: Facts, outcomes: list[Outcome]) -> str:
@@ -169,8 +156,8 @@ def _terminal_columns() -> int | None:
     """Return the columns of the terminal on stdout; None if there is none, or it names no width."""
     if not sys.stdout.isatty():
         return None
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdecimal() else shutil.get_terminal_size((0, 0)).columns or None
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() else shutil.get_terminal_size((0, 0)).columns or None
 
 
 def _write(text: str) -> None:

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.start import init, run_local
-from topocomm.topology.model import Topology
 
 LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
@@ -36,19 +35,9 @@ def speaks() -> bool:
     return launched is None or launched[1] == 0
 
 
-def join(topology: Topology | None = None) -> Communicator:
-    """Return the communicator of the launcher's ranks; collective."""
-    return init(topology)
-
-
 def run_on_ranks(work: Callable[[Communicator], Result], ranks: int) -> Result:
-    """Run `work` on all ranks and return this process's result; without a launcher, rank 0's of `ranks` threads.
-
-    Args:
-        work: Function that every rank runs.
-        ranks: Number of threads without a launcher.
-    """
+    """Run `work` on all ranks and return this process's result; without a launcher, rank 0's of `ranks` threads."""
     if launched_as() is None:
         return run_local(work, ranks=ranks)[0]
-    with join() as comm:
+    with init() as comm:
         return work(comm)

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from topocomm.cli.command_ranks import join, launched_as, speaks
+from topocomm.cli.command_ranks import launched_as, speaks
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.doctor.anonymous import anonymous
 from topocomm.doctor.examine import (
@@ -22,6 +22,7 @@ from topocomm.doctor.examine import (
 from topocomm.doctor.finding import Finding
 from topocomm.doctor.report import Here, findings_text, registered_sections, report_text, section_text, ways_section
 from topocomm.errors import TopocommError
+from topocomm.execute.start import init
 from topocomm.topology.model import Topology
 
 OK, FAILED = 0, 1
@@ -87,7 +88,7 @@ def _here(args: argparse.Namespace) -> tuple[Examined, Topology | None]:
     if not can_join(own):
         return Examined(own), topology
     try:
-        with join() as comm:
+        with init() as comm:
             return check_ranks(comm, own, launched), comm.topology
     except TopocommError as error:
         return Examined([*own, Finding("FAIL", "communicator", str(error), "see the other findings")]), topology

@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import PurePath
 
-from topocomm.cli.command_ranks import join, launched_as, speaks
+from topocomm.cli.command_ranks import launched_as, speaks
 from topocomm.cli.output import write_result
 from topocomm.cli.sources import add_sources, read_job, read_sources, source_words
 from topocomm.errors import TopologyError
-from topocomm.execute.start import run_local
+from topocomm.execute.start import init, run_local
 from topocomm.topology.draw import measured
 from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
 
 FORMATS = {
-    "text": "a tree on one screen",
-    "matrix": "the layout of `nvidia-smi topo -m`",
-    "json": "topology JSON, which --input reads",
-    "dot": "Graphviz",
-    "svg": "a picture",
-    "html": "a picture to move and zoom, with the facts of each part",
-    "nccl-xml": "an NCCL topology file",
-    "env": "a shell file: network cards and cores for each rank",
+    "text": ("a tree on one screen", "draw.topology_text", "render"),
+    "matrix": ("the layout of `nvidia-smi topo -m`", "draw.code_matrix_text", "render"),
+    "json": ("topology JSON, which --input reads", "readers.plain.topology_json", "dumps"),
+    "dot": ("Graphviz", "draw.dot", "render"),
+    "svg": ("a picture", "draw.svg.machine_svg", "render"),
+    "html": ("a picture to move and zoom, with the facts of each part", "draw.html_page", "render"),
+    "nccl-xml": ("an NCCL topology file", "export.nccl_xml_writer", "render"),
+    "env": ("a shell file: network cards and cores for each rank", "export.environment", "render"),
 }
-"""Name and one line of help of every format."""
-RENDERERS = {
-    "json": ("readers.plain.topology_json", "dumps"),
-    "matrix": ("draw.code_matrix_text", "render"),
-    "dot": ("draw.dot", "render"),
-    "svg": ("draw.svg.machine_svg", "render"),
-    "html": ("draw.html_page", "render"),
-    "nccl-xml": ("export.nccl_xml_writer", "render"),
-    "env": ("export.environment", "render"),
-}
-"""Module and function of each format but text."""
-
+"""(one line of help, module, function) of every format."""
 MOST_THREADS = 16
 """Limit of threads that measure without a launcher."""
 
@@ -58,7 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="with --system NAME --format nccl-xml: make up the bus ids that a catalogue system lacks, for simulation "
         "in NCCL; no machine has them",
     )
-    words = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+    words = "; ".join(f"{name}: {what}" for name, (what, *_) in FORMATS.items())
     parser.add_argument("--format", choices=FORMATS, help=f"default: text; {words}")
     parser.add_argument(
         "--compare", metavar="FILE", help="say in text how the topology differs from that in a captured dump or JSON"
@@ -83,10 +71,17 @@ def run(args: argparse.Namespace) -> int:
     topology = _topology(args)
     if not speaks():
         return 0
-    text = _comparison(args, topology) if args.compare is not None else _renderer(args)(topology)
+    is_screen = args.format in (None, "text") and args.compare is None
+    if args.compare is not None:
+        text = _comparison(args, topology)
+    elif is_screen:
+        text = render(topology, next_command=_next_command(args, topology))
+    else:  # only its modules are imported, so that each format starts fast
+        _, module, function = FORMATS[args.format]
+        text = getattr(import_module(f"topocomm.topology.{module}"), function)(topology)
     if args.measure:
         table = measured.render(topology)
-        if args.format in (None, "text") and args.compare is None:
+        if is_screen:
             text = f"{text}\n{table}"
         else:
             sys.stderr.write(table)
@@ -100,40 +95,29 @@ def _check(args: argparse.Namespace) -> None:
     if args.invent_bus_ids and (args.system is None or args.format != "nccl-xml" or args.hosts not in (None, 1)):
         raise TopologyError("--invent-bus-ids goes with --system NAME --format nccl-xml, of one host, only")
     if args.measure and (args.input or args.system or args.hosts is not None):
-        given = "--input" if args.input else "--system" if args.system else "--hosts"
-        raise TopologyError(f"--measure times messages on the machine of this job: leave {given} out")
+        option = "--input" if args.input else "--system" if args.system else "--hosts"
+        raise TopologyError(f"--measure times messages on the machine of this job: leave {option} out")
 
 
 def _topology(args: argparse.Namespace) -> Topology:
+    """Return the topology, measured where asked; without a launcher, by threads on the endpoints."""
     if args.invent_bus_ids:
         from topocomm.topology.catalog.simulated_systems import simulated
 
         return simulated(args.system)
-    return _measured(args) if args.measure else read_job(args)
-
-
-def _measured(args: argparse.Namespace) -> Topology:
-    """Return the job's topology with measured figures; without a launcher, of threads on the endpoints."""
+    if not args.measure:
+        return read_job(args)
     from topocomm.execute.measure.ping_pong import measure
 
     if launched_as() is None:
         here = read_sources(args)
         return run_local(measure, ranks=min(max(len(here.endpoints), 2), MOST_THREADS), topology=here)[0]
-    with join() as comm:
+    with init() as comm:
         return measure(comm)
 
 
-def _renderer(args: argparse.Namespace) -> Callable[[Topology], str]:
-    """Return the format's function; only its modules are imported, so that each format starts fast."""
-    if args.format in RENDERERS:
-        module, function = RENDERERS[args.format]
-        found: Callable[[Topology], str] = getattr(import_module(f"topocomm.topology.{module}"), function)
-        return found
-    return lambda topology: render(topology, next_command=_next_command(args, topology))
-
-
 def _comparison(args: argparse.Namespace, topology: Topology) -> str:
-    from topocomm.topology.draw import topology_diff as compare
+    from topocomm.topology.draw import topology_diff
     from topocomm.topology.recognise import load
 
     other = load(args.compare)
@@ -141,7 +125,7 @@ def _comparison(args: argparse.Namespace, topology: Topology) -> str:
     own = args.system or (PurePath(args.input[0]).name if args.input else "this machine")
     if own == name:
         own, name = f"{own} (1)", f"{name} (2)"
-    return compare.render(topology, other, names=(own, name))
+    return topology_diff.render(topology, other, names=(own, name))
 
 
 def _next_command(args: argparse.Namespace, topology: Topology) -> str:

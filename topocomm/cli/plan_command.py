@@ -6,9 +6,8 @@ import argparse
 import gc
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,14 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.merge.degradation import without
 from topocomm.topology.model import Topology
 
-FORMATS = ("text", "json", "msccl-xml", "mscclpp-json", "svg")
+FORMATS = {
+    "text": "report.plan_text",
+    "json": "formats.plan_json",
+    "msccl-xml": "formats.msccl_xml",
+    "mscclpp-json": "formats.mscclpp_json",
+    "svg": "report.plan_svg",
+}
+"""Module of every format."""
 BYTES = "bytes of one rank's value, or of the whole for allgather and reduce_scatter (64KiB); 0: latency only"
 OF_A_PLAN = (
     "bytes",
@@ -90,7 +96,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
     parser.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=tuple(FORMATS),
         default="text",
         help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg a picture",
     )
@@ -104,17 +110,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, or check a saved plan, print it, and return the exit status."""
-    with _rare_collection():
-        return _run(args)
-
-
-@contextmanager
-def _rare_collection() -> Iterator[None]:
-    """Collect garbage cycles rarely: each collection would walk the million live objects of a large machine."""
     before = gc.get_threshold()
-    gc.set_threshold(1_000_000, *before[1:])
+    gc.set_threshold(1_000_000, *before[1:])  # each collection would walk the million live objects of a large machine
     try:
-        yield
+        return _run(args)
     finally:
         gc.set_threshold(*before)
 
@@ -136,21 +135,15 @@ def _run(args: argparse.Namespace) -> int:
     if args.save:
         chosen.save(Path(args.save))
     if args.format == "text":
-        print(_text(args, chosen, topology, cost))
+        operator, unlike = _operator_of(chosen)
+        others = unlike if operator is None or unlike else ranked(chosen, topology, operator, _limits(args))
+        notes = [] if operator is None else in_network_notes(chosen, topology, operator)
+        print(plan_text(chosen, topology, others, cost, notes))
         return 0
     if cost:
         print(cost, file=sys.stderr)
     write_result(_written(args.format, chosen, topology, args.runtime), None)
     return 0
-
-
-def _text(args: argparse.Namespace, plan: Plan, topology: Topology, cost: str) -> str:
-    """Return the plan as text, beside the other plans for the same request."""
-    operator, unlike = _operator_of(plan)
-    notes = [] if operator is None else in_network_notes(plan, topology, operator)
-    if operator is None or unlike:
-        return plan_text(plan, topology, unlike, cost, notes)
-    return plan_text(plan, topology, ranked(plan, topology, operator, _limits(args)), cost, notes)
 
 
 def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
@@ -167,22 +160,10 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
 
 
 def _written(form: str, plan: Plan, topology: Topology, runtime: str | None) -> str:
-    """Return the plan in a format other than text."""
-    if form == "msccl-xml":
-        from topocomm.planning.formats.msccl_xml import dumps as msccl_xml
-
-        return msccl_xml(plan, topology, runtime)
-    if form == "mscclpp-json":
-        from topocomm.planning.formats.mscclpp_json import dumps as mscclpp_json
-
-        return mscclpp_json(plan, topology) + "\n"
-    if form == "svg":
-        from topocomm.planning.report.plan_svg import dumps as plan_svg
-
-        return plan_svg(plan, topology)
-    from topocomm.planning.formats.plan_json import dumps as plan_json
-
-    return plan_json(plan) + "\n"
+    """Return the plan in a format other than text; only its modules are imported."""
+    arguments = {"json": (plan,), "msccl-xml": (plan, topology, runtime)}.get(form, (plan, topology))
+    text: str = import_module(f"topocomm.planning.{FORMATS[form]}").dumps(*arguments)
+    return text if text.endswith("\n") else text + "\n"
 
 
 def _crossover(args: argparse.Namespace, topology: Topology) -> str:
@@ -231,10 +212,9 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
-    given = [name for name in OF_A_PLAN if getattr(args, name.replace("-", "_")) is not None]
-    if given:
-        option = given[0]
-        raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")
+    for option in OF_A_PLAN:
+        if getattr(args, option.replace("-", "_")) is not None:
+            raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")
     saved = Plan.load(args.plan)
     if saved.topology_digest != topology.digest:
         raise PlanError(
@@ -244,18 +224,12 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
     try:
         verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
         check_certificate(topology, saved)
-        _check_scratch(saved)
+        operator, unlike = _operator_of(saved)
+        if operator is not None and not unlike:
+            packed = operator.default_layout(saved.schedule.rows).packed_bytes
+            own = scratch_bytes(saved.schedule, packed, ALIGNMENT_BYTES)
+            if saved.figures.scratch_bytes != own:
+                raise PlanError(f"scratch_bytes is {saved.figures.scratch_bytes}, the schedule takes {own}")
     except PlanError as error:
         raise PlanError(f"{args.plan}: {error}") from None
     return saved
-
-
-def _check_scratch(saved: Plan) -> None:
-    """Check the scratch bytes of a saved plan if the operator's row size is known."""
-    operator, unlike = _operator_of(saved)
-    if operator is None or unlike:
-        return
-    packed = operator.default_layout(saved.schedule.rows).packed_bytes
-    found = scratch_bytes(saved.schedule, packed, ALIGNMENT_BYTES)
-    if saved.figures.scratch_bytes != found:
-        raise PlanError(f"scratch_bytes is {saved.figures.scratch_bytes}, the schedule takes {found}")

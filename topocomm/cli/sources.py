@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from topocomm.cli.command_ranks import join, launched_as
+from topocomm.cli.command_ranks import launched_as
 from topocomm.cli.host_names import count_or_file
 from topocomm.errors import TopologyError
+from topocomm.execute.start import init
 from topocomm.topology.model import Topology
 
 
@@ -29,16 +30,11 @@ def add_sources(parser: argparse.ArgumentParser, *, named_hosts: bool = False) -
         "topograph YAML among them says how switches join the hosts",
     )
     source.add_argument("--system", metavar="NAME", help="a catalogue system, such as dgx-h100")
+    words = "how many of the catalogue system (default 1)"
     if named_hosts:
-        parser.add_argument(
-            "--hosts",
-            type=count_or_file,
-            metavar="N|FILE",
-            help="how many of the catalogue system (default 1), or a file with the names of the topology's hosts as "
-            "mpirun knows them, one a line, in their order",
-        )
-    else:
-        parser.add_argument("--hosts", type=int, metavar="N", help="how many of the catalogue system (default 1)")
+        words += ", or a file with the names of the topology's hosts as mpirun knows them, one a line, in their order"
+    hosts_type, metavar = (count_or_file, "N|FILE") if named_hosts else (int, "N")
+    parser.add_argument("--hosts", type=hosts_type, metavar=metavar, help=words)
 
 
 def read_sources(args: argparse.Namespace) -> Topology:
@@ -65,7 +61,7 @@ def read_job(args: argparse.Namespace) -> Topology:
     launched = launched_as()
     if args.system is not None or args.input or args.hosts is not None or launched is None or launched[2] == 1:
         return read_sources(args)
-    with join() as comm:
+    with init() as comm:
         return comm.topology
 
 
@@ -93,11 +89,7 @@ def _from_files(paths: list[str]) -> Topology:
 
 def source_words(args: argparse.Namespace) -> str:
     """Return the arguments as shell words for a proposed command; empty for this machine."""
-    words: list[str] = []
-    if args.system is not None:
-        words = ["--system", args.system]
-        if args.hosts is not None:
-            words += ["--hosts", str(args.hosts)]
-    elif args.input:
-        words = ["--input", *args.input]
-    return shlex.join(words)
+    if args.system is None:
+        return shlex.join(["--input", *args.input] if args.input else [])
+    hosts = [] if args.hosts is None else ["--hosts", str(args.hosts)]
+    return shlex.join(["--system", args.system, *hosts])

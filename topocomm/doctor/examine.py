@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from topocomm.bench.facts import installed
 from topocomm.doctor.checks.cuda_checks import check_cuda
 from topocomm.doctor.checks.fabric_checks import check_channels, check_fabric
 from topocomm.doctor.checks.gpu_checks import check_hidden_gpus, check_p2p, check_pci_gpus
@@ -28,7 +29,7 @@ from topocomm.doctor.checks.nic_checks import check_nic_places, check_pairs
 from topocomm.doctor.checks.pcie_checks import check_flat_tree, check_pcie, check_slots
 from topocomm.doctor.checks.system_checks import check_clock, check_settings, check_topology, check_visible_gpus
 from topocomm.doctor.checks.transport_checks import check_transport, check_transport_alone, ways_by_size, ways_text
-from topocomm.doctor.finding import Environment, Finding, gather_json, installed, union, usable_cores
+from topocomm.doctor.finding import Environment, Finding, gather_json, union, usable_cores
 from topocomm.errors import TopocommError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.transports.shared_memory import kernels_available

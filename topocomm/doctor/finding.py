@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -25,14 +24,6 @@ class Finding(NamedTuple):
     check: str
     text: str
     remedy: str = ""
-
-
-def installed(package: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def usable_cores() -> frozenset[int]:

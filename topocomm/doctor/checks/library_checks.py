@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from topocomm.doctor.finding import Environment, Finding, FindVersion, installed
+from topocomm.bench.facts import installed
+from topocomm.doctor.finding import Environment, Finding, FindVersion
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_NUMPY = 2
