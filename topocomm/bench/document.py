@@ -17,13 +17,7 @@ SCHEMA = "topocomm.bench/1"
 
 
 def dump_json(facts: Facts, rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """Return the rows as one JSON document.
-
-    Args:
-        facts: Machine, ranks and versions.
-        rows: The rows.
-        config: Options and start time.
-    """
+    """Return the rows as one JSON document; `config` has options and start time."""
     wrong = sum(row.wrong for row in rows)
     document = {
         "schema": SCHEMA,

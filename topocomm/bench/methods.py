@@ -59,13 +59,7 @@ PREPARED = "topocomm prepared"
 
 
 class Ours:
-    """A collective of topocomm.
-
-    Args:
-        comm: The communicator.
-        problem: The collective and its values.
-        prepared: Whether the call is prepared and writes to given arrays; else each call returns new ones.
-    """
+    """A collective of topocomm; `prepared` calls write to given arrays, others return new ones."""
 
     def __init__(self, comm: Communicator, problem: Problem, *, prepared: bool) -> None:
         self.name = PREPARED if prepared else PLAIN

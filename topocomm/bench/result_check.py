@@ -37,12 +37,9 @@ class Segment(NamedTuple):
 
 
 def expected(problem: Problem, rank: int, exact: Exact | None = None) -> list[Segment]:
-    """Return the expected result of a rank; empty if it gets none.
+    """Return the expected result of a rank by the formula `exact`; empty if the rank gets none.
 
-    Args:
-        problem: The collective and its values.
-        rank: Rank that holds the result.
-        exact: The formula; None folds with the operator's own combine, on values widened to float64.
+    Without a formula, the operator's own combine folds values widened to float64.
     """
     name, ranks = problem.collective, problem.ranks
     if name == "allgather":
@@ -85,7 +82,11 @@ def _segment(
         elif exact is not None:
             wanted = {name: np.asarray(array) for name, array in exact(wide).items()}
         else:
-            wanted = _fold(problem.operator, wide, periods)
+            try:
+                wanted = _left_fold(problem.operator, wide)
+            except (TypeError, ValueError, OperatorError):  # the operator takes the stored dtypes only
+                stored = _left_fold(problem.operator, periods)
+                wanted = {name: _widened(array) for name, array in stored.items()}
         tolerance = {name: _tolerance(wanted[name], [v[name] for v in wide], periods[0][name].dtype) for name in wanted}
     if shift:
         wanted = {name: np.roll(array, -shift, axis=0) for name, array in wanted.items()}
@@ -101,14 +102,6 @@ def _identity(problem: Problem) -> Segment:
         array[...] = scalars[name]
     wide = {name: _widened(array) for name, array in wanted.items()}
     return Segment(0, problem.result_rows, wide, {name: np.zeros(a.shape) for name, a in wide.items()})
-
-
-def _fold(operator: Operator, wide: Sequence[Fields], periods: Sequence[Fields]) -> Fields:
-    """Fold left in float64 or, if the operator takes the stored dtypes only, in those."""
-    try:
-        return _left_fold(operator, wide)
-    except (TypeError, ValueError, OperatorError):
-        return {name: _widened(array) for name, array in _left_fold(operator, periods).items()}
 
 
 def _left_fold(operator: Operator, values: Sequence[Fields]) -> Fields:

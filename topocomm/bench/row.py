@@ -43,12 +43,9 @@ class Row:
     """One method at one size.
 
     Attributes:
-        problem: The collective and its values.
-        name: The method's name.
         out_of_place: None if the method works in place only.
         in_place: None if it cannot.
-        plan: The plan executed, for topocomm's methods.
-        way: How data moves, for topocomm's methods.
+        plan, way: The plan executed and how data moves, for topocomm's methods.
     """
 
     problem: Problem
@@ -116,12 +113,7 @@ def measure_problem(
 ) -> list[Row]:
     """Measure the rows of one problem, ours first; collective.
 
-    Args:
-        comm: The communicator.
-        problem: The collective and its values.
-        alternatives: Makes the other methods.
-        pace: Number of blocks and calls.
-        exact: The formula that results are checked against; None takes the operator's combine.
+    Results are checked against the formula `exact`; None takes the operator's combine.
     """
     original = problem.value(comm.rank)
     sets: dict[tuple[str, bool], _Set] = {}

@@ -28,10 +28,6 @@ def parse_sizes(text: str, row_bytes: int) -> tuple[int, ...]:
 
     Sizes of a range are rounded down to whole rows, at least one, as nccl-tests does; a single size must be whole.
 
-    Args:
-        text: Value of `--sizes`.
-        row_bytes: Bytes of a row.
-
     Raises:
         PlanError: The text is neither, or the size is no whole number of rows.
     """

@@ -38,11 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status.
-
-    Args:
-        argv: Arguments; None: those of the process.
-    """
+    """Run one command line, by default that of the process, and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog="topocomm", description="Reductions planned for the machine at hand.")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -9,12 +9,7 @@ from contextlib import suppress
 
 
 def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | None = None) -> None:
-    """Write the text to stdout, or atomically to a file.
-
-    Args:
-        text: The whole result, ending in a newline.
-        path: A file; None: stdout.
-        plain: Rewrites the text for an stdout that cannot encode it.
+    """Write the text to stdout, or atomically to a file; `plain` rewrites it for an stdout that cannot encode it.
 
     Raises:
         OSError: The file cannot be written; an older file of that name is untouched.

@@ -15,9 +15,7 @@ from topocomm.topology.model import Topology
 def add_sources(parser: argparse.ArgumentParser, *, named_hosts: bool = False) -> None:
     """Add `--input FILE ... | --system NAME [--hosts N]`; the default is this machine or job.
 
-    Args:
-        parser: The command's parser.
-        named_hosts: Whether `--hosts` also takes a file of host names (`host_names.take_host_names`).
+    With `named_hosts`, `--hosts` also takes a file of host names (`host_names.take_host_names`).
     """
     source = parser.add_mutually_exclusive_group()
     source.add_argument(

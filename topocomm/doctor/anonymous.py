@@ -72,25 +72,29 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 @dataclass(frozen=True)
 class Anonymous:
-    """Names to replace in texts.
-
-    Attributes:
-        hosts: Replacement of each host name.
-        users: Names of users.
-        homes: Home directories.
-        files: (name without folders, replacement) of each input file.
-    """
+    """Names to replace in texts."""
 
     hosts: dict[str, str]
+    """Replacement of each host name."""
     users: tuple[str, ...] = ()
     homes: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    """(name without folders, replacement) of each input file."""
 
     def text(self, text: str) -> str:
         """Return the text without names, paths and addresses."""
         for home in self.homes:
             text = re.sub(re.escape(home) + r"(?![\w.-])(?:/[^\s:;,\"')]*)?", "~", text)
-        text = self._named(text)
+        names, new = self._names
+
+        def renamed(match: re.Match[str]) -> str:
+            word = match[0]
+            while word not in new:  # a host's name with its domain
+                word = word.rpartition(".")[0]
+            return new[word]
+
+        if names is not None:
+            text = names.sub(renamed, text)
         for pattern, replacement in _RULES:
             text = pattern.sub(replacement, text)
         return text
@@ -161,28 +165,9 @@ class Anonymous:
         longest = sorted(patterns, key=len, reverse=True)
         return re.compile(_WORD.format("|".join(patterns[name] for name in longest))), new
 
-    def _named(self, text: str) -> str:
-        pattern, new = self._names
-        if pattern is None:
-            return text
-
-        def other(found: re.Match[str]) -> str:
-            word = found[0]
-            while word not in new:  # a host's name with its domain
-                word = word.rpartition(".")[0]
-            return new[word]
-
-        return pattern.sub(other, text)
-
 
 def anonymous(topology: Topology | None, environment: Environment, inputs: Sequence[str] = ()) -> Anonymous:
-    """Collect the names to replace in a report made here.
-
-    Args:
-        topology: The machine or job of the report; its hosts become host0, host1, ... in order.
-        environment: Environment variables, which name user and host.
-        inputs: Paths of the files read.
-    """
+    """Collect the names to replace in a report made here; hosts become host0, host1, ..., the topology's first."""
     hosts: dict[str, str] = {}
     own = [*topology.hosts, *(d.host for d in topology.devices if d.host != NETWORK.host)] if topology else []
     for name in dict.fromkeys(own):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 from topocomm.bench.facts import installed
 from topocomm.doctor.checks.cuda_checks import check_cuda
@@ -92,12 +92,11 @@ def library_name() -> str | None:
     return mpi_library().name if installed("mpi4py") else None
 
 
-@dataclass(frozen=True)
-class Examined:
+class Examined(NamedTuple):
     """Findings, and the transport of each payload size."""
 
     findings: Sequence[Finding]
-    ways: Sequence[str] = field(default=())
+    ways: Sequence[str] = ()
 
 
 def check_process(

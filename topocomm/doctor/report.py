@@ -88,13 +88,7 @@ def report_text(
 ) -> str:
     """Return one block of anonymised text to paste into a bug report.
 
-    Args:
-        findings: The findings.
-        topology: The machine or job; None if it could not be read.
-        names: Names to replace.
-        here: Facts of this process if the report is about this machine.
-        ways: Lines on transports.
-        sections: Sections of packages.
+    `topology` is None if it could not be read, `here` if the report is about a dump; `ways` are lines on transports.
     """
     plain = names.text
     head = f"Anonymised: it has no {OF_WHAT}. Device names, versions and settings are left: read it before you post it."

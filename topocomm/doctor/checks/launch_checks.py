@@ -23,13 +23,7 @@ class Placed(NamedTuple):
 def check_launcher(
     launched: tuple[str, int, int] | None, library: str | None, environment: Environment = os.environ
 ) -> Finding:
-    """Check the launcher of this process, and that its MPI library fits it, before MPI is initialised.
-
-    Args:
-        launched: Launcher, rank and number of ranks by the environment.
-        library: The MPI library that mpi4py loads.
-        environment: The environment, in which a launcher tells its ranks how to meet.
-    """
+    """Check the launcher of this process, and that mpi4py's library fits it, before MPI is initialised."""
     if launched is None:
         return Finding("info", "launcher", "none: this process is alone", "mpirun -n 2 topocomm doctor")
     name, rank, size = launched

@@ -86,9 +86,7 @@ def check_pcie(topology: Topology) -> list[Finding]:
 def check_slots(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
     """Compare width and speed of this machine's GPUs and NICs with the limits of card and slot.
 
-    Args:
-        topology: This machine; its NICs without a bus id are passed over, GPUs are found on the bus.
-        sysfs: Root of sysfs.
+    NICs without a bus id are passed over; GPUs are found on the bus.
     """
     nics = {d.bus_id: d.id for d in topology.devices if d.kind == "nic" and d.bus_id}
     findings: list[Finding] = []

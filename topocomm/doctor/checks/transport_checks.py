@@ -48,13 +48,7 @@ def ways_text(ways: list[Way]) -> list[str]:
 
 
 def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -> Finding:
-    """Check which ranks share memory, and why others do not.
-
-    Args:
-        comm: The communicator.
-        kernels: Whether compiled code runs on every rank.
-        shared_memory: Whether every rank can map memory files.
-    """
+    """Check which ranks share memory, and why others do not: compiled code or memory files may fail on some rank."""
     transport = comm.session.transport
     messages = MESSAGES.get(transport.name, f"{transport.name} messages")
     if transport.size == 1:

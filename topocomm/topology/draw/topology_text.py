@@ -37,11 +37,8 @@ def render(topology: Topology, *, next_command: str) -> str:
     """Return the topology as text of at most 80 columns and, for one host, at most 39 lines.
 
     Lines read like NCCL's system tree, `TYPE[GB/s] - NODE/id`: PCI[?] is a PCIe link of unknown rate, NVS an
-    NVSwitch, HB a PCIe host bridge, ADP a network card of several ports, SW a network switch.
-
-    Args:
-        topology: One host or a cluster.
-        next_command: What the last line proposes to run.
+    NVSwitch, HB a PCIe host bridge, ADP a network card of several ports, SW a network switch. The last line proposes to
+    run `next_command`.
     """
     title = f"{topology.name} ({topology.source})"
     head = [title if len(title) <= WIDTH else f"{title[: WIDTH - 3]}...", ""]

@@ -90,12 +90,9 @@ class HostBlocks:
 
 
 def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostBlocks:
-    """Return the blocks of one host.
+    """Return the blocks of one host; `codes` by (GPU, NIC) place NICs without a link.
 
-    Args:
-        host: The host.
-        codes: Pair codes by (GPU, NIC), which place NICs without a link.
-        most_ends: Endpoints in the row; more are drawn as one by parent, and left out where that is not enough.
+    More than `most_ends` endpoints are drawn as one by parent, and left out where that is not enough.
     """
     links = fabric_links(host.devices, host.links)
     in_fabric = set(links)

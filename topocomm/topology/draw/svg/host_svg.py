@@ -29,14 +29,7 @@ class Cable(NamedTuple):
 def draw_host(
     page: Page, topology: Topology, host: str, corner: Point, notes: Mapping[str, str]
 ) -> tuple[Point, list[Point]]:
-    """Draw one host in a box.
-
-    Args:
-        page: Page to draw on.
-        topology: The machine.
-        host: Name of the host.
-        corner: Upper left corner of the box.
-        notes: A word below the name of an endpoint, such as its rank.
+    """Draw one host in a box with this upper left corner; `notes` are words below endpoints, such as their ranks.
 
     Returns:
         Width and height of the box, and the points where the cables of its NICs leave it.
