@@ -112,10 +112,8 @@ _UNKNOWN_KIND = LinkKind("unknown", 1.25, _NETWORK_US, "10 Gb/s network, the slo
 def assume(kind: str) -> LinkKind:
     """Return the figures that planners assume for a link of a family without figures of its own.
 
-    They are those of the slowest generation, or NCCL's default, so that a plan is not better than the machine.
-
-    Args:
-        kind: A `Link.kind`; an unknown one gets the slowest row of the table.
+    They are those of the slowest generation, or NCCL's default, so that a plan is not better than the machine. A kind
+    that the table lacks gets its slowest row.
     """
     return _ASSUMED.get(kind, _UNKNOWN_KIND)._replace(gb_per_s_source="assumed")
 
@@ -131,13 +129,8 @@ def both_ways(
 ) -> tuple[Link, Link]:
     """Return the two directed links of one connection, with the figures of the table.
 
-    Args:
-        a: One device id.
-        b: The other.
-        kind: A row of `KINDS`, or a family where the generation is unknown (GB/s is None).
-        lanes: Number of bonded links; multiplies the table's GB/s.
-        gb_per_s: GB/s that a source gave, instead of the table's.
-        latency_us: Latency instead of the table's, for a part of a longer hop.
+    The kind is a row of `KINDS`, or a family where the generation is unknown (GB/s is None). Bonded links (`lanes`)
+    multiply the table's GB/s. GB/s that a source gave, and a latency for a part of a longer hop, replace the table's.
     """
     row = KINDS.get(kind)
     rest = row or assume(kind)

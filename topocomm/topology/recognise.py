@@ -45,10 +45,7 @@ _REMEDY = "save one with `nvidia-smi topo -m > FILE` or `topocomm inspect --form
 
 
 def load(path: str | os.PathLike[str]) -> Topology:
-    """Return the topology in a file: output of a tool, or topology JSON.
-
-    Args:
-        path: A file, or a pipe.
+    """Return the topology in a file or pipe: output of a tool, or topology JSON.
 
     Raises:
         TopologyError: The file cannot be read, is no text, has an unknown format, or is damaged.

@@ -165,10 +165,7 @@ def switched(kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkK
 def dgx_1(kind: str) -> Host:
     """Return a DGX-1: a hybrid cube mesh of NVLinks; two GPUs share a PCIe switch with a NIC.
 
-    Two Broadwell sockets, 4 EDR ports (NVIDIA DGX-1 whitepaper).
-
-    Args:
-        kind: `nvlink1` for P100, `nvlink2` for V100.
+    Two Broadwell sockets, 4 EDR ports (NVIDIA DGX-1 whitepaper). The kind is `nvlink1` for P100, `nvlink2` for V100.
     """
     ends = [*_on_sockets("gpu", 8), *_on_sockets("nic", 4)]
     fabric = _direct(kind, "NV#", _P100_MESH if kind == "nvlink1" else _V100_MESH)
@@ -253,15 +250,7 @@ def mi250x() -> Host:
 
 
 def cpu_host_of(sockets: int, cores: int, nics: int, pcie: str, port: str) -> Host:
-    """Return sockets of one NUMA node each, and NICs on the first ones: a reference shape, not a product.
-
-    Args:
-        sockets: Number of sockets.
-        cores: Cores of each socket.
-        nics: Number of NICs, at most one per socket.
-        pcie: Row of `links.KINDS` for the NICs' slots.
-        port: Row for their ports.
-    """
+    """Return sockets of one NUMA node each, and NICs on the first ones, one each: a reference shape, not a product."""
     ends = [Device(f"cpu{i}", "cpu", numa=i // cores, cpu_affinity=str(i)) for i in range(sockets * cores)]
     numas = [Device(f"numa{i}", "numa", numa=i) for i in range(sockets)]
     ports = _on_sockets("nic", nics, min(nics, sockets))

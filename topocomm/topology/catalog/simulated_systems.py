@@ -55,9 +55,6 @@ _GCN = {"mi100-8": ("gfx908", 120), "mi250x": ("gfx90a", 110), "mi300x-8": ("gfx
 def simulated(name: str) -> Topology:
     """Return one host of a catalogue system with bus ids, for `export.nccl_xml_writer`.
 
-    Args:
-        name: One of `catalog.SYSTEMS`, with GPUs.
-
     Raises:
         TopologyError: No such system, or it has no GPU.
     """

@@ -23,11 +23,7 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
     """Return a reference system with nominal rates (`links.KINDS`).
 
     With one host, ids are plain (`GPU0`); with more they are `h0/GPU0`, and rails and a spine join the NICs. A rack
-    (`gb200-nvl72`) is 18 hosts, `h0` to `h17`, which NVSwitches join.
-
-    Args:
-        name: One of `SYSTEMS`.
-        hosts: Number of hosts (or racks), at least 1.
+    (`gb200-nvl72`) is 18 hosts, `h0` to `h17`, which NVSwitches join; `hosts` counts racks then.
 
     Raises:
         TopologyError: No such system (the message lists them), or hosts < 1.

@@ -59,10 +59,9 @@ _MODEL = ("arch", "vendor", "familyid", "modelid")
 
 
 def render(topology: Topology) -> str:
-    """Return the file; `readers.nccl.xml.nccl_xml` reads it back with equal pairs and GB/s.
+    """Return the file of one host with GPUs, their bus ids, and PCIe links up to a NUMA node.
 
-    Args:
-        topology: One host with GPUs, their bus ids, and PCIe links up to a NUMA node.
+    `readers.nccl.xml.nccl_xml` reads it back with equal pairs and GB/s.
 
     Raises:
         TopologyError: Several hosts, no GPU, or a device without a required fact; says which and how to get it.

@@ -46,13 +46,8 @@ def host_tree(
     """Return the PCIe and NUMA tree of one host.
 
     A pair without a code of `LEVELS` (NVLink hides the PCIe path) is placed by NUMA number, else by CPU affinity,
-    unless a code separates the two. A device without a place is linked to the host.
-
-    Args:
-        devices: GPUs and NICs of one host, at least one.
-        codes: Codes by pair, in the order of `devices`; codes outside `LEVELS` are ignored.
-        pcie: Row of `links.KINDS` for PCIe, or the family where the generation is unknown.
-        smp: The same for links between NUMA nodes.
+    unless a code separates the two. A device without a place is linked to the host. Pairs have the order of devices.
+    `pcie` and `smp` (between NUMA nodes) are rows of `links.KINDS`, or families where the generation is unknown.
     """
     tree = _Tree(devices, {pair: LEVELS[code] for pair, code in codes.items() if code in LEVELS}, pcie, smp)
     numbers = {name: number for group, number in tree.number.items() for name in group}

@@ -73,11 +73,8 @@ def is_port(device: Device) -> bool:
 def pairs(topology: Topology, *, wording: Wording = "nccl") -> tuple[Pair, ...]:
     """Return every GPU-GPU and GPU-NIC pair, in the order of the devices: code, GB/s of the slowest link, latency.
 
-    A figure is None where a link of the path lacks it; its source is that of the least certain one.
-
-    Args:
-        topology: The topology; its own pairs are ignored.
-        wording: Whose codes to use; NCCL has no NODE.
+    A figure is None where a link of the path lacks it; its source is that of the least certain one. The topology's own
+    pairs are ignored. NVIDIA's wording has NODE, NCCL's has not.
     """
     paths = _Paths(topology, wording)
     gpus = [d.id for d in topology.devices if d.kind == "gpu"]

@@ -35,12 +35,7 @@ class GpuFabric(NamedTuple):
 
 
 def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> GpuFabric:
-    """Return the NVLinks of one host.
-
-    Args:
-        gpus: All GPUs of the host.
-        counts: Printed number of links by pair, in the order of `gpus`; only pairs with NVLink.
-    """
+    """Return the NVLinks of one host by the printed number of links of its pairs, which have the order of all GPUs."""
     ids = [gpu.id for gpu in gpus]
     islands = [g for g in merge_groups([(name,) for name in ids], counts) if len(g) > 1]
     switched = {group for group in islands if _is_switched(group, counts)}

@@ -109,11 +109,7 @@ def pci_graph(leaves: Sequence[Leaf], numas: Sequence[Device]) -> tuple[tuple[De
     """Return the forwarding devices and the links of one host.
 
     Bridges with one device below become part of its link, at the GB/s of the slowest. The host joins several NUMA
-    nodes, and devices without a node.
-
-    Args:
-        leaves: GPUs and NICs.
-        numas: The NUMA nodes that places of leaves index; they are linked, but not among the devices returned.
+    nodes, and devices without a node. Places of leaves index the NUMA nodes, which are linked, but not returned.
     """
     tree = _Tree(numas, leaves)
     return tuple(tree.devices), tuple(tree.links)

@@ -34,12 +34,7 @@ class Joined(NamedTuple):
 
 
 def xgmi_links(joined: Mapping[PairKey, Joined], assumed: Iterable[PairKey] = ()) -> GpuFabric:
-    """Return links for the XGMI pairs of one host.
-
-    Args:
-        joined: All XGMI pairs.
-        assumed: Pairs that the source does not call direct or indirect.
-    """
+    """Return links for all XGMI pairs of one host; the source calls the `assumed` neither direct nor indirect."""
     warnings: list[str] = []
     direct = {pair: figures for pair, figures in joined.items() if figures.lanes != 0}
     islands = merge_groups([(name,) for name in dict.fromkeys(n for pair in joined for n in pair)], direct)

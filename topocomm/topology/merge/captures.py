@@ -34,10 +34,8 @@ def combine(topologies: Sequence[Topology]) -> Topology:
     """Combine several captures of one host.
 
     Ids and order of devices are those of the first capture; devices of other captures follow. Pair codes that a tool
-    printed are preferred to derived ones, codes of NVLink and xGMI to those of the PCIe path beside it.
-
-    Args:
-        topologies: Captures of different kinds, at least one. A single one is returned as it is.
+    printed are preferred to derived ones, codes of NVLink and xGMI to those of the PCIe path beside it. A single
+    capture is returned as it is.
 
     Raises:
         TopologyError: There is no capture, one has several hosts, or two cannot be of one machine.

@@ -16,10 +16,8 @@ BOTH_WAYS = "-"
 def without(topology: Topology, names: Sequence[str]) -> Topology:
     """Return the topology without some links; all devices stay, so that ranks keep their places.
 
-    Args:
-        topology: The whole machine.
-        names: Links to take out: `GPU3-NIC3` (both directions), `GPU0->GPU1` (one direction), or a device (`rail3`: all
-            its links). An id may contain `-`.
+    Names are `GPU3-NIC3` (both directions), `GPU0->GPU1` (one direction), or a device (`rail3`: all its links). An id
+    may contain `-`.
 
     Raises:
         TopologyError: A name is neither link nor device; the message has the nearest names.

@@ -33,11 +33,7 @@ def matches(text: str) -> bool:
 
 
 def read(text: str, name: str) -> Fabric:
-    """Return the fabric in a text.
-
-    Args:
-        text: `topology.conf`, `topology.yaml` or a topograph model.
-        name: Its file name, for messages.
+    """Return the fabric in a text: `topology.conf`, `topology.yaml` or a topograph model.
 
     Raises:
         TopologyError: It is damaged or contradictory; names file and line.
@@ -49,12 +45,9 @@ def read(text: str, name: str) -> Fabric:
 def addressed_fabric(addresses: Mapping[str, Sequence[str]]) -> Fabric | None:
     """Return the fabric of a job from the switch paths that Slurm gives its tasks.
 
-    Args:
-        addresses: By host the values of SLURM_TOPOLOGY_ADDR (`root.leaf3.node7`) and SLURM_TOPOLOGY_ADDR_PATTERN
-            (`switch.switch.node`), empty where they are not set.
-
-    Returns:
-        The fabric; None where a path has no switches, as without Slurm's tree plugin.
+    By host, these are the values of SLURM_TOPOLOGY_ADDR (`root.leaf3.node7`) and SLURM_TOPOLOGY_ADDR_PATTERN
+    (`switch.switch.node`), empty where they are not set. The fabric is None where a path has no
+    switches, as without Slurm's tree plugin.
     """
     switches: dict[str, list[str]] = {}
     hosts: dict[str, list[str]] = {}

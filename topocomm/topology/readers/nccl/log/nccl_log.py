@@ -31,7 +31,7 @@ from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels
 from topocomm.topology.readers.nccl.log.nccl_log_comms import communicator
 from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, address
 from topocomm.topology.readers.nccl.log.nccl_log_lines import is_log, parts
-from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine, machines
+from topocomm.topology.readers.nccl.log.nccl_log_machines import machines
 
 SOURCE = "NCCL_DEBUG log"
 
@@ -65,6 +65,16 @@ class _Reader:
         self.comm = communicator(self.parts)
         if (self.comm.ranks or 0) > MAX_DEVICES:
             raise TopologyError(f"{name}: {self.comm.ranks} ranks; more than {MAX_DEVICES} are not read")
+        self.bus_ids = facts_of.bus_ids(self.comm, self.warn)
+        self.channels = Channels(self.comm, self.warn)
+        self.hosts = machines(self.comm, self.bus_ids, self.warn)
+        if self.comm.others:
+            words = f"{self.comm.others + 1} communicators in this log"
+            self.warn(f"{words}; the one with {self.comm.ranks} ranks was read")
+        if self.comm.mixed:
+            self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
+        self._place_rest()
+        self.fabrics = self._fabrics()
 
     def warn(self, message: str) -> None:
         line = _AT_LINE.match(message)
@@ -72,22 +82,12 @@ class _Reader:
         self.messages[where] = None
 
     def topology(self) -> Topology:
-        known = facts_of.bus_ids(self.comm, self.warn)
-        channels = Channels(self.comm, self.warn)
-        hosts = machines(self.comm, known, self.warn)
-        if self.comm.others:
-            count, ranks = self.comm.others + 1, self.comm.ranks
-            self.warn(f"{count} communicators in this log; the one with {ranks} ranks was read")
-        if self.comm.mixed:
-            self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
-        self._place_rest(hosts, known, channels)
-        fabrics = self._fabrics(hosts)
-        devices, links = self._devices(hosts, fabrics, known)
+        devices, links = self._devices()
         if not devices:
             raise TopologyError(f"{self.name}: nothing here names a rank or a GPU; {_REMEDY}")
-        guessed = any(machine.guessed for machine in hosts)
+        guessed = any(machine.guessed for machine in self.hosts)
         places = [RankPlace(int(d.id[3:]), d.host, d.id) for d in devices if d.kind == "gpu" and not guessed]
-        facts = self._facts(channels, hosts, known, fabrics)
+        facts = self._facts()
         warnings = list(self.messages)
         if len(warnings) > _MAX_WARNINGS:
             warnings[_MAX_WARNINGS:] = [f"{self.file}: {len(warnings) - _MAX_WARNINGS} more such warnings"]
@@ -96,16 +96,17 @@ class _Reader:
             source=SOURCE,
             devices=tuple(devices),
             links=tuple(links),
-            pairs=tuple(pair for part in fabrics for pair in part.pairs),
+            pairs=tuple(pair for part in self.fabrics for pair in part.pairs),
             ranks=tuple(sorted(places)),
             warnings=tuple(warnings),
             facts=facts,
         )
 
-    def _place_rest(self, hosts: list[Machine], known: dict[int, str], channels: Channels) -> None:
+    def _place_rest(self) -> None:
         """Place ranks that wrote nothing: on the one machine, or on machines without lines in this log."""
-        spoken = {rank for ring in channels.rings.values() for rank in ring} | set(known)
-        spoken |= {rank for nodes in channels.trees.values() for rank in nodes}
+        hosts = self.hosts
+        spoken = {rank for ring in self.channels.rings.values() for rank in ring} | set(self.bus_ids)
+        spoken |= {rank for nodes in self.channels.trees.values() for rank in nodes}
         spoken |= set(range(self.comm.ranks or 0))
         lost = spoken - {rank for machine in hosts for rank in machine.members}
         if not lost or not hosts:
@@ -119,9 +120,9 @@ class _Reader:
         else:
             self.warn(f"{len(lost)} of {len(spoken)} ranks are on hosts whose lines are not in this log: no devices")
 
-    def _fabrics(self, hosts: list[Machine]) -> list[Fabric]:
+    def _fabrics(self) -> list[Fabric]:
         labels: dict[str, None] = {}
-        for i, machine in enumerate(hosts):
+        for i, machine in enumerate(self.hosts):
             tree = machine.system
             nets = len({b.node for b in tree.branches if b.node.type == "NET"}) if tree else 0
             if max(nets, len(machine.members)) > MAX_DEVICES:
@@ -131,51 +132,47 @@ class _Reader:
             label = machine.host if machine.host and machine.host not in labels else f"host{i}"
             labels[label if label not in labels else f"host{i}-{i}"] = None
         fabrics = []
-        for machine, label in zip(hosts, labels, strict=True):
+        for machine, label in zip(self.hosts, labels, strict=True):
             tree = machine.system
             if tree is not None and not tree.placed:
                 why = "its indentation does not say what hangs on what" if tree.whole else "lines of it are lost or cut"
                 self.warn(f"line {tree.line}: no links are made from the system tree: {why}")
-            host, prefix = ("host0", "") if len(hosts) == 1 else (label, f"{label}/")
+            host, prefix = ("host0", "") if len(self.hosts) == 1 else (label, f"{label}/")
             names = facts_of.nic_names(self.comm, machine.host)
             fabrics.append(Fabric(machine, host, prefix, names, facts_of.nvls(self.comm) is True))
-        self.labels = ["host0"] if len(hosts) == 1 else list(labels)
         return fabrics
 
-    def _devices(
-        self, hosts: list[Machine], fabrics: list[Fabric], known: dict[int, str]
-    ) -> tuple[list[Device], list[Link]]:
+    def _devices(self) -> tuple[list[Device], list[Link]]:
         """Return GPUs by rank, NICs, and what joins them; a network joins the NICs of several hosts."""
         lists, _ = facts_of.affinities(self.comm)
         gpus: dict[int, Device] = {}
-        for machine, part, label in zip(hosts, fabrics, self.labels, strict=True):
+        for part in self.fabrics:
             local = {int(gpu.id[3:]): gpu for gpu in part.gpus}
-            for rank in sorted(machine.members):
-                bus_id = address(known[rank]) if rank in known else None
-                gpu = local.get(rank, Device(f"GPU{rank}", "gpu", label, bus_id=bus_id))
+            for rank in sorted(part.machine.members):
+                bus_id = address(self.bus_ids[rank]) if rank in self.bus_ids else None
+                gpu = local.get(rank, Device(f"GPU{rank}", "gpu", part.host, bus_id=bus_id))
                 if rank in gpus:
-                    self.warn(f"rank {rank} is on two hosts, {gpus[rank].host} and {label}; the first is used")
+                    self.warn(f"rank {rank} is on two hosts, {gpus[rank].host} and {part.host}; the first is used")
                 gpus.setdefault(rank, gpu._replace(cpu_affinity=lists.get(rank)))
-        nics = [nic for part in fabrics for nic in part.nics]
-        links = [link for part in fabrics for link in part.links.values()]
-        devices = [*(gpus[rank] for rank in sorted(gpus)), *nics, *(d for part in fabrics for d in part.others)]
-        if len(hosts) > 1 and nics:
+        nics = [nic for part in self.fabrics for nic in part.nics]
+        links = [link for part in self.fabrics for link in part.links.values()]
+        devices = [*(gpus[rank] for rank in sorted(gpus)), *nics, *(d for part in self.fabrics for d in part.others)]
+        if len(self.hosts) > 1 and nics:
             devices.append(NETWORK)
-            for part in fabrics:
+            for part in self.fabrics:
                 for nic in part.nics:
                     links += both_ways(nic.id, NETWORK.id, "network", gb_per_s=part.nic_gb_per_s.get(nic.id))
         return devices, links
 
-    def _facts(
-        self, channels: Channels, hosts: list[Machine], known: dict[int, str], fabrics: list[Fabric]
-    ) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
+        hosts, channels = self.hosts, self.channels
         nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
         bus_ids = {
             rank: machine.system.printed.get(node, node.id) if machine.system else node.id
             for machine in hosts
             for node, rank in machine.ranks.items()
             if not machine.guessed
-        } | known
+        } | self.bus_ids
         _, masks = facts_of.affinities(self.comm)
         stated = {
             "library": facts_of.library(self.parts),
@@ -185,17 +182,17 @@ class _Reader:
             "numa_nodes": sum(len(set(m.system.roots)) for m in hosts if m.system and m.system.whole),
             **facts_of.figures(hosts),
             **facts_of.hardware(self.comm, hosts, self.parts),
-            "net_speed_mbps": {nic: round(rate * 8000) for part in fabrics for nic, rate in part.nic_gb_per_s.items()},
-            "p2p": facts_of.refused(self.comm, hosts, known),
+            "net_speed_mbps": {nic: round(rate * 8000) for f in self.fabrics for nic, rate in f.nic_gb_per_s.items()},
+            "p2p": facts_of.refused(self.comm, hosts, self.bus_ids),
             "nvls": facts_of.nvls(self.comm),
             "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},
         }
         facts = {key: value for key, value in stated.items() if value or value is False}
         facts |= {**channels.facts(), **facts_of.transports(self.comm)}
         graphs: list[dict[str, Any]] = []
-        for machine, label in zip(hosts, self.labels, strict=True):
-            where = {"host": label} if len(hosts) > 1 else {}
-            graphs += [{**where, **graph} for graph in facts_of.graphs(self.comm, machine, self.warn)]
+        for part in self.fabrics:
+            where = {"host": part.host} if len(hosts) > 1 else {}
+            graphs += [{**where, **graph} for graph in facts_of.graphs(self.comm, part.machine, self.warn)]
         rings = {graph["speedintra"] for graph in graphs if graph["pattern"] == 4}
         facts |= {"graphs": graphs} if graphs else {}
         return facts | ({"pattern_bw": rings.pop()} if len(rings) == 1 else {})

@@ -50,11 +50,7 @@ def kind_of(tag: str, sm: int | None, gcn: str | None) -> str:
 class Fabric:
     """The links that are not PCIe, all switches folded into one, as NCCL does; counts of links by GPU and by target.
 
-    Args:
-        system: Content of the file.
-        numa_id: Gives the device id of a processor.
-        file: Its name, for messages.
-        notes: Takes warnings.
+    `numa_id` gives the device id of a processor.
 
     Raises:
         TopologyError: A link without target or with a wrong count.
