@@ -101,11 +101,6 @@ def _uplinks(gpus: Sequence[Device], nics: Sequence[Device], pcie: str, code: st
     return tuple(links)
 
 
-def _all_pairs(count: int, lanes: int = 1, first: int = 0) -> dict[tuple[int, int], int]:
-    """The links of GPUs that are joined each to each."""
-    return dict.fromkeys(combinations(range(first, first + count), 2), lanes)
-
-
 def _in_tree(
     devices: Sequence[Device],
     codes: Mapping[PairKey, str],
@@ -129,12 +124,12 @@ def full_mesh(count: int, kind: str, code: str, port: str, pcie: str, *, lanes: 
     7 links per GPU (AMD MI300X platform datasheet), an NDR port each.
     """
     gpus, nics = _on_sockets("gpu", count), _on_sockets("nic", count)
-    links, fabric = _direct(kind, code, _all_pairs(count, lanes))
+    links, fabric = _direct(kind, code, dict.fromkeys(combinations(range(count), 2), lanes))
     pairs = _coded(_codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
     return Host((*gpus, *nics), tuple(links), pairs, port, _uplinks(gpus, nics, pcie))
 
 
-_QUADS = {**_all_pairs(4), **_all_pairs(4, first=4)}
+_QUADS = dict.fromkeys([*combinations(range(4), 2), *combinations(range(4, 8), 2)], 1)
 _P100_MESH = {**_QUADS, **{(i, i + 4): 1 for i in range(4)}}
 """NVLinks of DGX-1 P100 by GPU pair: two full quads and a link between the same corners, 4 per GPU (NVIDIA DGX-1
 system architecture whitepaper, hybrid cube mesh)."""

@@ -213,7 +213,19 @@ class _Writer:
     def _node(self, device: Device, link: Link | None) -> Element:
         """One `<pci>` with its content; `link` leads to it."""
         self.written.add(device.id)
-        inside = list(self._content(device))
+        inside: list[Element] = []
+        if device.kind == "gpu":
+            inside = [self._gpu(device)]
+        elif device.kind == "nic":
+            if device.name and " " not in device.name:  # else it is the model, by which NCCL finds no port
+                inside = [_element("nic", {}, [self._net(device)])]
+        elif device.name == ADAPTER:
+            ports = [self.devices[link.dst] for link in self.near[device.id] if is_port(self.devices[link.dst])]
+            self.written |= {port.id for port in ports}
+            if named := [self._net(port) for port in ports if port.name]:
+                inside = [_element("nic", {}, named)]
+        else:
+            inside = list(self._below(device))
         if device.kind == "switch" and not device.bus_id and device.name != ADAPTER:
             bus_id = next(self.free_ids)
         elif device.bus_id:
@@ -233,20 +245,6 @@ class _Writer:
         known = self.topology.facts.get(fact)
         stated = known.get(device.bus_id) if isinstance(known, dict) else None
         return {key: str(stated[key]) for key in keys if key in stated} if isinstance(stated, dict) else {}
-
-    def _content(self, device: Device) -> Iterator[Element]:
-        if device.kind == "gpu":
-            yield self._gpu(device)
-        elif device.kind == "nic":
-            if device.name and " " not in device.name:  # else it is the model, by which NCCL finds no port
-                yield _element("nic", {}, [self._net(device)])
-        elif device.name == ADAPTER:
-            ports = [self.devices[link.dst] for link in self.near[device.id] if is_port(self.devices[link.dst])]
-            self.written |= {port.id for port in ports}
-            if named := [self._net(port) for port in ports if port.name]:
-                yield _element("nic", {}, named)
-        else:
-            yield from self._below(device)
 
     def _gpu(self, gpu: Device) -> Element:
         facts = (("dev", "gpu_dev"), ("rank", "gpu_rank"), ("sm", "sm"), ("sm", "compute_units"), ("gcn", "gcn"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
-from typing import Any, NamedTuple
+from typing import Any
 
 from topocomm.topology.inference.host_tree import PairKey, group_words
 from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
@@ -15,77 +15,18 @@ from topocomm.topology.merge.capture_sources import RANK, SWITCH, Clashes, LinkS
 from topocomm.topology.merge.device_matching import bus_key, label
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 
-
-class JoinedLinks(NamedTuple):
-    """Forwarding devices, links and pairs of the machine, warnings, and whether a tool read all NVLink rates."""
-
-    devices: tuple[Device, ...]
-    links: tuple[Link, ...]
-    pairs: dict[PairKey, Pair]
-    warnings: list[str]
-    rates_read: bool
-
-
-def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: Mapping[PairKey, Pair]) -> JoinedLinks:
-    """Join the links of a machine's captures; pairs get the rates that a capture read."""
-    tree_devices, tree_links, warnings = _tree(sources, devices)
-    fabric = _Fabric(sources, devices, dict(pairs))
-    switches, links = fabric.build({device.id for device in (*devices, *tree_devices)})
-    links = fabric.rated(links)
-    return JoinedLinks(
-        devices=(*tree_devices, *switches),
-        links=(*links, *tree_links),
-        pairs=fabric.rated_pairs(),
-        warnings=[*warnings, *fabric.warnings],
-        rates_read=fabric.rates_read(links),
-    )
-
-
-def _tree(sources: Sequence[LinkSource], devices: Sequence[Device]) -> tuple[tuple[Device, ...], list[Link], list[str]]:
-    """The tree of one capture, with the figures of slots from all: forwarding devices, links, warnings.
-
-    A tree that joins all GPUs and NICs with their addresses is preferred to one made of codes, which knows no bridges;
-    then the tree of most devices; then the one of most figures.
-    """
-    gpus, nics = ({device.id for device in devices if device.kind == kind} for kind in ("gpu", "nic"))
-    without_nics = not any(nics & source.covered for source in sources)
-    base = max(
-        sources,
-        key=lambda s: (
-            gpus <= (known := s.covered & s.addressed) and (without_nics or bool(nics & known)),
-            len(s.covered),
-            sum(link.gb_per_s is not None for link in s.tree),
-        ),
-    )
-    clashes = Clashes()
-    links = []
-    for link in base.tree:
-        ends = [end for end in link[:2] if end in base.covered]
-        if len(ends) == 1 and link.kind == "pcie":  # of a GPU or NIC to its slot
-            for source in sources:
-                slots = source.slots.get(ends[0], ())
-                if source is not base and len(slots) == 1:
-                    link, words = better_figures(link, slots[0]._replace(latency_us=None))
-                    clashes.add(base.topology, source.topology, (f"PCIe link of {ends[0]} {w}" for w in words))
-        links.append(link)
-    covered = {device.id: device for device in devices if device.id in base.covered}
-    missing = [device.id for device in devices if device.id not in base.covered]
-    warnings = clashes.texts()
-    if base.covered and missing:
-        warnings.append(f"{group_words(missing)}: not in the tree of {label(base.topology)}; no PCIe links")
-    return *with_numa_nodes(base.tree_devices, links, covered), warnings
-
-
 _REMOTE = "nvidia-smi nvlink -R"
 
 
-class _Fabric:
-    """The fabric of a machine: direct links or switches, lanes, and rates that a tool read."""
+class JoinedLinks:
+    """Forwarding devices, links and pairs of a machine of several captures; pairs get the rates that a capture read.
 
-    def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device], pairs: dict[PairKey, Pair]) -> None:
-        self.sources, self.devices, self.pairs = sources, devices, pairs
+    The fabric has the shape that one capture or `nvidia-smi nvlink -R` shows, and the lanes of all.
+    """
+
+    def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device], pairs: Mapping[PairKey, Pair]) -> None:
+        self.sources, self.ends, self.pairs = sources, devices, dict(pairs)
         self.gpus = [device.id for device in devices if device.kind == "gpu"]
-        self.warnings: list[str] = []
         self.clashes = Clashes()
         self.rates: dict[str, float] = {}
         """GB/s of one NVLink by GPU, from the first capture that read it."""
@@ -97,9 +38,21 @@ class _Fabric:
                 rate = by_gpu.get(gpu, common if gpu in shown else None)
                 if isinstance(rate, float):
                     self.rates.setdefault(gpu, rate)
+        tree_devices, tree_links, self.warnings = _tree(sources, devices)
+        switches, links = self._fabric({device.id for device in (*devices, *tree_devices)})
+        links = self._rated(links)
+        self.devices = (*tree_devices, *switches)
+        self.links = (*links, *tree_links)
+        for key, lanes in list(self._coded()):
+            rate = self._rate(key, lanes)
+            if rate is not None:
+                figure = Pair(*key, None, rate, gb_per_s_source="read")
+                self.pairs[key], _ = better_figures(self.pairs[key], figure)
+        ranks = [RANK[link.gb_per_s_source] for link in links if link.kind == "nvlink"]
+        self.rates_read = bool(ranks) and min(ranks) >= RANK["read"]
+        """Whether all rates of NVLinks were read or measured."""
 
-    def build(self, taken: set[str]) -> tuple[tuple[Device, ...], list[Link]]:
-        """Return one capture's fabric in the shape that `nvidia-smi nvlink -R` shows, with the lanes of all."""
+    def _fabric(self, taken: set[str]) -> tuple[tuple[Device, ...], list[Link]]:
         base = max(self.sources, key=lambda s: (len({e for key in s.lanes for e in key} - {SWITCH}), bool(s.lanes)))
         remote = next((s for s in self.sources if s.topology.source == _REMOTE), None)
         switched = None if remote is None else self._is_switched(remote)
@@ -123,7 +76,7 @@ class _Fabric:
         count = remote.facts.get("nvswitches")
         if isinstance(count, int):
             return count > 0
-        known = [bus_key(device.bus_id) for device in self.devices if device.kind == "gpu"]
+        known = [bus_key(device.bus_id) for device in self.ends if device.kind == "gpu"]
         ends = {bus_key(end) for ends in _mapping(remote.facts.get("remote")).values() for end in _mapping(ends)}
         if None in known or not ends:
             return None
@@ -171,7 +124,7 @@ class _Fabric:
 
     def _direct_counts(self, remote: LinkSource) -> dict[PairKey, int]:
         """Links between GPUs by pair, from far ends with the addresses of the GPUs, else from codes."""
-        gpu_at = {bus_key(d.bus_id): d.id for d in self.devices if d.kind == "gpu" and d.bus_id}
+        gpu_at = {bus_key(d.bus_id): d.id for d in self.ends if d.kind == "gpu" and d.bus_id}
         counts: dict[PairKey, int] = {}
         for gpu, ends in _mapping(remote.facts.get("remote")).items():
             for end, lanes in _mapping(ends).items():
@@ -225,8 +178,8 @@ class _Fabric:
             return None
         return round(lanes * min(rate for rate in rates if rate is not None), 6)
 
-    def rated(self, links: Sequence[Link]) -> list[Link]:
-        """Return NVLinks with the rates that were read."""
+    def _rated(self, links: Sequence[Link]) -> list[Link]:
+        """NVLinks with the rates that were read."""
         rated = []
         odd: dict[str, None] = {}
         for link in links:
@@ -241,19 +194,40 @@ class _Fabric:
             self.warnings.append(f"{group_words(list(odd))}: {differ}")
         return rated
 
-    def rated_pairs(self) -> dict[PairKey, Pair]:
-        """Return pairs with the same rates."""
-        for key, lanes in list(self._coded()):
-            rate = self._rate(key, lanes)
-            if rate is not None:
-                figure = Pair(*key, None, rate, gb_per_s_source="read")
-                self.pairs[key], _ = better_figures(self.pairs[key], figure)
-        return self.pairs
 
-    def rates_read(self, fabric: Sequence[Link]) -> bool:
-        """Return whether all rates of NVLinks were read or measured."""
-        ranks = [RANK[link.gb_per_s_source] for link in fabric if link.kind == "nvlink"]
-        return bool(ranks) and min(ranks) >= RANK["read"]
+def _tree(sources: Sequence[LinkSource], devices: Sequence[Device]) -> tuple[tuple[Device, ...], list[Link], list[str]]:
+    """The tree of one capture, with the figures of slots from all: forwarding devices, links, warnings.
+
+    A tree that joins all GPUs and NICs with their addresses is preferred to one made of codes, which knows no bridges;
+    then the tree of most devices; then the one of most figures.
+    """
+    gpus, nics = ({device.id for device in devices if device.kind == kind} for kind in ("gpu", "nic"))
+    without_nics = not any(nics & source.covered for source in sources)
+    base = max(
+        sources,
+        key=lambda s: (
+            gpus <= (known := s.covered & s.addressed) and (without_nics or bool(nics & known)),
+            len(s.covered),
+            sum(link.gb_per_s is not None for link in s.tree),
+        ),
+    )
+    clashes = Clashes()
+    links = []
+    for link in base.tree:
+        ends = [end for end in link[:2] if end in base.covered]
+        if len(ends) == 1 and link.kind == "pcie":  # of a GPU or NIC to its slot
+            for source in sources:
+                slots = source.slots.get(ends[0], ())
+                if source is not base and len(slots) == 1:
+                    link, words = better_figures(link, slots[0]._replace(latency_us=None))
+                    clashes.add(base.topology, source.topology, (f"PCIe link of {ends[0]} {w}" for w in words))
+        links.append(link)
+    covered = {device.id: device for device in devices if device.id in base.covered}
+    missing = [device.id for device in devices if device.id not in base.covered]
+    warnings = clashes.texts()
+    if base.covered and missing:
+        warnings.append(f"{group_words(missing)}: not in the tree of {label(base.topology)}; no PCIe links")
+    return *with_numa_nodes(base.tree_devices, links, covered), warnings
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import PairKey
-from topocomm.topology.merge.capture_links import join_links
+from topocomm.topology.merge.capture_links import JoinedLinks
 from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures, merge_facts, renamed
 from topocomm.topology.merge.cluster import NETWORK, host_name
 from topocomm.topology.merge.device_matching import UNNAMED_HOST, label, match_devices, same_host
@@ -67,7 +67,7 @@ class _Machine:
         self._report(conflicts)
         sources = [LinkSource(capture, ids) for capture, ids in self.captures]
         pairs = {key: pair for key, (pair, _) in self.pairs.items()}
-        joined = join_links(sources, tuple(self.devices.values()), pairs)
+        joined = JoinedLinks(sources, tuple(self.devices.values()), pairs)
         self._report(joined.warnings)
         warnings = [text for capture, _ in self.captures for text in capture.warnings]
         if joined.rates_read:

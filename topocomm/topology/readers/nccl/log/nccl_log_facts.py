@@ -170,7 +170,19 @@ def _graph(search: Search, machine: Machine) -> dict[str, Any]:
     for name, value in zip(search._fields[1:-1], search[1:-1], strict=True):
         if value is not None:
             graph[name] = int(value) if isinstance(value, float) and value.is_integer() else value
-    rows = [_row(channel, machine) for channel in search.channels]
+    rows: list[tuple[list[int | None], list[int]]] = []
+    for channel in search.channels:  # before NCCL 2.20 GPUs are given by rank, in decimal
+        gpus: list[int | None] = []
+        nets: list[int] = []
+        for word in channel:
+            kind, _, printed = word.partition("/")
+            if kind == "NET":
+                nets.append(int(key(kind, printed).id, 16))
+            elif kind == "GPU" and "-" in printed:
+                gpus.append(machine.ranks.get(key(kind, printed)))
+            elif kind == "GPU" and printed.isdecimal():
+                gpus.append(int(printed[:6]))
+        rows.append((gpus, nets))
     if rows and len(rows) == search.nchannels:
         channels = [[n for n in row if n is not None] for row, _ in rows]
         whole = len(machine.ranks) or len(channels[0])
@@ -179,21 +191,6 @@ def _graph(search: Search, machine: Machine) -> dict[str, Any]:
             if any(nets for _, nets in rows):
                 graph["nets"] = [nets for _, nets in rows]
     return graph
-
-
-def _row(channel: tuple[str, ...], machine: Machine) -> tuple[list[int | None], list[int]]:
-    """Return ranks and network devices of a channel. Before NCCL 2.20 GPUs are given by rank, in decimal."""
-    gpus: list[int | None] = []
-    nets: list[int] = []
-    for word in channel:
-        kind, _, printed = word.partition("/")
-        if kind == "NET":
-            nets.append(int(key(kind, printed).id, 16))
-        elif kind == "GPU" and "-" in printed:
-            gpus.append(machine.ranks.get(key(kind, printed)))
-        elif kind == "GPU" and printed.isdecimal():
-            gpus.append(int(printed[:6]))
-    return gpus, nets
 
 
 def _matches(comm: Communicator, pattern: re.Pattern[str]) -> Iterator[tuple[Session, re.Match[str]]]:

@@ -44,7 +44,13 @@ def machines(comm: Communicator, bus_ids: dict[int, str], warn: Warn) -> list[Ma
 
 
 def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warn: Warn) -> list[Machine]:
-    trees = [(tree, session) for session in sessions if (tree := _system(session)) is not None]
+    trees: list[tuple[System, Session]] = []
+    for session in sessions:
+        tree = system(session)
+        if tree is not None and tree.whole:  # not if the matrix below it has GPUs that it lacks
+            lost = {b for _, b in paths(session) if b.type == "GPU"} - {branch.node for branch in tree.branches}
+            tree = replace(tree, whole=False, placed=False) if lost else tree
+        trees += [(tree, session)] if tree is not None else []
     members = frozenset(s.rank for s in sessions if s.rank is not None)
     if not trees:
         return [_named(Machine(host, None, _agreed(sessions, warn), {}, members), bus_ids, warn)]
@@ -69,15 +75,6 @@ def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warn: 
         local = frozenset(best.ranks.values()) | (members if len(groups) == 1 else frozenset())
         machines_of_host.append(_named(Machine(host, best, _agreed(own, warn), {}, local), bus_ids, warn))
     return machines_of_host
-
-
-def _system(session: Session) -> System | None:
-    """Return the tree of a session; not whole if the matrix below it has GPUs that the tree lacks."""
-    tree = system(session)
-    if tree is None or not tree.whole:
-        return tree
-    lost = {b for _, b in paths(session) if b.type == "GPU"} - {branch.node for branch in tree.branches}
-    return replace(tree, whole=False, placed=False) if lost else tree
 
 
 def _agreed(sessions: list[Session], warn: Warn) -> dict[PathKey, Path]:
