@@ -49,23 +49,23 @@ def _host(group: Sequence[Host]) -> list[str]:
     lines = [f"# {hosts}; {plural(len(ranks), 'local rank')}"]
     if not ranks:
         return [*lines, "# No GPU and no core is known here."]
-    lines += ["", *_nccl(ranks), f'case "{_RANK}" in']
+    lines.append("")
+    unnamed = dict.fromkeys(nic.id for place in ranks for nic in place.nics if not nic.name)
+    verbs, netdevs = (
+        dict.fromkeys(name for place in ranks for name in _names(place, names)) for names in (_VERBS, _NETDEV)
+    )
+    if unnamed:
+        unknown = f"the system names of {_flat(ranges(unnamed))} are not known"
+        lines += [f"# cards of NCCL: it chooses, as {unknown}", ""]
+    elif verbs or netdevs:  # the nearest of all ranks of the host
+        lines.append("# the same for all ranks of a host, or NCCL's numbers of cards do not agree")
+        variable = "NCCL_IB_HCA" if verbs else "NCCL_SOCKET_IFNAME"
+        lines += [f'export {variable}="={",".join(verbs or netdevs)}"', ""]
+    lines.append(f'case "{_RANK}" in')
     for rank, place in enumerate(ranks):
         lines += [f"{rank})", *(f"  {line}" for line in _rank(place)), "  ;;"]
     lines += ['"") echo "local rank not known: set LOCAL_RANK" >&2 ;;', "esac", ""]
     return [*lines, *_binding(ranks)]
-
-
-def _nccl(ranks: Sequence[Place]) -> list[str]:
-    """Cards of NCCL: the nearest of all ranks of the host; none where one has no name."""
-    unnamed = dict.fromkeys(nic.id for place in ranks for nic in place.nics if not nic.name)
-    if unnamed:
-        return [f"# cards of NCCL: it chooses, as the system names of {_flat(ranges(unnamed))} are not known", ""]
-    for variable, names in (("NCCL_IB_HCA", _VERBS), ("NCCL_SOCKET_IFNAME", _NETDEV)):
-        if union := dict.fromkeys(name for place in ranks for name in _names(place, names)):
-            why = "# the same for all ranks of a host, or NCCL's numbers of cards do not agree"
-            return [why, f'export {variable}="={",".join(union)}"', ""]
-    return []
 
 
 def _names(place: Place, names: re.Pattern[str]) -> list[str]:
@@ -73,7 +73,6 @@ def _names(place: Place, names: re.Pattern[str]) -> list[str]:
 
 
 def _rank(place: Place) -> list[str]:
-    """Variables of one rank."""
     near = [f"{nic.id} {nic.name}" if nic.name and nic.name != nic.id else nic.id for nic in place.nics]
     cards = f"{_flat(', '.join(near))}: {place.code or 'the same NUMA node'}"
     lines = [f"# {_flat(place.device.id)}: {cards if near else 'no network card is known to be near'}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import PurePath
@@ -119,7 +119,15 @@ def read_conf(text: str, name: str) -> Fabric:
     build = _Builder(name)
     blocks = 0
     for number, line in _conf_lines(text):
-        values = _words(build, number, line)
+        values: dict[str, str] = {}  # by key in lower case
+        end = 0
+        while (match := _WORD.match(line, end)) is not None:
+            end = match.end()
+            if match[1].lower() in values:
+                build.fail(number, f"{match[1]} is there twice")
+            values[match[1].lower()] = match[2]
+        if end != len(line):
+            build.fail(number, f"{line[end:].strip()[:40]!r} is not understood; {_CONF_REMEDY}")
         if "blockname" in values:
             blocks += 1
         elif "switchname" in values:
@@ -136,23 +144,8 @@ def read_conf(text: str, name: str) -> Fabric:
     return build.fabric("topology.conf")
 
 
-def _words(build: _Builder, number: int, line: str) -> dict[str, str]:
-    """Values of a line by key in lower case."""
-    values: dict[str, str] = {}
-    end = 0
-    while (match := _WORD.match(line, end)) is not None:
-        end = match.end()
-        if match[1].lower() in values:
-            build.fail(number, f"{match[1]} is there twice")
-        values[match[1].lower()] = match[2]
-    if end != len(line):
-        build.fail(number, f"{line[end:].strip()[:40]!r} is not understood; {_CONF_REMEDY}")
-    return values
-
-
-def _conf_lines(text: str) -> list[tuple[int, str]]:
+def _conf_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, without comments; a backslash at the end joins the next line."""
-    lines: list[tuple[int, str]] = []
     held, first = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("#")[0].strip()
@@ -163,10 +156,9 @@ def _conf_lines(text: str) -> list[tuple[int, str]]:
         line = (held + line).strip()
         held = ""
         if line:
-            lines.append((first, line))
+            yield first, line
     if held.strip():
-        lines.append((first, held.strip()))
-    return lines
+        yield first, held.strip()
 
 
 def read_document(text: str, name: str) -> Fabric:

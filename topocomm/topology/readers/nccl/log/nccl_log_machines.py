@@ -7,7 +7,7 @@ names repeat).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
 from topocomm.topology.readers.nccl.log.nccl_log_lines import Warn
@@ -48,8 +48,8 @@ def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warn: 
     for session in sessions:
         tree = system(session)
         if tree is not None and tree.whole:  # not if the matrix below it has GPUs that it lacks
-            lost = {b for _, b in paths(session) if b.type == "GPU"} - {branch.node for branch in tree.branches}
-            tree = replace(tree, whole=False, placed=False) if lost else tree
+            tree.whole = {b for _, b in paths(session) if b.type == "GPU"} <= {branch.node for branch in tree.branches}
+            tree.placed = tree.placed and tree.whole
         trees += [(tree, session)] if tree is not None else []
     members = frozenset(s.rank for s in sessions if s.rank is not None)
     if not trees:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -97,28 +96,95 @@ class Search(NamedTuple):
     channels: tuple[tuple[str, ...], ...]
 
 
-@dataclass(slots=True)
 class System:
-    """The machine as one rank printed it."""
+    """The machine as one rank printed it: lines are taken one by one; close() says how far it can be trusted."""
 
-    line: int
-    max_bw: float
-    total_bw: float | None
-    whole: bool = False
-    """False if lines of the tree were cut or lost."""
-    placed: bool = False
-    """True if the indentation tells which node hangs on which."""
-    roots: list[Key] = field(default_factory=list)
-    branches: list[Branch] = field(default_factory=list)
-    """In the order printed; without those whose parent is not certain."""
-    root_of: dict[Key, Key] = field(default_factory=dict)
-    """The CPU that each node was printed under; empty where CPU lines are lost."""
-    ranks: dict[Key, int] = field(default_factory=dict)
-    """Of GPUs."""
-    printed: dict[Key, str] = field(default_factory=dict)
-    """Ids as printed, without the system's number."""
-    about: dict[Key, str] = field(default_factory=dict)
-    """Text in brackets behind a CPU (`1/2/-1`: architecture, vendor, model) or a PCIe switch (its ids)."""
+    def __init__(self, line: int, max_bw: float, total_bw: float | None) -> None:
+        self.line, self.max_bw, self.total_bw = line, max_bw, total_bw
+        self.whole = False
+        """False if lines of the tree were cut or lost."""
+        self.placed = False
+        """True if the indentation tells which node hangs on which."""
+        self.roots: list[Key] = []
+        self.branches: list[Branch] = []
+        """In the order printed; without those whose parent is not certain."""
+        self.root_of: dict[Key, Key] = {}
+        """The CPU that each node was printed under; empty where CPU lines are lost."""
+        self.ranks: dict[Key, int] = {}
+        """Of GPUs."""
+        self.printed: dict[Key, str] = {}
+        """Ids as printed, without the system's number."""
+        self.about: dict[Key, str] = {}
+        """Text in brackets behind a CPU (`1/2/-1`: architecture, vendor, model) or a PCIe switch (its ids)."""
+        self._hurt = False
+        self._misplaced = False
+        self._indents: set[int] = set()
+        self._exact: set[bool] = set()
+        """Whether children stand under the name of their parent."""
+        self._stack: list[tuple[int, int, Key]] = []
+        """Columns of the link and of the name, and the node, of each line above that may have children."""
+
+    def take(self, part: Part) -> bool:
+        """Take a line; False at the end of the tree."""
+        text = part.text.rstrip()
+        if _END.match(text.strip()):
+            self.whole = True
+            return False
+        if _TITLE.search(text) or _ROW.match(text) or _PATTERN.match(text):
+            return False
+        if link := _LINK.match(text):
+            self._link(link, part)
+        elif (root := _ROOT.match(text.strip())) and root.group(1) == "CPU":
+            if part.cut:
+                self._hurt = True
+            else:
+                cpu = key("CPU", root.group(2))
+                self.roots.append(cpu)
+                self.printed[cpu] = root.group(2).rpartition("-")[2]
+                self.root_of[cpu] = cpu
+                self.about[cpu] = root.group(3) or ""
+                self._stack = [(-1, 0, cpu)]
+        elif text.lstrip().startswith(("+ ", "CPU/")):
+            self._hurt = True
+        return True
+
+    def _link(self, link: re.Match[str], part: Part) -> None:
+        spaces, kind, gb_per_s, node_type, printed, about = link.groups()
+        kind = "SYS" if kind == "QPI" else kind
+        if part.cut or not self._stack:
+            self._hurt = True
+            return
+        node, column = key(node_type, printed), len(spaces)
+        while column <= self._stack[-1][0]:
+            self._stack.pop()
+        parent = self._stack[-1][2]
+        self._indents.add(column)
+        if len(self._stack) > 1:
+            self._exact.add(column == self._stack[-1][1])
+        odd = parent.type not in _PARENTS.get(kind, {parent.type}) or (kind == "NET") != (node_type == "NET")
+        self._misplaced = self._misplaced or odd
+        self._stack.append((column, link.start(4), node))
+        self.branches.append(Branch(parent, kind, float(gb_per_s), node))
+        if kind in ("PCI", "LOC", "NET"):
+            self.root_of.setdefault(node, self._stack[0][2])
+            self.printed.setdefault(node, printed.rpartition("-")[2])
+        if node_type == "PCI" and about:
+            self.about[node] = about
+        if node_type == "GPU" and kind in ("PCI", "LOC") and (about or "").isdecimal():
+            self.ranks[node] = int((about or "0")[:9])
+
+    def close(self) -> None:
+        """Find out whether the tree is whole and placed."""
+        roots = set(self.roots)
+        joins = [b for b in self.branches if b.type == "SYS"]
+        odd = any(b.node == b.parent or b.node not in roots for b in joins)
+        if odd or len(roots) < len(self.roots):  # the line of a CPU is lost, so its nodes count to another
+            self._hurt = True
+            self.root_of = {}
+        deep = any(b.node.type == "PCI" or b.type in ("NET", "NVL", "XGMI", "C2C", "LOC") for b in self.branches)
+        flat = deep and len(self._indents) == 1
+        self.whole = self.whole and not self._hurt and bool(roots)
+        self.placed = self.whole and not flat and not self._misplaced and len(self._exact) < 2
 
 
 def system(session: Session) -> System | None:
@@ -127,11 +193,12 @@ def system(session: Session) -> System | None:
     for part in parts:
         if title := _TITLE.search(part.text):
             total_bw = None if title.group(2) is None else float(title.group(2))
-            parser = _TreeParser(System(part.line, float(title.group(1)), total_bw))
+            tree = System(part.line, float(title.group(1)), total_bw)
             for below in parts:
-                if not parser.take(below):
+                if not tree.take(below):
                     break
-            return parser.close()
+            tree.close()
+            return tree
     return None
 
 
@@ -176,80 +243,6 @@ def key(kind: str, printed: str) -> Key:
     """Return the node that a printed type and id name: `GPU/0-3000`, `GPU/3000`, `NVS/0-0-0`."""
     *systems, own = printed.lower().split("-")
     return Key(kind, "-".join(systems).lstrip("0") or "0", own.lstrip("0") or "0")
-
-
-class _TreeParser:
-    def __init__(self, system: System) -> None:
-        self.system = system
-        self.hurt = False
-        self.misplaced = False
-        self.indents: set[int] = set()
-        self.exact: set[bool] = set()
-        """Whether children stand under the name of their parent."""
-        self.stack: list[tuple[int, int, Key]] = []
-        """Columns of the link and of the name, and the node, of each line above that may have children."""
-
-    def take(self, part: Part) -> bool:
-        """Take a line; False at the end of the tree."""
-        text = part.text.rstrip()
-        if _END.match(text.strip()):
-            self.system.whole = True
-            return False
-        if _TITLE.search(text) or _ROW.match(text) or _PATTERN.match(text):
-            return False
-        if link := _LINK.match(text):
-            self._link(link, part)
-        elif (root := _ROOT.match(text.strip())) and root.group(1) == "CPU":
-            if part.cut:
-                self.hurt = True
-            else:
-                cpu = key("CPU", root.group(2))
-                self.system.roots.append(cpu)
-                self.system.printed[cpu] = root.group(2).rpartition("-")[2]
-                self.system.root_of[cpu] = cpu
-                self.system.about[cpu] = root.group(3) or ""
-                self.stack = [(-1, 0, cpu)]
-        elif text.lstrip().startswith(("+ ", "CPU/")):
-            self.hurt = True
-        return True
-
-    def _link(self, link: re.Match[str], part: Part) -> None:
-        spaces, kind, gb_per_s, node_type, printed, about = link.groups()
-        kind = "SYS" if kind == "QPI" else kind
-        if part.cut or not self.stack:
-            self.hurt = True
-            return
-        system, node, column = self.system, key(node_type, printed), len(spaces)
-        while column <= self.stack[-1][0]:
-            self.stack.pop()
-        parent = self.stack[-1][2]
-        self.indents.add(column)
-        if len(self.stack) > 1:
-            self.exact.add(column == self.stack[-1][1])
-        odd = parent.type not in _PARENTS.get(kind, {parent.type}) or (kind == "NET") != (node_type == "NET")
-        self.misplaced = self.misplaced or odd
-        self.stack.append((column, link.start(4), node))
-        system.branches.append(Branch(parent, kind, float(gb_per_s), node))
-        if kind in ("PCI", "LOC", "NET"):
-            system.root_of.setdefault(node, self.stack[0][2])
-            system.printed.setdefault(node, printed.rpartition("-")[2])
-        if node_type == "PCI" and about:
-            system.about[node] = about
-        if node_type == "GPU" and kind in ("PCI", "LOC") and (about or "").isdecimal():
-            system.ranks[node] = int((about or "0")[:9])
-
-    def close(self) -> System:
-        """Return the system, and say how far it can be trusted."""
-        system, branches, roots = self.system, self.system.branches, set(self.system.roots)
-        joins = [b for b in branches if b.type == "SYS"]
-        odd = any(b.node == b.parent or b.node not in roots for b in joins)
-        if odd or len(roots) < len(system.roots):
-            self.hurt, system.root_of = True, {}  # the line of a CPU is lost, so its nodes count to another
-        deep = any(b.node.type == "PCI" or b.type in ("NET", "NVL", "XGMI", "C2C", "LOC") for b in branches)
-        flat = deep and len(self.indents) == 1
-        system.whole = system.whole and not self.hurt and bool(roots)
-        system.placed = system.whole and not flat and not self.misplaced and len(self.exact) < 2
-        return system
 
 
 class Tree:

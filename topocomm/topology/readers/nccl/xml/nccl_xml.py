@@ -66,9 +66,20 @@ def read(text: str, name: str) -> Topology:
             code = "PHB" if home[pair.a] in virtual[pair.b] else "SYS"
             pair = pair._replace(code=code, latency_us=PATH_LATENCY_US[code], latency_us_source="assumed")
         pairs.append(pair)
-    facts = facts_of(system, links, pairs)
-    if graph.slow_ports:
-        facts["slow_ports"] = graph.slow_ports
+    facts: Facts = {  # in the words of the file
+        "xml_version": system.version,
+        "numa_nodes": len(system.cpus),
+        "gpu_tags": system.gpu_elements,
+        "nics": len({nic.pci or nic for nic in system.nics}),
+        **_gpu_facts(system.gpus),
+        **_nic_facts(system),
+        **_pci_facts(system),
+        **_cpu_facts(system.cpus),
+        **_fabric_facts(system.gpus, links, pairs),
+        "links_note": "GPU numbers by order in the file" if not system.gpu_elements and system.gpus else None,
+        "slow_ports": graph.slow_ports,
+    }
+    facts = {key: value for key, value in facts.items() if value not in (None, [], {}) or key in _MAY_BE_EMPTY}
     if not system.gpus:
         notes.add("no GPU: nothing has a <gpu> or a GPU's class; NCCL finds out on the machine", root, "<system>")
     return replace(bare, pairs=tuple(pairs), facts=facts, warnings=notes.warnings())
@@ -102,24 +113,6 @@ def _document(text: str) -> tuple[str, int | None]:
     again = _SYSTEM.search(text, end)
     second = None if again is None else text.count("\n", 0, again.start()) + 1
     return "\n" * text.count("\n", 0, start) + " " * column + text[start:end], second
-
-
-def facts_of(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:
-    """Return numbers, names and places in the words of the file; a fact is absent where the file lacks it."""
-    facts: Facts = {
-        "xml_version": system.version,
-        "numa_nodes": len(system.cpus),
-        "gpu_tags": system.gpu_elements,
-        "nics": len({nic.pci or nic for nic in system.nics}),
-        **_gpu_facts(system.gpus),
-        **_nic_facts(system),
-        **_pci_facts(system),
-        **_cpu_facts(system.cpus),
-        **_fabric_facts(system.gpus, fabric, pairs),
-    }
-    if not system.gpu_elements and system.gpus:
-        facts["links_note"] = "GPU numbers by order in the file"
-    return {key: value for key, value in facts.items() if value not in (None, [], {}) or key in _MAY_BE_EMPTY}
 
 
 def _gpu_facts(gpus: Sequence[Gpu]) -> Facts:

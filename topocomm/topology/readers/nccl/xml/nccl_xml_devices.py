@@ -119,7 +119,18 @@ class System:
             got = "no version" if self.version is None else f'version="{self.version}"'
             self.fail(root, f'<system> has {got}; expected version="1" (NCCL) or "2" (RCCL); {_AGAIN}')
         self.cpus = [self._cpu(element) for element in root.all("cpu")]
-        self._check(root)
+        if not self.cpus:
+            self.fail(root, f"<system> has no <cpu>, so no device has a place; {_AGAIN}")
+        if len(self.cpus) > MAX_CPUS:
+            self.fail(root, f"{len(self.cpus)} <cpu> in one file; expected at most {MAX_CPUS}; is this one machine?")
+        for element in root.children:
+            if element.tag != "cpu":
+                self.notes.add("stands outside any <cpu> and is passed over", element, f"<{element.tag}>")
+        lengths = [len(cpu.words[0]) for cpu in self.cpus if cpu.words]
+        for cpu in self.cpus:
+            if cpu.words and len(cpu.words[0]) < max(lengths):
+                self.notes.add("the CPU mask lost digits and is not used", cpu.element, f"cpu {cpu.numa}")
+                cpu.words = None
         self.pcis = [pci for cpu in self.cpus for top in cpu.children for pci in top.all()]
         self.gpu_elements = sum(len(pci.element.all("gpu")) for pci in self.pcis)
         for pci in self.pcis:
@@ -136,21 +147,6 @@ class System:
     def fail(self, element: Element, message: str) -> NoReturn:
         """Raise the error of an element."""
         raise TopologyError(f"{self.file}:{element.line}: {message}")
-
-    def _check(self, root: Element) -> None:
-        cpus = self.cpus
-        if not cpus:
-            self.fail(root, f"<system> has no <cpu>, so no device has a place; {_AGAIN}")
-        if len(cpus) > MAX_CPUS:
-            self.fail(root, f"{len(cpus)} <cpu> in one file; expected at most {MAX_CPUS}; is this one machine?")
-        for element in root.children:
-            if element.tag != "cpu":
-                self.notes.add("stands outside any <cpu> and is passed over", element, f"<{element.tag}>")
-        lengths = [len(cpu.words[0]) for cpu in cpus if cpu.words]
-        for cpu in cpus:
-            if cpu.words and len(cpu.words[0]) < max(lengths):
-                self.notes.add("the CPU mask lost digits and is not used", cpu.element, f"cpu {cpu.numa}")
-                cpu.words = None
 
     def _cpu(self, element: Element) -> Cpu:
         hash_text = element.attributes.get("host_hash")

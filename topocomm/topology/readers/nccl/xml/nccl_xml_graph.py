@@ -91,7 +91,6 @@ class Graph:
         return free
 
     def _put_ends(self) -> None:
-        """Add GPUs, NICs and NUMA nodes."""
         masks = {id(cpu): int("".join(cpu.words or "0"), 16) for cpu in self.system.cpus}
         cpus = {cpu: mask_ranges(mask) for cpu, mask in masks.items()}
         for gpu in self.system.gpus:
