@@ -75,7 +75,11 @@ class _Reader(DriverModule):
         links = {pair: answer if isinstance(answer, dict) else {} for pair, answer in types.items()}
         weights = {pair: _whole(answer) for pair, answer in self.ask_pairs("amdsmi_topo_get_link_weight").items()}
         bandwidths = self.ask_pairs("amdsmi_get_minmax_bandwidth_between_processors")
-        rates = {pair: _bandwidth(answer) for pair, answer in bandwidths.items()}
+        rates: dict[PairKey, tuple[int, int] | None] = {}  # least and greatest MB/s
+        for pair, answer in bandwidths.items():
+            figures = answer if isinstance(answer, dict) else {}
+            least, most = (_whole(figures.get(f"{word}_bandwidth")) for word in ("min", "max"))
+            rates[pair] = None if least is None or most is None else (least, most)
         by_pair: dict[str, Mapping[PairKey, Any]] = {
             "weight": weights,
             "hops": {pair: _whole(answer.get("hops")) for pair, answer in links.items()},
@@ -134,13 +138,6 @@ def _type_words(amdsmi: Any) -> dict[Any, str]:
         if (kinds := getattr(amdsmi, name, None)) is not None:
             return {int(kind): word for kind in kinds for word in ("XGMI", "PCIE") if word in kind.name.split("_")[-1]}
     return {}
-
-
-def _bandwidth(answer: Any) -> tuple[int, int] | None:
-    """Least and greatest MB/s, or None."""
-    answer = answer if isinstance(answer, dict) else {}
-    least, most = _whole(answer.get("min_bandwidth")), _whole(answer.get("max_bandwidth"))
-    return None if least is None or most is None else (least, most)
 
 
 def _whole(value: Any) -> int | None:

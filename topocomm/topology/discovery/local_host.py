@@ -19,10 +19,8 @@ from topocomm.topology.discovery.nvml import find_nvml, read_nvml
 from topocomm.topology.discovery.pci_sysfs import PciBus
 from topocomm.topology.discovery.sysfs import cpu_host, entries, sysfs_cores, text_in
 from topocomm.topology.inference.cpu_lists import core_facts
-from topocomm.topology.merge.cluster import NETWORK, merge_hosts
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Topology
-
-__all__ = ["discover", "merge_hosts"]
 
 
 def discover(
@@ -37,11 +35,7 @@ def discover(
     Sources of GPUs are NVML, `nvidia-smi`, the module `amdsmi`, `amd-smi`, `rocm-smi` and sysfs, in this order. The
     first with a GPU is used. Warnings name the sources that failed and, without a GPU, those that were tried.
 
-    Args:
-        sysfs: Root of sysfs.
-        proc: Root of procfs.
-        dev: Root of the device files.
-        usable: CPUs that the ranks of this host may run on; by default those of this process.
+    The ranks of this host may run on the CPUs `usable`, by default those of this process. Tests give other roots.
     """
     host = os.uname().nodename if hasattr(os, "uname") else "localhost"
     bus = PciBus(sysfs)

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topocomm.topology.discovery.sysfs import LANE_GB_PER_S, entries, number_in, text_in
+from topocomm.topology.discovery.sysfs import LANE_GB_PER_S, entries, numa_of, number_in, text_in
 from topocomm.topology.inference.pci_tree import Bridge, bus_key
 
 GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
@@ -121,13 +121,12 @@ def _device(entry: Path) -> PciDevice | None:
         return None
     parts = Path(os.path.realpath(entry)).parts
     above = [part for part in parts[:-1] if _ROOT.fullmatch(part) or _BUS_ID.fullmatch(part)]
-    numa = number_in(entry / "numa_node")
     return PciDevice(
         bus_id=entry.name,
         kind=text_in(entry / "class"),
         vendor=text_in(entry / "vendor"),
         above=tuple(above),
-        numa=None if numa is None or numa < 0 else int(numa),
+        numa=numa_of(entry),
         cpus=text_in(entry / "local_cpulist") or None,
         speed_gts=number_in(entry / "current_link_speed") or None,
         width=_width(entry / "current_link_width"),

@@ -82,9 +82,10 @@ def find_nics(sysfs: Path) -> Iterator[Nic]:
                 continue
             devices_with_port.add(key)
             pci = Path(path[: path.rindex(bus_id) + len(bus_id)]) if bus_id else Path(path)
-            numa = number_in(pci / "numa_node")
-            speed = _port_gb_per_s(port, kind)
-            yield Nic(port.name, None if numa is None or numa < 0 else int(numa), bus_id, speed, _pcie_gb_per_s(pci))
+            lane = LANE_GB_PER_S.get(number_in(pci / "current_link_speed") or 0.0)
+            width = number_in(pci / "current_link_width")
+            rate = lane * width if lane and width and width > 0 else None
+            yield Nic(port.name, numa_of(pci), bus_id, _port_gb_per_s(port, kind), rate)
 
 
 def _port_gb_per_s(port: Path, kind: str) -> float | None:
@@ -93,12 +94,6 @@ def _port_gb_per_s(port: Path, kind: str) -> float | None:
         return mb_per_s / 8000 if mb_per_s and mb_per_s > 0 else None
     rates = [rate for entry in entries(port / "ports") if (rate := number_in(entry / "rate"))]  # "400 Gb/sec (4X NDR)"
     return max(rates) / 8 if rates else None
-
-
-def _pcie_gb_per_s(pci: Path) -> float | None:
-    rate, width = number_in(pci / "current_link_speed"), number_in(pci / "current_link_width")
-    lane = LANE_GB_PER_S.get(rate or 0.0)
-    return lane * width if lane and width and width > 0 else None
 
 
 def nodes_of_cpus(sysfs: Path) -> dict[int, int]:
@@ -120,6 +115,12 @@ def number_in(path: Path) -> float | None:
     """Return the number at the start of a file, 16 of `16.0 GT/s PCIe`; None where there is none."""
     match = re.match(r"-?\d+(?:\.\d+)?", text_in(path))
     return float(match.group()) if match else None
+
+
+def numa_of(device: Path) -> int | None:
+    """Return the NUMA node of a device; None for the -1 of those without one."""
+    numa = number_in(device / "numa_node")
+    return None if numa is None or numa < 0 else int(numa)
 
 
 def text_in(path: Path) -> str:

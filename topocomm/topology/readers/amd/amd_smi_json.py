@@ -59,9 +59,8 @@ def read(text: str, name: str) -> Topology:
     if len(set(numbers)) < len(numbers):
         fail(places[-1], f"two objects have the same 'gpu' number; {_REMEDY}")
     new = any("links" in item for item in items)
-    rows = [
-        (_from_links if new else _from_maps)(item, numbers, place) for item, place in zip(items, places, strict=True)
-    ]
+    row_of = _from_links if new else _from_maps
+    rows = [row_of(item, numbers, place) for item, place in zip(items, places, strict=True)]
     axis = tuple(f"GPU{number}" for number in numbers)
     tables = []
     for title, key in (_LINK_KEYS if new else _MAP_KEYS).items():

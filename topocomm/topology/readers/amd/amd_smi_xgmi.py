@@ -15,7 +15,7 @@ from topocomm.topology.inference.host_tree import PairKey, group_words
 from topocomm.topology.inference.xgmi import Joined, xgmi_links
 from topocomm.topology.model import Device, Topology
 from topocomm.topology.readers.amd.amd_tables import NOT_AVAILABLE, host_of_pairs
-from topocomm.topology.readers.amd.xgmi_listing import Listing, TextParser, is_json, is_text, parse_json
+from topocomm.topology.readers.amd.xgmi_listing import TITLES, Listing, TextParser, is_json, parse_json
 from topocomm.topology.readers.plain.paste import same_or_all
 
 SOURCE = "amd-smi xgmi"
@@ -30,7 +30,7 @@ _LINKS_PER_GPU = 7
 
 def matches(text: str) -> bool:
     """Return whether the text has the title of one of the tables, or their JSON."""
-    return is_json(text) or is_text(text)
+    return is_json(text) or any(title in text for title in TITLES)
 
 
 def read(text: str, name: str) -> Topology:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
@@ -182,12 +183,8 @@ def _read_json(text: str, name: str) -> Topology:
 def _json_table(key: str, cells: dict[tuple[int, int], str], order: list[int], name: str) -> Table:
     """Return the square table of pairs that are named once each."""
     place = f"{name}: system"
-
-    def cell(a: int, b: int) -> str:
-        text = "0" if a == b else cells.get((a, b), cells.get((b, a)))
-        if text is None:
-            fail(place, f"no {key} between devices {a} and {b}; give the whole output of the tool")
-        return text
-
-    rows = [tuple(cell(a, b) for b in order) for a in order]
+    both = {(b, a): text for (a, b), text in cells.items()} | cells | {(i, i): "0" for i in order}
+    if lost := [pair for pair in combinations(order, 2) if pair not in both]:
+        fail(place, f"no {key} between devices {lost[0][0]} and {lost[0][1]}; give the whole output of the tool")
+    rows = [tuple(both[a, b] for b in order) for a in order]
     return Table(key, key, tuple(f"GPU{i}" for i in order), rows, [place] * len(order))

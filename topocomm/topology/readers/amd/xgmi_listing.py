@@ -22,12 +22,7 @@ _SENTINELS = {65535, 4294967295, 2**64 - 1}
 """All bits set: what the tool prints of a figure that the hardware does not have."""
 _STATE = re.compile(r"[UDX](?:/[UDX]){0,15}|N/A|SELF")
 
-_TITLES = {
-    "LINK METRIC TABLE": "metrics",
-    "GPU LINK PORT STATUS": "ports",
-    "XGMI LINK STATUS": "status",
-    "LEGEND": "legend",
-}
+TITLES = {"LINK METRIC TABLE": "metrics", "GPU LINK PORT STATUS": "ports", "XGMI LINK STATUS": "status"}
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,6})?"
 _GPU = re.compile(r"GPU[0-9]{1,4}")
 _HEADER = re.compile(r"\s*bdf\s+(?:bit_rate\s+max_bandwidth\s+link_type|port_num)?(.*)")
@@ -75,11 +70,6 @@ def _figure(number: float) -> float | None:
     return int(number) if number == int(number) else number
 
 
-def is_text(text: str) -> bool:
-    """Return whether the text has the title of one of the tables."""
-    return any(title in text for title, section in _TITLES.items() if section != "legend")
-
-
 class TextParser(LineReader):
     """Parses the tables in a text."""
 
@@ -102,16 +92,17 @@ class TextParser(LineReader):
             TopologyError: A table is cut short, has lost cells, or names other GPUs than the first; names the line.
         """
         for index, line in enumerate(self.lines):
-            section = _TITLES.get(line.strip().rstrip(":").strip().upper())
+            title = line.strip().rstrip(":").strip().upper()
+            section = TITLES.get(title)
             if section in self.rows:
                 self.warn(index, "a second listing starts here; it was not read")
                 break
-            if section is not None:
+            if title == "LEGEND":
+                self.section = ""
+                self.listing.facts["legend"] = True
+            elif section is not None:
                 self.section, self.axis = section, []
-                if section == "legend":
-                    self.listing.facts["legend"] = True
-                else:
-                    self.rows[section] = {}
+                self.rows[section] = {}
             elif self.section in self.rows and line.strip():
                 self._take(index, line, self.rows[self.section])
         return self._checked()

@@ -135,7 +135,7 @@ def _number_by(driver: str, candidate: Gpu) -> tuple[int, ...]:
 
 def find_nics(root: HwlocObject) -> tuple[list[Nic], list[str]]:
     """Return the NICs in the order of their bus ids, and the names of ports for management alone."""
-    ports: list[tuple[HwlocObject, tuple[str, ...], tuple[str, ...]]] = []
+    ports: list[Nic] = []
     for device in root.walk():
         if device.type != "PCIDev":
             continue
@@ -144,18 +144,18 @@ def find_nics(root: HwlocObject) -> tuple[list[Nic], list[str]]:
         nets = tuple(d.name or "" for d in below if d.family == "net" and not _WIRELESS.match(d.name or ""))
         is_network = device.class_id in _NETWORK_CLASSES or (device.class_id in (None, 0x0280) and bool(nets))
         if fabric or is_network:
-            ports.append((device, fabric, nets))
-    fabrics = [port for port in ports if port[1] or any(map(_SLINGSHOT.fullmatch, port[2]))]
-    fast = [port for port in ports if port[0].gb_per_s is None or port[0].gb_per_s >= _SLOWEST_GB_PER_S]
+            ports.append(Nic("", device, fabric, nets))
+    fabrics = [port for port in ports if port.fabric_names or any(map(_SLINGSHOT.fullmatch, port.net_names))]
+    fast = [p for p in ports if p.holder.gb_per_s is None or p.holder.gb_per_s >= _SLOWEST_GB_PER_S]
     kept = fabrics or fast or ports
-    used = {id(port[0]) for port in kept}
-    left = [name for port in ports if id(port[0]) not in used for name in (port[2] or (port[0].bus_id or "",))]
+    used = {id(port.holder) for port in kept}
+    left = [name for p in ports if id(p.holder) not in used for name in (p.net_names or (p.holder.bus_id or "",))]
     nics: list[Nic] = []
     ids: set[str] = set()
-    for holder, fabric, nets in sorted(kept, key=lambda port: bus_key(port[0].bus_id)):
+    for port in sorted(kept, key=lambda port: bus_key(port.holder.bus_id)):
         # An InfiniBand name, else an interface's, else the bus id, else a number.
-        names = [*fabric, *nets, holder.bus_id or "", f"nic{len(nics)}"]
+        names = [*port.fabric_names, *port.net_names, port.holder.bus_id or "", f"nic{len(nics)}"]
         chosen = next((n for n in names if n and n not in ids and not _TAKEN.fullmatch(n)), f"nic#{len(nics)}")
         ids.add(chosen)
-        nics.append(Nic(chosen, holder, fabric, nets))
+        nics.append(port._replace(id=chosen))
     return nics, sorted(left, key=natural)

@@ -52,7 +52,7 @@ class Machine:
             ident, label = f"numa{place.numa}", None
             if place.numa is None:
                 ident, label = f"numa-{i}" if len(self.places) > 1 else "numa", "NUMA node without a number"
-            cpus = mask_ranges(place.cpuset) if numbered else None
+            cpus = mask_ranges(place.node.cpuset) if numbered else None
             self.numas.append(Device(ident, "numa", name=label, numa=place.numa, cpu_affinity=cpus))
         self.gpus = find_gpus(root)
         self.nics, self.management = find_nics(root)
@@ -90,7 +90,7 @@ class Machine:
 
     def _near(self, above: HwlocObject) -> frozenset[int]:
         """Return the NUMA nodes whose CPUs an object shares; none if it is at all of several: its place is unknown."""
-        near = frozenset(i for i, place in enumerate(self.places) if place.cpuset & above.cpuset)
+        near = frozenset(i for i, place in enumerate(self.places) if place.node.cpuset & above.cpuset)
         return near if len(near) < len(self.places) or len(near) == 1 else frozenset()
 
     def _leaf(self, holder: HwlocObject, device: Device) -> Leaf:
@@ -114,7 +114,7 @@ class Machine:
         cores: list[Device] = []
         known = [(core.cpuset, near) for core in self.cores if len(near := self._near(core)) == 1]
         homes: list[int] = []
-        for cpuset, near in known or [(place.cpuset, frozenset((i,))) for i, place in enumerate(self.places)]:
+        for cpuset, near in known or [(place.node.cpuset, frozenset((i,))) for i, place in enumerate(self.places)]:
             homes += near
             cpus = mask_ranges(cpuset) if self.numbered else None
             cores.append(Device(f"cpu{len(cores)}", "cpu", numa=self.numas[homes[-1]].numa, cpu_affinity=cpus))
@@ -155,7 +155,7 @@ class Machine:
         packages = [o for o in objects if o.type == "Package"]
         cpus = []
         for place in self.places:
-            own = [package for package in packages if package.cpuset & place.cpuset] or packages
+            own = [package for package in packages if package.cpuset & place.node.cpuset] or packages
             words = _cpu({**self.root.infos, **(own[0].infos if own else {})})
             if place.numa is not None and words:
                 cpus.append({"numaid": str(place.numa), **words})

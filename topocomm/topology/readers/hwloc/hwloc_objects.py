@@ -53,10 +53,9 @@ class HwlocObject:
 
 
 class Place(NamedTuple):
-    """A NUMA node with CPUs: its number, None where the source has no NUMA nodes, and its CPUs as a mask."""
+    """A NUMA node with CPUs: its number, None where the source has no NUMA nodes, and the object with its CPUs."""
 
     numa: int | None
-    cpuset: int
     node: HwlocObject
 
 
@@ -80,10 +79,10 @@ def find_places(root: HwlocObject) -> list[Place]:
     for node in sorted(nodes, key=lambda o: (o.cpuset.bit_count(), o.os_index or 0)):
         if not node.cpuset & taken:
             taken |= node.cpuset
-            places.append(Place(node.os_index, node.cpuset, node))
+            places.append(Place(node.os_index, node))
     if not places:
         packages = [o for o in root.walk() if o.type == "Package" and o.cpuset]
-        places = [Place(None, o.cpuset, o) for o in packages] if len(packages) > 1 else [Place(None, root.cpuset, root)]
+        places = [Place(None, package) for package in packages] if len(packages) > 1 else [Place(None, root)]
     return sorted(places, key=lambda place: (place.numa is None, place.numa or 0))
 
 

@@ -157,21 +157,20 @@ class _Reader:
         name = element.attributes.get("name", "")
         nbobjs = element.attributes.get("nbobjs")
         if len(values) != count * count or nbobjs != str(count):
-            self.fail(
-                element.line,
-                f"matrix {name!r} of {nbobjs} objects has {count} indexes and {len(values)} values; it is cut",
-            )
+            words = f"{nbobjs} objects has {count} indexes and {len(values)} values"
+            self.fail(element.line, f"matrix {name!r} of {words}; it is cut")
         if wrong := [value for value in values if not _NUMBER.fullmatch(value)]:
             self.fail(element.line, f"matrix {name!r}: value {wrong[0]!r:.40}; expected a number")
-        return Matrix(name, tuple(self._indexed(element, text) for text in indexes), tuple(map(int, values)))
-
-    def _indexed(self, element: Element, text: str) -> HwlocObject | None:
-        match = _INDEX.fullmatch(text)
-        if match is None:
-            self.fail(element.line, f"index {text!r:.40}; expected a number or a type and a number, as OSDev:802")
-        if element.attributes.get("indexing") == "os" and match.group(1) is None:
-            return self.by_os.get((element.attributes.get("type", ""), int(match.group(2))))
-        return self.by_gp.get(match.group(2))
+        is_os = element.attributes.get("indexing") == "os"
+        kind = element.attributes.get("type", "")
+        objects = []
+        for text in indexes:
+            index = _INDEX.fullmatch(text)
+            if index is None:
+                self.fail(element.line, f"index {text!r:.40}; expected a number or a type and a number, as OSDev:802")
+            by_os = is_os and index.group(1) is None
+            objects.append(self.by_os.get((kind, int(index.group(2)))) if by_os else self.by_gp.get(index.group(2)))
+        return Matrix(name, tuple(objects), tuple(map(int, values)))
 
 
 def _infos(element: Element) -> dict[str, str]:

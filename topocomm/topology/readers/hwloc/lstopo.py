@@ -48,7 +48,7 @@ _CLASS = re.compile(r"\bclass=([0-9a-fA-F]{4})\b")
 _LINK = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?GB/s")
 _ELISION = re.compile(r"[\[(<]?(?:\.{2,}|…)")
 
-_TYPES = {"System": "Machine", "Socket": "Package"}
+_TYPES = {"System": "Machine", "Socket": "Package", "Cluster": "Group", "Module": "Group", "Tile": "Group"}
 _CLASSES = {
     "Ethernet": 0x0200,
     "InfiniBand": 0x0207,
@@ -131,18 +131,13 @@ class _Reader(LineReader):
             self.fail(index, f"more than {MAX_DEPTH} levels; this is no machine")
 
     def _repeat(self, parent: HwlocObject, first: HwlocObject, text: str) -> None:
-        """Add the other devices of a line such as `2 x { PCI 00:05.0-1 (Ethernet) }`.
-
-        Their addresses are known where they are functions of one device.
-        """
+        """Add the other devices of a line such as `2 x { PCI 00:05.0-1 (Ethernet) }`, with addresses of one device."""
         copies = _COPIES.match(text)
-        if copies is None:
-            return
-        functions = re.search(r"(\S+)\.([0-7])-([0-7]) ", copies.group(2)) if first.bus_id else None
-        for i in range(1, int(copies.group(1))):
+        functions = re.search(r"\.([0-7])-([0-7]) ", copies.group(2)) if copies and first.bus_id else None
+        for i in range(1, int(copies.group(1)) if copies else 0):
             bus_id = None
-            if functions and first.bus_id and int(functions.group(2)) + i <= int(functions.group(3)):
-                bus_id = f"{first.bus_id[:-1]}{int(functions.group(2)) + i}"
+            if functions and first.bus_id and int(functions.group(1)) + i <= int(functions.group(2)):
+                bus_id = f"{first.bus_id[:-1]}{int(functions.group(1)) + i}"
             parent.add(replace(first, bus_id=bus_id, children=[], parent=None))
 
     def _check_parent(self, index: int, parent: HwlocObject, child: HwlocObject) -> None:
@@ -157,8 +152,7 @@ class _Reader(LineReader):
     def _elided(self, index: int) -> None:
         """Take dots for lines that somebody left out: harmless between cores only."""
         after = next((line.strip() for line in self.lines[index + 1 :] if line.strip()), "")
-        next_object = self._object(index, after)
-        near = (self.stack[-1][1], next_object)
+        near = (self.stack[-1][1], self._object(index, after))
         if any(item is None or item.type not in ("Core", "PU", "Cache") for item in near):
             self.refuse(index, f"lines were left out ({self.lines[index].strip()[:20]!r})")
         self.numbered = False
@@ -189,7 +183,6 @@ class _Reader(LineReader):
     def _normal(self, index: int, match: re.Match[str], text: str) -> HwlocObject:
         kind = match.group(1)
         kind = "Cache" if kind[0] == "L" else "Group" if kind.startswith("Group") else _TYPES.get(kind, kind)
-        kind = "Group" if kind in ("Cluster", "Module", "Tile") else kind
         physical = _PHYSICAL.search(text)
         number = int(physical.group(1)) if physical else None
         if kind == "PU" and number is None:
@@ -198,7 +191,7 @@ class _Reader(LineReader):
             self.fail(index, f"PU P#{number}; expected at most {_MAX_CPU - 1}")
         infos = _attributes(text) if kind in ("Machine", "Package") else {}
         if kind in ("Machine", "NUMANode") and (memory := _MEMORY.search(text)):
-            infos |= {"size": memory.group(1), "unit": memory.group(2)}
+            infos["gigabytes"] = str(int(memory.group(1)) * _UNITS[memory.group(2)])
         return HwlocObject(kind, index + 1, os_index=number, family=match.group(2), infos=infos)
 
     def _pci(self, index: int, match: re.Match[str], text: str, copies: int) -> HwlocObject | None:
@@ -221,12 +214,11 @@ class _Reader(LineReader):
 
     def _check_memory(self, root: HwlocObject) -> None:
         """Refuse a text that lost a NUMA node: the machine's memory is the sum over its nodes."""
-        sizes = [_gigabytes(node.infos) for node in root.walk() if node.type == "NUMANode"]
-        total = _gigabytes(root.infos)
-        known = sum(size for size in sizes if size is not None)
+        sizes = [node.infos.get("gigabytes") for node in root.walk() if node.type == "NUMANode"]
+        total = float(root.infos.get("gigabytes", 0))
+        known = sum(float(size) for size in sizes if size is not None)
         if total and sizes and None not in sizes and known + len(sizes) + 1 < 0.9 * total:
-            line = root.line
-            self.refuse(line - 1, f"the machine has {total:.0f} GB, the NUMA nodes shown have {known:.0f}")
+            self.refuse(root.line - 1, f"the machine has {total:.0f} GB, the NUMA nodes shown have {known:.0f}")
 
     def _cpusets(self, root: HwlocObject) -> None:
         """Set CPU sets from the PUs. An object without PUs gets a bit of its own, so that places can be told apart."""
@@ -269,7 +261,3 @@ def _attributes(text: str) -> dict[str, str]:
 def _gb_per_s(attributes: dict[str, str]) -> float | None:
     match = _LINK.fullmatch(attributes.get("link", ""))
     return float(match.group(1)) or None if match else None
-
-
-def _gigabytes(infos: dict[str, str]) -> float | None:
-    return int(infos["size"]) * _UNITS[infos["unit"]] if "size" in infos and "unit" in infos else None

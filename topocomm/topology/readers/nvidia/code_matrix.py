@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import combinations
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from topocomm.topology.inference.host_tree import PairKey, group_words
 from topocomm.topology.readers.nvidia import matrix_header
@@ -39,9 +39,7 @@ class Row(NamedTuple):
 class MatrixParser(LineReader):
     """The matrix in the lines of a pasted text (`paste.plain_lines`).
 
-    Attributes:
-        codes: As printed, by pair in column order.
-        damaged: Whether affinity needs a closer check.
+    `codes` are as printed, by pair in column order; where it is `damaged`, affinity needs a closer check.
 
     Raises:
         TopologyError: It is cut short, damaged beyond repair, not symmetric, or another matrix.
@@ -151,28 +149,25 @@ class MatrixParser(LineReader):
         """Return the codes of a row's line, what follows them, and its offset as `split_affinity` takes it."""
         line, count = self.lines[index].lstrip(), len(self.header.names)
         cells = [cell.strip() for cell in line.split("\t")]
+        crowded = f"more cells than the {count} columns of the header (line {self.header.line + 1})"
         codes: list[str | None] = []
         aligned = all(CODE.fullmatch(cell) for cell in line.split()[1 : count + 1])  # by several tabs, maybe
         known = (NOT_AVAILABLE,) if aligned else (NOT_AVAILABLE, "")
         if len(cells) > count and all(CODE.fullmatch(cell) or cell in known for cell in cells[1 : count + 1]):
             rest = "\t".join(line.split("\t")[count + 1 :])
             if matrix_header.are_codes(rest.split()[:1]):
-                self._fail_crowded(index)
+                self.fail(index, crowded)
             return [cell or None for cell in cells[1 : count + 1]], rest, BY_TAB
         text = self.lines[index].expandtabs(8)
         tokens = list(re.finditer(r"\S+", text))
         for i, token in enumerate(tokens[1:], 1):
             if len(codes) >= count or not self._take(index, token.group(), codes, tokens[i + 1 :]):
                 if CODES.fullmatch(token.group()) and len(codes) >= count:
-                    self._fail_crowded(index)
+                    self.fail(index, crowded)
                 drift = tokens[min(count, i - 1)].start() - tokens[1].start() - self.header.width
                 offset = token.start() - tokens[1].start() if abs(drift) <= SLACK else UNALIGNED
                 return codes, text[token.start() :], offset
         return codes, "", 0
-
-    def _fail_crowded(self, index: int) -> NoReturn:
-        count, line = len(self.header.names), self.header.line + 1
-        self.fail(index, f"more cells than the {count} columns of the header (line {line})")
 
     def _take(self, index: int, token: str, codes: list[str | None], later: Sequence[re.Match[str]]) -> bool:
         """Add the codes of one token; False where the affinity columns begin."""

@@ -34,19 +34,13 @@ _NUMBER = r"(?:0|[1-9]\d*)"
 _CPU_LIST = re.compile(rf"{_NUMBER}(?:-{_NUMBER})?(?:,{_NUMBER}(?:-{_NUMBER})?)*")
 
 
-class AffinityColumn(NamedTuple):
-    """One affinity column, and how far right of the first device column its name starts, tabs expanded."""
-
-    name: str
-    offset: int
-
-
 class Header(NamedTuple):
     """What the header names. Line indices count from 0."""
 
     line: int
     names: tuple[str, ...]
-    affinity: tuple[AffinityColumn, ...]
+    affinity: tuple[tuple[str, int], ...]
+    """Names of the columns, and how far right of the first device column each name starts, tabs expanded."""
     first_row: int
     width: int
     """Columns from the start of the first name to the start of the last, tabs expanded; -1 without a header."""
@@ -75,7 +69,7 @@ def header_at(lines: Sequence[str], index: int) -> Header | None:
     if not any(tokens[0] in names and are_codes(tokens[1:2]) for _, tokens in below):
         return None
     first = text.index(names[0])
-    columns = tuple(AffinityColumn(name, start - first) for name, start in affinity)
+    columns = tuple((name, start - first) for name, start in affinity)
     return Header(index, tuple(names), columns, index + 1, text.rindex(names[-1], 0, end) - first)
 
 
@@ -117,7 +111,7 @@ def whole_side(cells: Sequence[str | None], count: int, own: int) -> list[str | 
     return aligned
 
 
-def split_affinity(columns: Sequence[AffinityColumn], text: str, offset: int) -> dict[str, str]:
+def split_affinity(columns: Sequence[tuple[str, int]], text: str, offset: int) -> dict[str, str]:
     """Return the affinity cells of one row by column name; blank ones are absent.
 
     `offset` is how far right of the first code `text` starts, tabs expanded; or BY_TAB, or UNALIGNED.
@@ -125,7 +119,7 @@ def split_affinity(columns: Sequence[AffinityColumn], text: str, offset: int) ->
     values = text.split()
     if len(values) > len(columns):
         return {}
-    names = [column.name for column in columns]
+    names = [name for name, _ in columns]
     blank = offset == BY_TAB and not text.split("\t")[0].strip() and bool(values) and values[0].isdigit()
     if len(values) < len(columns) or blank:
         if offset == UNALIGNED:
@@ -147,7 +141,7 @@ def _by_tab(text: str, names: list[str]) -> list[str]:
     return names
 
 
-def _by_offset(columns: Sequence[AffinityColumn], starts: list[int], first: list[str]) -> list[str]:
+def _by_offset(columns: Sequence[tuple[str, int]], starts: list[int], first: list[str]) -> list[str]:
     """Return the nearest column names, in order, leaving one for each cell further right.
 
     The tool leaves the CPU list blank, but no other cell, and every cell starts below its header or at a tab stop
@@ -156,16 +150,16 @@ def _by_offset(columns: Sequence[AffinityColumn], starts: list[int], first: list
     """
     names: list[str] = []
     left = list(columns)
-    if left and left[0].name == CPU and starts:
-        beyond = starts[0] - left[0].offset
+    if left and left[0][0] == CPU and starts:
+        beyond = starts[0] - left[0][1]
         if beyond >= TAB_STOP - SLACK:
             left = left[1:]
         elif abs(beyond) > SLACK or first[0].isdigit():
             return []
     for i, start in enumerate(starts):
         candidates = left[: len(left) - (len(starts) - i - 1)]
-        nearest = min(candidates, key=lambda column: abs(column.offset - start))
-        names.append(nearest.name)
+        nearest = min(candidates, key=lambda column: abs(column[1] - start))
+        names.append(nearest[0])
         left = left[left.index(nearest) + 1 :]
     return names
 

@@ -51,7 +51,13 @@ class _Reader(ListingReader):
 
     def facts(self) -> dict[str, Any]:
         rates = {block.id: [self._rate(block, entry) for entry in block.entries] for block in self.known}
-        self._check_counts()
+        for block in self.known:  # the tool lists every link, up or down
+            best = self.fullest(block.name)
+            if block.entries and len(block.entries) < len(best.entries):
+                line = block.entries[-1].line
+                ends = "the text ends inside the listing: " if line == self.last_link else ""
+                counts = f"{block.id} has {len(block.entries)} links, {best.id} of its model {len(best.entries)}"
+                self.refuse(line, f"{ends}{counts}")
         active = {gpu: sum(rate is not None for rate in of_gpu) for gpu, of_gpu in rates.items()}
         down = {
             block.id: numbers
@@ -77,16 +83,6 @@ class _Reader(ListingReader):
             what = "a remote device, as of `nvidia-smi nvlink -R`" if is_remote else "no state of a link"
             self.refuse_link(block, entry, f"{entry.text[:40]!r} is {what}; expected `25.781 GB/s` or `<inactive>`")
         return None
-
-    def _check_counts(self) -> None:
-        """Refuse a GPU with fewer links than others of its model: the tool lists every link, up or down."""
-        for block in self.known:
-            best = self.fullest(block.name)
-            if block.entries and len(block.entries) < len(best.entries):
-                line = block.entries[-1].line
-                ends = "the text ends inside the listing: " if line == self.last_link else ""
-                counts = f"{block.id} has {len(block.entries)} links, {best.id} of its model {len(best.entries)}"
-                self.refuse(line, f"{ends}{counts}")
 
     def _rates(self, rates: dict[str, list[float]]) -> dict[str, Any]:
         """Return the rate of all links, or by GPU where GPUs differ; None where the links of one GPU differ."""

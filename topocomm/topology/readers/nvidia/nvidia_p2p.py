@@ -47,7 +47,6 @@ def matches(text: str) -> bool:
 def read(text: str, name: str) -> Topology:
     """Return the GPUs of a matrix, and in `facts` what they may do to each other."""
     parser = _Parser(plain_lines(text, MATRIX_ROW), name)
-    p2p = parser.parse()
     above = reversed(parser.lines[: parser.header])
     capability = next((command[1] for line in above if (command := _COMMAND.search(line)) is not None), None)
     return Topology(
@@ -58,7 +57,7 @@ def read(text: str, name: str) -> Topology:
         warnings=tuple(parser.warnings),
         facts={
             **({"capability": capability} if capability is not None else {}),
-            "p2p": p2p,
+            "p2p": parser.states,
             "legend": parser.legend,
         },
     )
@@ -73,12 +72,8 @@ class _Parser(LineReader):
     def __init__(self, lines: Sequence[str], file: str) -> None:
         super().__init__(lines, file)
         self.legend = False
-        self.header, self.gpus = 0, tuple[str, ...]()
         self.line_of: dict[str, int] = {}
-
-    def parse(self) -> dict[str, str]:
-        """Return the states by pair."""
-        header = _find_header(self.lines)
+        header = _find_header(lines)
         if header is None:
             self.refuse(0, f"no header row of GPU names with rows of states ({' '.join(STATES)}) below")
         self.header, self.gpus = header
@@ -98,7 +93,7 @@ class _Parser(LineReader):
             last_row = max(self.line_of.values(), default=self.header)
             names = f"{group_words(missing)}, which the header on line {self.header + 1} names"
             self.refuse(last_row, f"no row for {names}")
-        return self._states(rows)
+        self.states = self._states(rows)
 
     def _row(self, index: int, tokens: list[str], rows: dict[str, Cells]) -> None:
         label = tokens[0]

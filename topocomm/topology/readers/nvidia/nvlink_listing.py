@@ -184,11 +184,8 @@ class ListingReader(LineReader):
         known = self.by_number.get(block.number)
         if known is not None:
             if uuid != known.uuid:
-                self.fail(
-                    index,
-                    f"GPU {block.number} has another UUID than on line {known.line + 1}: two machines, or damage; "
-                    "give one file per machine",
-                )
+                words = f"GPU {block.number} has another UUID than on line {known.line + 1}: two machines, or damage"
+                self.fail(index, f"{words}; give one file per machine")
             if known.entries or known.no_links:
                 self.warn(index, "a second listing starts here; only the first was read")
                 return None

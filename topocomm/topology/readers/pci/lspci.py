@@ -72,7 +72,6 @@ class _Function(NamedTuple):
     bus_id: str
     name: str
     path: tuple[Bridge, ...]
-    root: str
     line: int
 
 
@@ -86,7 +85,6 @@ class _Branch:
     column: int
     bus: str
     path: tuple[Bridge, ...]
-    root: str
     last: tuple[int, int] = (-1, -1)
     highest: int = 255
 
@@ -133,7 +131,7 @@ def read(text: str, name: str) -> Topology:
         facts={
             "host_bridges": len(parser.roots),
             "gpu_busids": [gpu.device.bus_id for gpu in gpus],
-            "gpu_root": {f.bus_id: f.root for f in gpu_functions},
+            "gpu_root": {f.bus_id: f.path[0].bus_id for f in gpu_functions},
             "nic_functions": len(nics),
             "nic_busids": models,
             **({"cpu_vendor": vendor} if len(vendors) == 1 and (vendor := vendors.pop()) else {}),
@@ -239,13 +237,13 @@ class _Parser(LineReader):
         if root in self.roots:
             self.refuse(index, f"root bus {root} is there twice")
         self.roots.append(root)
-        self._bus(index, line, match.end(), root, (Bridge(root),), root, 255)
+        self._bus(index, line, match.end(), root, (Bridge(root),), 255)
 
-    def _bus(self, index: int, line: str, at: int, bus: str, path: tuple[Bridge, ...], root: str, highest: int) -> None:
+    def _bus(self, index: int, line: str, at: int, bus: str, path: tuple[Bridge, ...], highest: int) -> None:
         """Take what follows a bus: several devices (`+-`), one (`--`), or none."""
         if len(path) > MAX_BRIDGES:
             self.fail(index, f"more than {MAX_BRIDGES} bridges above one another; this is no machine")
-        branch = _Branch(at, bus, path, root, highest=highest)
+        branch = _Branch(at, bus, path, highest=highest)
         if line.startswith("+-", at):
             self.open.append(branch)
             self._device(index, line, at + 2, branch)
@@ -258,8 +256,7 @@ class _Parser(LineReader):
         match = _BUS.match(line, start)
         if match is None:
             self.refuse(index, f"{line[start:][:30]!r} at column {start + 1} is no bus")
-        bus = f"{match.group(2)}:{match.group(3)}"
-        self._bus(index, line, match.end(), bus, branch.path, branch.root, branch.highest)
+        self._bus(index, line, match.end(), f"{match.group(2)}:{match.group(3)}", branch.path, branch.highest)
 
     def _device(self, index: int, line: str, at: int, branch: _Branch) -> None:
         match = _DEVICE.match(line, at)
@@ -275,7 +272,7 @@ class _Parser(LineReader):
             name = line[match.end() :].strip()
             if _DRAWN.search(name):
                 self.refuse(index, f"the line of {bus_id} has two branches: lines run together")
-            self.functions.append(_Function(bus_id, name, branch.path, branch.root, index + 1))
+            self.functions.append(_Function(bus_id, name, branch.path, index + 1))
             return
         first = int(below.group(1), 16)
         highest = int(below.group(2) or below.group(1), 16)
@@ -286,10 +283,10 @@ class _Parser(LineReader):
             self.refuse(index, f"bridge {bus_id} has buses {below.group()[1:-1]}, outside of its parent's")
         if line.startswith("-+-[", at):
             # Each of several buses below is drawn like a root bus, one bridge lower.
-            self.open.append(_Branch(at + 1, "", path, branch.root, highest=highest))
+            self.open.append(_Branch(at + 1, "", path, highest=highest))
             self._nested(index, line, at + 1, self.open[-1])
         else:
-            self._bus(index, line, at + 1 if line.startswith("-", at) else at, bus, path, branch.root, highest)
+            self._bus(index, line, at + 1 if line.startswith("-", at) else at, bus, path, highest)
 
 
 def is_gpu(name: str) -> bool:

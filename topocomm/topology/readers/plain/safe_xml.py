@@ -31,9 +31,7 @@ class Element:
 def parse(text: str, name: str) -> Element:
     """Return the root element of a document.
 
-    Args:
-        text: The document; comments, processing instructions and text between elements are passed over.
-        name: What messages call it.
+    Comments, processing instructions and text between elements are passed over. Messages call the document `name`.
 
     Raises:
         TopologyError: It is no XML (line and column are named), declares entities, or is nested too deep.

@@ -84,10 +84,6 @@ def read(text: str, name: str) -> Topology:
 def from_document(document: Any, name: str = "topology") -> Topology:
     """Return the topology in parsed JSON; keys that the schema does not know are passed over.
 
-    Args:
-        document: An object with at least `devices` and `links`.
-        name: For messages.
-
     Raises:
         TopologyError: A field is missing or breaks its type; names the JSON path.
     """
