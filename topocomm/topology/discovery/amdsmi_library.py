@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from topocomm.errors import TopologyError
@@ -34,8 +35,6 @@ _KIND_BY_TARGET = {
 
 def find_amdsmi() -> Any | None:
     """Return the module, or None where it or its library is not installed."""
-    from importlib import import_module
-
     try:
         return import_module("amdsmi")
     except (ImportError, OSError, KeyError):  # KeyError: it looks for ROCM_PATH

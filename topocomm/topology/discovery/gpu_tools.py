@@ -13,7 +13,7 @@ from topocomm.errors import TopologyError
 from topocomm.topology.discovery.gpu_host import slot_facts
 from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
 from topocomm.topology.discovery.sysfs import find_nics
-from topocomm.topology.model import Device, Topology
+from topocomm.topology.model import Topology
 from topocomm.topology.readers.nvidia import nvidia_smi
 
 TOOL_TIMEOUT_S = 20.0
@@ -68,12 +68,13 @@ def _with_sysfs(topology: Topology, bus: PciBus, sysfs: Path) -> Topology:
     """The topology with the addresses of NICs and the facts of slots and ports from sysfs."""
     nics = {nic.name: nic for nic in find_nics(sysfs)}
 
-    def placed(device: Device) -> Device:
-        own = nics.get(device.name or device.id) if device.kind == "nic" else None
-        return device._replace(bus_id=own.bus_id) if own and device.bus_id is None else device
-
-    devices = tuple(map(placed, topology.devices))
-    return replace(topology, devices=devices, facts={**slot_facts(devices, list(nics.values()), bus), **topology.facts})
+    devices = []
+    for device in topology.devices:
+        if device.kind == "nic" and device.bus_id is None and (own := nics.get(device.name or device.id)):
+            device = device._replace(bus_id=own.bus_id)
+        devices.append(device)
+    facts = {**slot_facts(devices, list(nics.values()), bus), **topology.facts}
+    return replace(topology, devices=tuple(devices), facts=facts)
 
 
 def run_tool(command: list[str]) -> str:
@@ -85,14 +86,13 @@ def run_tool(command: list[str]) -> str:
     import subprocess
 
     words = " ".join([os.path.basename(command[0]), *command[1:]])
-    environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=TOOL_TIMEOUT_S,
-            env=environment,
+            env={**os.environ, "LC_ALL": "C"},
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from itertools import combinations
 from typing import Any
 
@@ -52,8 +53,6 @@ Ends = Sequence[tuple[str | None, bool]]
 
 def find_nvml() -> Any | None:
     """Return the module, or None where it is not installed."""
-    from importlib import import_module
-
     try:
         return import_module("pynvml")
     except ImportError:

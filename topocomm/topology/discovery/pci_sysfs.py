@@ -62,7 +62,12 @@ class PciBus:
     def path(self, bus_id: str | None) -> tuple[Bridge, ...]:
         """Return the bridges above a device, the host bridge first; empty where sysfs does not show it."""
         device = self.devices.get(bus_id or "")
-        return tuple(map(self._bridge, device.above)) if device else ()
+        for name in device.above if device else ():
+            if name not in self._bridges:  # a port above a GPU idles with it, so that its rate is unknown
+                below = (d for d in self.devices.values() if d.above and d.above[-1] == name)
+                rate = None if any(d.gpu_vendor for d in below) else self.gb_per_s(name)
+                self._bridges[name] = Bridge(None if _ROOT.fullmatch(name) else name, rate)
+        return tuple(self._bridges[name] for name in device.above) if device else ()
 
     def link_facts(self, bus_id: str | None) -> dict[str, Any]:
         """Return the known current and greatest GT/s and lanes of the link above a device.
@@ -97,14 +102,6 @@ class PciBus:
     def _most_gts(self, device: PciDevice) -> float | None:
         port = self.devices.get(device.above[-1]) if device.above else None
         return min((d.max_speed_gts for d in (device, port) if d and d.max_speed_gts), default=None)
-
-    def _bridge(self, name: str) -> Bridge:
-        """One object per bridge; a port above a GPU idles with it, so that its rate is unknown."""
-        if name not in self._bridges:
-            below = (d for d in self.devices.values() if d.above and d.above[-1] == name)
-            rate = None if any(d.gpu_vendor for d in below) else self.gb_per_s(name)
-            self._bridges[name] = Bridge(None if _ROOT.fullmatch(name) else name, rate)
-        return self._bridges[name]
 
 
 def short_bus_id(text: str) -> str:

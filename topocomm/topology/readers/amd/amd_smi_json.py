@@ -142,7 +142,6 @@ def bus_id(item: Item, place: str) -> str | None:
 
 
 def _from_links(item: Item, numbers: list[int], place: str) -> dict[str, list[str]]:
-    """Return rows of cells by key, from the `links` of one GPU."""
     links = objects(item.get("links"), f"{place}.links")
     by_gpu = {gpu_number(link, at := f"{place}.links[{i}]"): (link, at) for i, link in enumerate(links)}
     if len(by_gpu) < len(links):
@@ -159,7 +158,6 @@ def _from_links(item: Item, numbers: list[int], place: str) -> dict[str, list[st
 
 
 def _from_maps(item: Item, numbers: list[int], place: str) -> dict[str, list[str]]:
-    """Return rows of cells by key, from the maps of one GPU."""
     rows = {}
     for key in _MAP_KEYS:
         values = item.get(key)

@@ -88,7 +88,10 @@ def _doubts(listing: Listing, codes: dict[PairKey, str | None]) -> list[str]:
 
 def _joined(listing: Listing, codes: dict[PairKey, str | None]) -> dict[PairKey, Joined]:
     """Return links and GB/s of each XGMI pair, as far as the tool says."""
-    rates = {_gb_per_s(row.bit_rate, row.max_bandwidth) for row in listing.metrics.values()}
+    rates: set[float | None] = set()  # of one link
+    for bit_rate, most, *_ in listing.metrics.values():
+        is_whole = bit_rate and most and most / bit_rate in range(1, _MAX_LANES + 1)
+        rates.add(most / 8 if bit_rate and most and is_whole and _SLOWEST_GB <= bit_rate <= _FASTEST_GB else None)
     rate = rates.pop() if len(rates) == 1 else None
     joined = {}
     for (a, b), code in codes.items():
@@ -102,14 +105,6 @@ def _joined(listing: Listing, codes: dict[PairKey, str | None]) -> dict[PairKey,
             lanes = 1  # a GPU with links to more than half of _LINKS_PER_GPU others has one link for each
         joined[a, b] = Joined(lanes, rate * lanes if rate and lanes else None)
     return joined
-
-
-def _gb_per_s(bit_rate: float | None, max_bandwidth: float | None) -> float | None:
-    """Return GB/s of one link, None if unknown or if the two figures are not a whole number of lanes apart."""
-    if not bit_rate or not max_bandwidth or not _SLOWEST_GB <= bit_rate <= _FASTEST_GB:
-        return None
-    lanes = max_bandwidth / bit_rate
-    return max_bandwidth / 8 if lanes in range(1, _MAX_LANES + 1) else None
 
 
 def _facts(listing: Listing) -> dict[str, Any]:

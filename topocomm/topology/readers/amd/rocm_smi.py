@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from itertools import combinations
 from pathlib import PurePath
 from typing import Any
@@ -82,7 +81,7 @@ def read(text: str, name: str) -> Topology:
     if not tables and not any(numa.values()):
         fail(f"{name}:1", f"no table of GPUs and no line of a NUMA node; {_REMEDY}")
     xgmi_only = not any(_OTHER_LINKS in line for line in lines)
-    return _topology(name, tables, numa, warnings, {"sections": sections}, xgmi_only=xgmi_only)
+    return _topology(name, tables, numa, warnings, sections, xgmi_only=xgmi_only)
 
 
 def _title(line: str) -> tuple[str, str] | None:
@@ -112,13 +111,7 @@ def _numa_lines(lines: list[str], name: str, warnings: list[str]) -> Numa:
 
 
 def _topology(
-    name: str,
-    tables: list[Table],
-    numa: Numa,
-    warnings: list[str],
-    facts: Mapping[str, Any],
-    *,
-    xgmi_only: bool = False,
+    name: str, tables: list[Table], numa: Numa, warnings: list[str], sections: list[str], *, xgmi_only: bool = False
 ) -> Topology:
     axis = tables[0].axis if tables else ()
     if len(set(axis)) < len(axis):
@@ -137,7 +130,7 @@ def _topology(
         warnings.append(f"{base}: no Numa Affinity for {group_words(lost)}; the text may be cut")
     nodes = [affinity.get(int(gpu[3:]), -1) for gpu in ids]
     gpus = [Device(gpu, "gpu", numa=node if node >= 0 else None) for gpu, node in zip(ids, nodes, strict=True)]
-    all_facts = {**facts, "gpu_dev": {gpu: int(gpu[3:]) for gpu in ids}}
+    all_facts: dict[str, Any] = {"sections": sections, "gpu_dev": {gpu: int(gpu[3:]) for gpu in ids}}
     for key, values in numa.items():
         if values:
             all_facts[key] = {gpu: values.get(int(gpu[3:])) for gpu in ids}
@@ -177,7 +170,7 @@ def _read_json(text: str, name: str) -> Topology:
         fail(f"{name}:1", f"{len(numbers)} GPUs; a host has at most {MAX_GPUS}")
     order = sorted(numbers)
     tables = [_json_table(key, values, order, name) for key, values in cells.items()]
-    return _topology(name, tables, numa, [], {"sections": [*cells, *(["numa"] if any(numa.values()) else [])]})
+    return _topology(name, tables, numa, [], [*cells, *(["numa"] if any(numa.values()) else [])])
 
 
 def _json_table(key: str, cells: dict[tuple[int, int], str], order: list[int], name: str) -> Table:

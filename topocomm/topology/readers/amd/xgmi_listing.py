@@ -153,7 +153,6 @@ class TextParser(LineReader):
             self.listing.add_states(gpu, self.axis, cells)
 
     def _traffic(self, index: int, word: str, rest: str) -> None:
-        """Take a Read or Write row of the GPU above it."""
         metrics = self.listing.metrics
         if not metrics:
             self.refuse(index, f"a {word} row without a GPU above")

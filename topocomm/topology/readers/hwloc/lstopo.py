@@ -253,8 +253,6 @@ def _old_style(text: str) -> str:
 
 def _attributes(text: str) -> dict[str, str]:
     """Return the `key=value` pairs of `lstopo -v`."""
-    if "=" not in text:
-        return {}
     return {m.group(1): m.group(3) if m.group(2) is None else m.group(2) for m in _ATTRIBUTE.finditer(text)}
 
 

@@ -79,8 +79,6 @@ def links_of_model(model: str | None) -> int:
 
 
 class _Reader(ListingReader):
-    """From the blocks of a listing to devices and links."""
-
     remedy = f"give the whole output of `{SOURCE}`"
 
     def __init__(self, text: str, name: str) -> None:
@@ -150,10 +148,7 @@ class _Reader(ListingReader):
                 words = f"no GPU has more than {MAX_LINKS_PER_GPU}"
                 self.refuse(block.line, f"{block.id} has {len(ports)} links; {words}")
         last = next((block for block in self.known if block.entries and block.entries[-1].line == self.last_link), None)
-        if last is None:
-            return
-        most = len(self.fullest(last.name).entries)
-        if len(last.entries) < most:
+        if last is not None and len(last.entries) < (most := len(self.fullest(last.name).entries)):
             words = f"{last.id} has {len(last.entries)} links, others of its model {most}"
             if self.cut:
                 self.refuse(self.last_link, f"the text ends inside the listing: {words}")

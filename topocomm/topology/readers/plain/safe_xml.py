@@ -48,15 +48,12 @@ def parse(text: str, name: str) -> Element:
         (open_elements[-1].children if open_elements else root).append(element)
         open_elements.append(element)
 
-    def end(_tag: str) -> None:
-        open_elements.pop()
-
     def refuse(entity: str, *_rest: object) -> None:
         line = parser.CurrentLineNumber
         raise TopologyError(f"{name}:{line}: declares the entity {entity!r}; entities are refused, write the text out")
 
     parser.StartElementHandler = start
-    parser.EndElementHandler = end
+    parser.EndElementHandler = lambda _tag: open_elements.pop()
     parser.EntityDeclHandler = refuse
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
     try:

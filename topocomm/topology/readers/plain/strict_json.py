@@ -13,18 +13,14 @@ def loads(text: str) -> Any:
         ValueError: It is no JSON (`json.JSONDecodeError` where that has a line and a column).
         RecursionError: Lists and objects are nested too deep.
     """
-    constants: list[str] = []
 
     def refuse(name: str) -> NoReturn:
-        constants.append(name)
-        raise ValueError
+        raise LookupError(name)
 
     try:
         return json.loads(text, parse_constant=refuse)
-    except ValueError:
-        if not constants:
-            raise
-    raise ValueError(f"{constants[0]} is no JSON number{_place(text)}") from None
+    except LookupError as constant:
+        raise ValueError(f"{constant} is no JSON number{_place(text)}") from None
 
 
 def _place(text: str) -> str:
