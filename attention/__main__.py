@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 
-from attention.jobs.job_launch import OK, WORK_FAILED, JobParser, launched_as, run, say
-from attention.jobs.shadowed import why_shadowed
+from attention.jobs.job_launch import OK, WORK_FAILED, JobParser, run, say, speaks
 from topocomm import MissingExtraError
+
+DISTRIBUTION = "topocomm"
+MARK = "LOGSUMEXP"
+"""A name that our `attention/__init__.py` has and no other's."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,10 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = (MissingExtraError("python -m attention", x, "attention") for x in ("torch", "tqdm") if not find_spec(x))
     problem = why_shadowed() or next(missing, None)
     if problem is not None:
-        speaks = (launched_as() or (0, 1))[0] == 0
-        if speaks:
+        if speaks():
             say(f"python -m attention: error: {problem}")
-        return WORK_FAILED if speaks else OK
+        return WORK_FAILED if speaks() else OK
     from attention.jobs import decode_job as decode
     from attention.jobs import generate_job as generate
 
@@ -29,6 +32,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(commands)
     options = parser.parse_args(arguments)
     return run(options.job(options), options.ranks)
+
+
+def why_shadowed() -> str | None:
+    """None if `attention` is topocomm's, else what is wrong and what to do, in one line.
+
+    Two distributions that install `attention` into one environment overwrite each other's files, so that this
+    module can be ours while `attention/__init__.py` is not.
+    """
+    package = sys.modules["attention"]
+    if hasattr(package, MARK):
+        return None
+    others = [name for name in packages_distributions().get("attention", ()) if name != DISTRIBUTION]
+    whose = f"it also belongs to the distribution {others[0]!r}" if others else "another package has overwritten it"
+    remedy = f"pip uninstall {others[0] if others else 'attention'}; pip install --force-reinstall {DISTRIBUTION}"
+    return f"{package.__file__} is not {DISTRIBUTION}'s: {whose}; run: {remedy}"
 
 
 if __name__ == "__main__":

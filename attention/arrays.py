@@ -109,7 +109,14 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
         visibility = visibility_of(function, q.shape, n, spec, masking)
     if pages is not None:
         if not (on_gpu(masking.block_tables) or on_gpu(masking.kv_lengths)):
-            _check_pages(function, pages, k, tensor_of(masking.kv_lengths))
+            used = -(-tensor_of(masking.kv_lengths)[:, None] // k.shape[2])
+            bad = (torch.arange(pages.shape[1]) < used) & ((pages < 0) | (pages >= k.shape[0]))
+            if bad.any():
+                entry, column = bad.nonzero()[0].tolist()
+                raise OperatorError(
+                    f"{function}: block_tables[{entry}, {column}] is {int(pages[entry, column])}, but k has pages 0 to "
+                    f"{k.shape[0] - 1}; entries beyond kv_lengths may be anything"
+                )
         pages = to_device(function, "block_tables", pages, q.device)
     return Inputs(q, k, v, spec, visibility, pages)
 
@@ -128,17 +135,6 @@ def _pages(function: str, k: torch.Tensor, batch: int, masking: Masking) -> torc
     return tables.to(torch.int64).contiguous()
 
 
-def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, lengths: torch.Tensor) -> None:
-    used = -(-lengths[:, None] // k.shape[2])
-    bad = (torch.arange(pages.shape[1]) < used) & ((pages < 0) | (pages >= k.shape[0]))
-    if bad.any():
-        entry, column = bad.nonzero()[0].tolist()
-        raise OperatorError(
-            f"{function}: block_tables[{entry}, {column}] is {int(pages[entry, column])}, but k has pages 0 to "
-            f"{k.shape[0] - 1}; entries beyond kv_lengths may be anything"
-        )
-
-
 def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
     """Return a NumPy array or tensor as a tensor on the same memory."""
     if isinstance(x, torch.Tensor):
@@ -148,7 +144,9 @@ def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
     if min(x.strides, default=0) < 0:
         x = x.copy()  # torch has no negative strides
     if not x.flags.writeable:
-        x = _as_writable(x)
+        # the same memory, marked writable: torch warns of read-only arrays, but here inputs are only read
+        interface = {**x.__array_interface__, "data": (x.ctypes.data, False)}
+        x = np.asarray(SimpleNamespace(__array_interface__=interface, owner=x))
     try:
         return torch.from_numpy(x)
     except TypeError as error:
@@ -178,12 +176,6 @@ def check_out(
             f"got {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
         )
     return tensor
-
-
-def _as_writable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same memory, marked writable: torch warns of read-only arrays, but here inputs are only read."""
-    interface = {**x.__array_interface__, "data": (x.ctypes.data, False)}
-    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=x))
 
 
 def check_form(function: str, name: str, x: torch.Tensor) -> None:

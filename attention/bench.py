@@ -45,6 +45,8 @@ class _Merge:
 
     name: str
     in_place = False
+    packed = False
+    """Whether weights and weighted outputs are in one buffer."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -52,18 +54,15 @@ class _Merge:
     def prepare(self, x: Arrays, out: Arrays) -> bool:
         """Set up buffers and calls; returns whether the library has them."""
         self._x, self._out, self._highest = x, out, np.empty_like(x[LSE])
-        self._outputs, self._weight = self._terms(*x[OUT].shape)
+        rows, dim = x[OUT].shape
+        self._outputs, self._weight = np.empty((rows, dim), np.float32), np.empty(rows, np.float32)
+        terms = [self._weight, self._outputs]
+        if self.packed:
+            terms = [np.empty((rows, dim + 1), np.float32)]
+            self._outputs, self._weight = terms[0][:, :-1], terms[0][:, -1]
         self._max = self._library.allreduce(x[LSE], self._highest, "max")
-        self._sums = [self._library.allreduce(term, term, "sum") for term in self._summed()]
+        self._sums = [self._library.allreduce(term, term, "sum") for term in terms]
         return None not in (self._max, *self._sums)
-
-    def _terms(self, rows: int, dim: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Memory for weighted outputs [rows, dim] and weights [rows]."""
-        return np.empty((rows, dim), np.float32), np.empty(rows, np.float32)
-
-    def _summed(self) -> list[NDArray[Any]]:
-        """The arrays that are summed over the ranks."""
-        return [self._weight, self._outputs]
 
     def run(self) -> None:
         """Merge once; allocates nothing."""
@@ -96,13 +95,7 @@ class MaxAndPackedSum(_Merge):
     """One SUM of the weights and the weighted outputs in one buffer."""
 
     name = "MAX + packed SUM"
-
-    def _terms(self, rows: int, dim: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        self._packed = np.empty((rows, dim + 1), np.float32)
-        return self._packed[:, :-1], self._packed[:, -1]
-
-    def _summed(self) -> list[NDArray[Any]]:
-        return [self._packed]
+    packed = True
 
 
 class ThreeCalls(_Merge):

@@ -176,30 +176,6 @@ def _checked(
 ) -> tuple[float, torch.Tensor | None]:
     """(factor on q.k; which query sees which key, bool [batch or 1, q_len, n], None: all see all) of checked arrays."""
     spec = spec or Spec()
-    _check(function, arrays, spec)
-    q, k = arrays["q"], arrays["k"]
-    scale = spec.scale_for(q.shape[3])
-    if not spec.causal:
-        return scale, None
-    queries = _positions(function, "q_positions", q_positions, q)
-    keys = _positions(function, "kv_positions", kv_positions, k)
-    return scale, keys[:, None, :] <= queries[:, :, None]
-
-
-def _positions(function: str, name: str, values: Any, of: torch.Tensor) -> torch.Tensor:
-    """The positions of queries or keys [batch, heads, count, d] as integers [batch or 1, count]."""
-    if values is None:
-        raise OperatorError(f"{function}: causal attention needs q_positions and kv_positions, {name} is missing")
-    positions = torch.as_tensor(values, device=of.device)
-    if positions.dtype == torch.bool or positions.is_floating_point():
-        raise OperatorError(f"{function}: {name} must be integers, got {positions.dtype}")
-    batch, _, count, _ = of.shape
-    if positions.shape not in ((count,), (1, count), (batch, count)):
-        raise OperatorError(f"{function}: {name} must be [{count}] or [{batch}, {count}], got {list(positions.shape)}")
-    return positions if positions.ndim == 2 else positions[None]
-
-
-def _check(function: str, arrays: dict[str, torch.Tensor], spec: Spec) -> None:
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
             raise OperatorError(
@@ -227,3 +203,22 @@ def _check(function: str, arrays: dict[str, torch.Tensor], spec: Spec) -> None:
             raise OperatorError(
                 f"{function}: the energy knows {' and '.join(COVERED)} of a Spec, not {field.name}; leave it unset"
             )
+    scale = spec.scale_for(q.shape[3])
+    if not spec.causal:
+        return scale, None
+    queries = _positions(function, "q_positions", q_positions, q)
+    keys = _positions(function, "kv_positions", kv_positions, k)
+    return scale, keys[:, None, :] <= queries[:, :, None]
+
+
+def _positions(function: str, name: str, values: Any, of: torch.Tensor) -> torch.Tensor:
+    """The positions of queries or keys [batch, heads, count, d] as integers [batch or 1, count]."""
+    if values is None:
+        raise OperatorError(f"{function}: causal attention needs q_positions and kv_positions, {name} is missing")
+    positions = torch.as_tensor(values, device=of.device)
+    if positions.dtype == torch.bool or positions.is_floating_point():
+        raise OperatorError(f"{function}: {name} must be integers, got {positions.dtype}")
+    batch, _, count, _ = of.shape
+    if positions.shape not in ((count,), (1, count), (batch, count)):
+        raise OperatorError(f"{function}: {name} must be [{count}] or [{batch}, {count}], got {list(positions.shape)}")
+    return positions if positions.ndim == 2 else positions[None]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention.partial import Partial
 from attention.spec import Spec
@@ -68,16 +66,11 @@ def reference_attention(
                 scores = spec.softcap * np.tanh(scores / spec.softcap)
             if spec.alibi_slopes is not None:
                 scores -= spec.alibi_slopes[h] * abs(apart[b, i, keys])
-            out[b, h, i], lse[b, h, i] = _softmax(scores, wide_v[b, h // group, keys])
+            weights = np.exp(scores - scores.max())
+            out[b, h, i] = weights @ wide_v[b, h // group, keys] / weights.sum()
+            lse[b, h, i] = scores.max() + np.log(weights.sum())
     if spec.sinks is not None:
         with_sinks = np.logaddexp(lse, np.asarray(spec.sinks)[:, None])
         out *= np.exp(lse - np.where(with_sinks == -np.inf, 0, with_sinks))[..., None]
         lse = with_sinks
     return Partial(out, lse)
-
-
-def _softmax(scores: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[Any, Any]:
-    top = scores.max()
-    weights = np.exp(scores - top)
-    total = weights.sum()
-    return weights @ values / total, top + np.log(total)

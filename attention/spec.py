@@ -47,7 +47,13 @@ class Spec:
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise OperatorError(f"Spec: softcap must be positive and finite, got {self.softcap}; None: no cap")
         for name in ("alibi_slopes", "sinks"):
-            object.__setattr__(self, name, _per_head(name, getattr(self, name)))
+            values = getattr(self, name)
+            if values is not None:
+                numbers = values.tolist() if hasattr(values, "tolist") else list(values)
+                finite = all(isinstance(x, (int, float)) and not math.isnan(x) and x != math.inf for x in numbers)
+                if not numbers or not finite:
+                    raise OperatorError(f"Spec: {name} must be one number per head, got {numbers}")
+                object.__setattr__(self, name, tuple(float(x) for x in numbers))
 
     @property
     def needs_positions(self) -> bool:
@@ -57,15 +63,6 @@ class Spec:
     def scale_for(self, head_dim: int) -> float:
         """Return the factor on q.k for this head dim."""
         return 1.0 / math.sqrt(head_dim) if self.scale is None else self.scale
-
-
-def _per_head(name: str, values: Any) -> tuple[float, ...] | None:
-    if values is None:
-        return None
-    numbers = values.tolist() if hasattr(values, "tolist") else list(values)
-    if not numbers or not all(isinstance(x, (int, float)) and not math.isnan(x) and x != math.inf for x in numbers):
-        raise OperatorError(f"Spec: {name} must be one number per head, got {numbers}")
-    return tuple(float(x) for x in numbers)
 
 
 PLAIN = Spec()

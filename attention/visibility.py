@@ -22,8 +22,7 @@ class Visibility:
     """Which query sees which key: key j is visible to query i of a batch entry iff low[i] <= keys[j] <= high[i].
 
     Attributes:
-        low: int64 [batch or 1, q_len].
-        high: int64 [batch or 1, q_len].
+        low, high: int64 [batch or 1, q_len].
         queries: int64 [batch or 1, q_len]: their positions, for slopes.
         keys: int64 [batch or 1, n]: positions; `HIDDEN` where no query sees the key.
     """

@@ -33,8 +33,6 @@ class ShardedKVCache:
     left, so that `truncate` can undo this append and block_size tokens before.
 
     Attributes:
-        shards: The owners of all positions.
-        rank: The rank that owns this part.
         window: Keys that a query sees, itself among them, as in `Spec`; None: all before it.
         length: Tokens of the whole sequence so far, on all ranks together.
         first: All positions before it were dropped, on every rank.
@@ -219,10 +217,7 @@ class ShardedKVCache:
     def restore(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Put back tokens at positions that are missing; this rank keeps those that it owns or copies.
 
-        Args:
-            k: Keys [batch, kv_heads, n, d].
-            v: Values [batch, kv_heads, n, d_v].
-            positions: Their positions [n], int64, ascending.
+        `positions` are those of the n tokens in k and v, int64 [n], ascending.
 
         Raises:
             OperatorError: Shapes, dtype or device do not fit.

@@ -90,10 +90,7 @@ def deal(shards: ShardMap, inventories: NDArray[np.uint8]) -> ShardMap:
 
     A shard keeps its owner where that is left; else a holder of a copy becomes the owner, the one that owns least;
     where nothing is left, the rank that owns least. Missing copies go to the ranks that hold least.
-
-    Args:
-        shards: The map before.
-        inventories: [ranks that are left, virtual shards]: ABSENT, COPY or OWN.
+    `inventories` are ABSENT, COPY or OWN, [ranks that are left, virtual shards].
     """
     ranks = len(inventories)
     replicas = min(shards.replicas, ranks)

@@ -49,12 +49,7 @@ class Recovery:
     """
 
     def __init__(self, stores: Sequence[_Store], comm: Communicator) -> None:
-        """Gather what is left; changes nothing. Collective.
-
-        Args:
-            stores: The caches of all layers, with one map.
-            comm: The ranks that are left.
-        """
+        """Gather what the ranks have in the caches of all layers, with one map; changes nothing. Collective."""
         self._stores, self._comm, shards = stores, comm, stores[0].shards
         own_length, firsts = min(store.length for store in stores), [store.first for store in stores]
         head = np.array([stores[0].rank, shards.ranks, own_length, *firsts], np.int64)
@@ -86,7 +81,11 @@ class Recovery:
         """Give every rank the rows that it has to hold and does not have; collective."""
         old_map = self._stores[0].shards
         new_map = deal(old_map, self._inventories)
-        sources = self._sources(new_map)
+        sources = np.full(new_map.virtual_shards, -1, np.int64)  # the rank that sends each virtual shard, or -1
+        for shard, holders in enumerate(new_map.table.tolist()):
+            having = [rank for rank in holders if self._inventories[rank, shard] != ABSENT]
+            if having and len(having) < len(holders):
+                sources[shard] = having[0]
         for index, store in enumerate(self._stores):
             store.adopt(new_map, self._comm.rank, self._begin(index), self.length, self._missing(index))
             for rows in self._pieces(index, sources):
@@ -97,15 +96,6 @@ class Recovery:
         new_map = deal(self._stores[0].shards, self._inventories)
         for store in self._stores:
             store.adopt(new_map, self._comm.rank, 0, 0, self.missing[:0])
-
-    def _sources(self, new_map: ShardMap) -> Positions:
-        """The rank that sends each virtual shard to a new holder, or -1, [virtual_shards]."""
-        sources = np.full(new_map.virtual_shards, -1, np.int64)
-        for shard, holders in enumerate(new_map.table.tolist()):
-            having = [rank for rank in holders if self._inventories[rank, shard] != ABSENT]
-            if having and len(having) < len(holders):
-                sources[shard] = having[0]
-        return sources
 
     def _pieces(self, index: int, sources: Positions) -> Iterator[list[Positions]]:
         """The positions of a store that each rank sends, piece by piece."""

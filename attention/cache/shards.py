@@ -33,9 +33,7 @@ class ShardMap:
     """The owner of every position, and the holders of copies.
 
     Attributes:
-        ranks: Number of ranks, at least 1.
-        virtual_shards: Number V of virtual shards; at least `ranks`.
-        block_size: Tokens in a block.
+        virtual_shards: V; at least `ranks`.
         capacity: None deals the blocks out round robin. A number of tokens gives every virtual shard a
             contiguous range of that many tokens' blocks instead; positions from `capacity` on have no owner.
         replicas: How many ranks hold each token, its owner among them; at most `ranks`.
@@ -74,7 +72,13 @@ class ShardMap:
         if self.holders is not None:
             self._check_holders(self.holders)
         elif self.weights is not None:
-            self._check_weights(self.weights)
+            weights = self.weights
+            whole = isinstance(weights, tuple) and all(type(weight) is int and weight >= 0 for weight in weights)
+            if not whole or len(weights) != self.ranks or not sum(weights):
+                raise OperatorError(
+                    f"ShardMap: weights must be a tuple of {self.ranks} integers, one per rank, 0 or more and not all "
+                    f"0, got {weights!r}"
+                )
 
     def virtual_range(self, rank: int) -> tuple[int, int]:
         """Return the virtual shards of `rank`: first, and first of the next rank.
@@ -137,14 +141,6 @@ class ShardMap:
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:
             raise OperatorError(f"ShardMap: rank must be 0 to {self.ranks - 1}, got {rank}")
-
-    def _check_weights(self, weights: tuple[int, ...]) -> None:
-        whole = isinstance(weights, tuple) and all(type(weight) is int and weight >= 0 for weight in weights)
-        if not whole or len(weights) != self.ranks or not sum(weights):
-            raise OperatorError(
-                f"ShardMap: weights must be a tuple of {self.ranks} integers, one per rank, 0 or more and not all 0, "
-                f"got {weights!r}"
-            )
 
     def _check_holders(self, holders: tuple[tuple[int, ...], ...]) -> None:
         if len(holders) != self.virtual_shards:

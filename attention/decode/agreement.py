@@ -124,22 +124,18 @@ def coverage_fault(comm: Communicator, inputs: Inputs, own: Ints) -> str | None:
     padded[: len(own)] = own
     gathered = [x.view(np.int64).reshape(-1, 4) for x in comm.allgather_bytes(padded.view(np.uint8).reshape(-1))]
     ranges = [x[:count] for x, count in zip(gathered, counts, strict=True)]
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # what any query of the entry may see
     for entry in range(len(inputs.q) if by_entry.any() else 1):
         of_ranks = [x[x[:, ENTRY] == entry] if mixed else x for x, mixed in zip(ranges, by_entry, strict=True)]
         ranks = np.repeat(np.arange(comm.size), [len(x) for x in of_ranks])
         together = np.concatenate(of_ranks)
-        fault = _double_key(together, ranks) or _missing_key(together, *_visible_range(inputs, entry))
+        if inputs.visibility is not None and inputs.spec.needs_positions:
+            lows, highs = (x[entry % len(x)] for x in (inputs.visibility.low, inputs.visibility.high))
+            low, high = (int(lows.min()), int(highs.max())) if len(lows) else (0, -1)
+        fault = _double_key(together, ranks) or _missing_key(together, low, high)
         if fault:
             return fault if not by_entry.any() else f"batch entry {entry}: {fault}"
     return None
-
-
-def _visible_range(inputs: Inputs, entry: int) -> tuple[int, int]:
-    """The first and the last position that any query of the entry may see."""
-    if inputs.visibility is None or not inputs.spec.needs_positions:
-        return np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    low, high = (x[entry % len(x)] for x in (inputs.visibility.low, inputs.visibility.high))
-    return (int(low.min()), int(high.max())) if len(low) else (0, -1)
 
 
 def _double_key(ranges: Ints, ranks: NDArray[np.intp]) -> str | None:

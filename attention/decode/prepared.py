@@ -1,4 +1,9 @@
-"""Prepared decode steps: what does not change is done once, and a step runs kernel, plan and division."""
+"""Prepared decode steps: what does not change is done once, and a step runs kernel, plan and division.
+
+Gradients: every rank holds the same queries and the same result, and all ranks compute the same loss of it. Then the
+gradient that arrives is the same everywhere, each shard adds its part (`attention.ring.backward`), those of the own
+keys and values stay, and one all-reduce with SUM gives every rank the gradient of the queries.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,10 @@ from typing import Any
 
 import torch
 
+from attention.arrays import check_inputs
 from attention.cache.shards import ShardMap
 from attention.decode.agreement import agree_once
-from attention.decode.gradients import decode_with_gradients, wants_gradients
+from attention.decode.communicators import prepared_call
 from attention.decode.local_kernels import local_kernel
 from attention.decode.reductions import (
     AllReduce,
@@ -24,9 +30,10 @@ from attention.decode.sharded import Options, ShardedCall
 from attention.decode.verification import Verification, due
 from attention.gpu.loading import Folds, load_once
 from attention.partial import Partial, add_sinks
+from attention.ring.backward import backward_block
 from attention.spec import Spec
 from attention.visibility import UNMASKED, Masking
-from topocomm import Communicator, OperatorError
+from topocomm import SUM, Communicator, OperatorError
 
 WIRES = ("float32", "bfloat16")
 
@@ -111,13 +118,7 @@ def prepared_step(
 
 
 class PreparedDecode:
-    """A decode step made ready by `prepare_decode`, for arrays of one kind with any number of keys.
-
-    Attributes:
-        comm: The ranks.
-        spec: Which attention.
-        options: Order, result, wire, verify.
-    """
+    """A decode step made ready by `prepare_decode`, for arrays of one kind with any number of keys."""
 
     def __init__(self, function: str, call: ShardedCall, options: DecodeOptions) -> None:
         """Plan for a call that is checked and agreed; collective. `prepare_decode` makes them."""
@@ -129,7 +130,13 @@ class PreparedDecode:
         self._has_positions = call.options.masking.kv_positions is not None
         self._sharded = self.comm.size > 1
         self._verifies = options.verify is not False
-        self._reduction = _reduction_of(call, options)
+        self._reduction: Reduction
+        if options.order == "canonical":
+            self._reduction = CanonicalReduce(self.comm, call.inputs, options.shards or ShardMap(self.comm.size))
+        elif options.wire == "bfloat16" and self._sharded:
+            self._reduction = SixteenBitGather(self.comm, call.inputs, exact=self._verifies)
+        else:
+            self._reduction = (ReduceScatter if options.result == "heads" else AllReduce)(self.comm, call.inputs)
         self._local = local_kernel(function, call.inputs, self.comm) if type(self._reduction) is AllReduce else None
 
     # The arguments are those of `tree_decode`.
@@ -175,10 +182,11 @@ class PreparedDecode:
             merged = self._fast_path(*arrays, masking)
             if merged is not None:
                 return merged if return_lse else merged.out
-        if wants_gradients(*arrays):
+        if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in arrays):
             self._check_differentiable(arrays, out, masking.block_tables)
+            options = Options(self.spec, masking, True, None)
             forward = partial(self._checked_step, verified)
-            merged = decode_with_gradients(forward, arrays, self.comm, Options(self.spec, masking, True, None))
+            merged = Partial(*_WithGradients.apply(*arrays, forward, self.comm, options))  # type: ignore[no-untyped-call]
             return merged if return_lse else merged.out
         return self._checked_step(verified, arrays, Options(self.spec, masking, return_lse, out, self.options.result))
 
@@ -241,6 +249,27 @@ class PreparedDecode:
             )
 
 
+class _WithGradients(torch.autograd.Function):
+    """The forward step of (q, k, v) without gradients, out and lse, made differentiable; no pages."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, forward, ctx.comm, ctx.options = arguments
+        out, lse = forward((q.detach(), k.detach(), v.detach()), ctx.options)
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[Any, ...]:
+        q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
+        inputs = check_inputs("tree_decode", q, k, v, spec=ctx.options.spec, masking=ctx.options.masking)
+        dq, dk, dv = backward_block(inputs, out, lse, *arriving)
+        if ctx.needs_input_grad[0]:
+            summed = {"value": dq}
+            prepared_call(ctx.comm, "allreduce", summed, SUM)(summed, out=summed)
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None
+
+
 def _load(call: ShardedCall, options: DecodeOptions) -> None:
     """Load the kernels of such steps; collective at the first of a kind, and of a size of pages."""
     folds = None if options.wire == "float32" else Folds(call.comm.size, torch.bfloat16)
@@ -258,13 +287,3 @@ def _kind_of(call: ShardedCall) -> dict[str, Any]:
         "dtype of k and v": k.dtype,
         "device": q.device,
     }
-
-
-def _reduction_of(call: ShardedCall, options: DecodeOptions) -> Reduction:
-    """The collective for these options; planned, which is collective at the first use of a shape."""
-    comm, inputs = call.comm, call.inputs
-    if options.order == "canonical":
-        return CanonicalReduce(comm, inputs, options.shards or ShardMap(comm.size))
-    if options.wire == "bfloat16" and comm.size > 1:
-        return SixteenBitGather(comm, inputs, exact=options.verify is not False)
-    return ReduceScatter(comm, inputs) if options.result == "heads" else AllReduce(comm, inputs)

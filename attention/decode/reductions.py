@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention import gpu
 from attention.arrays import Inputs, empty_partial
 from attention.cache.shards import ShardMap
 from attention.decode.canonical import canonical_partials
-from attention.decode.communicators import cached_call, calls_of, prepared_call, state_of, stream_order_of
+from attention.decode.communicators import cached_call, calls_of, prepared_call, stream_order_of
 from attention.decode.sharded import ShardedCall, head_range
 from attention.decode.verification import Verification
 from attention.gpu.placement import on_gpu
 from attention.local.dispatch import attend
 from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
 from attention.partial import Partial
-from attention.ring.ring_buffers import partials_like
+from attention.ring.ring_buffers import fold
 from topocomm import Communicator, OperatorError, PreparedCall
 
 
@@ -27,10 +26,7 @@ class Reduction(ABC):
     """How the partials of one kind of step are merged; making one is collective at the first use of a shape.
 
     Attributes:
-        comm: The ranks.
         shape: Of all heads: [batch, heads, q_len, d_v].
-        device: Where q is.
-        on_gpu: Whether that is a GPU.
     """
 
     def __init__(self, comm: Communicator, inputs: Inputs) -> None:
@@ -72,8 +68,7 @@ class AllReduce(Reduction):
         reduction = self.call()
         sent = self.empty() if reduction.input is None else reduction.input
         partial = as_tensors(sent)
-        if self.on_gpu:
-            stream_order_of(self.comm).acquire(self.device, reduction)
+        stream_order_of(self.comm).acquire(self.device, reduction)
         attend(call.inputs, partial)
         if watch is not None:
             watch.note(partial.lse)
@@ -137,19 +132,9 @@ class SixteenBitGather(Reduction):
             watch.note(partial.lse)
         sent = _rounded(partial)
         gather = self._call(sent)
-        if self.on_gpu:
-            stream_order_of(self.comm).acquire(self.device, gather)
+        stream_order_of(self.comm).acquire(self.device, gather)
         gathered = gather(sent)
-        if self.on_gpu:
-            return _own_heads(call, gpu.fold(gathered[OUT], gathered[LSE]))
-        state, size = state_of(self.comm), self.comm.size
-        partials = state["partials"] = partials_like(call.inputs, size, state.get("partials"))
-        for rank in range(size):
-            partials.of(rank).out.copy_(gathered[OUT][rank])
-            partials.of(rank).lse.copy_(gathered[LSE][rank])
-        whole = call.inputs.empty_partial()
-        partials.fold(whole)
-        return _own_heads(call, whole)
+        return _own_heads(call, fold(gathered[OUT], gathered[LSE]))
 
 
 class CanonicalReduce(Reduction):

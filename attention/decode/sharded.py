@@ -28,12 +28,10 @@ class ShardedCall(NamedTuple):
     """One checked call on one rank.
 
     Attributes:
-        comm: The ranks.
         inputs: q, and this rank's keys and values.
         heads: The query heads whose result this rank gets.
         q: As the caller gave it.
         target: `out` of the options as a tensor; None where they have none.
-        options: As given.
     """
 
     comm: Communicator

@@ -84,14 +84,22 @@ class Verification:
         exact = exact_head(self.call, self.entry, self.head)
         inputs, visibility = self.call.inputs, self.call.inputs.visibility
         asked = _digest(inputs.q, *(() if visibility is None else (visibility.low, visibility.high)))
-        record = [self.lse.tobytes(), _digest(*merged), asked, *(x.tobytes() for x in exact)]
-        records = [bytes(row) for row in comm.allgather_bytes(np.frombuffer(b"".join(record), np.uint8))]
-        verdict = misplaced or self._of_all(merged, records) or self._of_one(merged, records)
-        for place, difference in ((1, "were given other queries or q_positions"), (0, "hold other bits")):
-            start = self.lse.nbytes + place * DIGEST_BYTES
-            digests = [row[start : start + DIGEST_BYTES] for row in records]
-            differing = [rank for rank, row in enumerate(digests) if row != digests[0]]
-            if differing and (place == 1 or whole):
+        form = np.dtype(
+            [
+                ("lse", np.float32, self.lse.shape),
+                ("result", np.uint8, DIGEST_BYTES),
+                ("asked", np.uint8, DIGEST_BYTES),
+                ("exact out", np.float64, exact[0].shape),
+                ("exact lse", np.float64, exact[1].shape),
+            ]
+        )
+        record = b"".join([self.lse.tobytes(), _digest(*merged), asked, *(x.tobytes() for x in exact)])
+        records = np.stack(comm.allgather_bytes(np.frombuffer(record, np.uint8))).view(form)[:, 0]
+        verdict = misplaced or self._of_all(merged, records["lse"])
+        verdict = verdict or self._of_one(merged, records["exact out"], records["exact lse"])
+        for name, difference in (("asked", "were given other queries or q_positions"), ("result", "hold other bits")):
+            differing = np.flatnonzero((records[name] != records[name][0]).any(1)).tolist()
+            if differing and (name == "asked" or whole):
                 verdict = f"ranks {differing} {difference} than rank 0"
                 break
         flags = comm.allgather_bytes(np.array([verdict is not None], np.uint8))
@@ -100,18 +108,15 @@ class Verification:
             why = verdict or f"verification failed on ranks {wrong}, which say why"
             raise MismatchError(f"rank {comm.rank}: tree_decode: {why}")
 
-    def _of_all(self, merged: Partial, records: list[bytes]) -> str | None:
-        """Say what is wrong with lse; None: nothing."""
-        own = np.stack(
-            [np.frombuffer(record[: self.lse.nbytes], np.float32).reshape(self.lse.shape) for record in records]
-        )
-        own = own[:, :, self.call.heads].astype(np.float64)
+    def _of_all(self, merged: Partial, lses: NDArray[np.float32]) -> str | None:
+        """Say what is wrong with lse, given the ranks' own [ranks, batch, heads, q_len]; None: nothing."""
+        own = lses[:, :, self.call.heads].astype(np.float64)
         lse = merged.lse.cpu().numpy().astype(np.float64)
         with np.errstate(invalid="ignore"):
             weights = np.where(own == -np.inf, 0.0, np.exp(own - lse))
             low = (lse < own - TOLERANCE * np.maximum(1, abs(own))).any(0)
         some = (own > -np.inf).any(0)
-        off = abs(weights.sum(0) - some) > TOLERANCE * np.maximum(1, np.where(some, abs(lse), 0)) * len(records)
+        off = abs(weights.sum(0) - some) > TOLERANCE * np.maximum(1, np.where(some, abs(lse), 0)) * len(own)
         for bad, fault in (
             (low, "is below a rank's own"),
             (off | (some & np.isnan(weights.sum(0))), "is not that of all keys"),
@@ -122,16 +127,13 @@ class Verification:
                 return f"lse of entry {entry}, head {head + self.call.heads.start}, query {query} {fault}: {sums}"
         return None
 
-    def _of_one(self, merged: Partial, records: list[bytes]) -> str | None:
-        """Say what is wrong with the head that was computed again, if this rank has it; None: nothing."""
+    def _of_one(self, merged: Partial, outs: NDArray[np.float64], lses: NDArray[np.float64]) -> str | None:
+        """Say what is wrong with the head that was computed again, if this rank has it; None: nothing.
+
+        `outs` [ranks, q_len, d_v] and `lses` [ranks, q_len] are what it is over the keys of each rank.
+        """
         if not self.call.heads.start <= self.head < self.call.heads.stop:
             return None
-        _, _, q_len, d_v = self.call.inputs.out_shape
-        start = self.lse.nbytes + 2 * DIGEST_BYTES
-        outs = np.stack(
-            [np.frombuffer(record[start:], np.float64)[: q_len * d_v].reshape(q_len, d_v) for record in records]
-        )
-        lses = np.stack([np.frombuffer(record[start:], np.float64)[q_len * d_v :] for record in records])
         top = lses.max(0)
         weights = np.exp(lses - np.where(top == -np.inf, 0, top))
         total = np.where(weights.sum(0) == 0, 1, weights.sum(0))

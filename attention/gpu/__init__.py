@@ -129,29 +129,15 @@ def local_partial(
         OperatorError: Shapes, dtypes or devices do not fit, there are sinks, or pages and many queries.
         MissingExtraError: triton is not installed.
     """
-    if _decodes(arrays, out):
-        return _decoded(function, arrays, spec, masking, out)
-    _check_no_pages(function, masking.block_tables)
-    partial: Partial = _prefill(function).attend_arrays(function, arrays, spec, masking, out=out)
-    return partial
-
-
-def _decodes(arrays: tuple[Any, Any, Any], out: Partial | None) -> bool:
-    """Whether the decode kernel takes arrays of these forms; checks say what is wrong with others."""
-    q, k, v = arrays
-    if not all(getattr(x, "ndim", 0) == 4 and x.stride(3) == 1 for x in arrays):
-        return False
-    if max(q.shape[3], v.shape[3]) > DECODE_WIDEST[4 if q.element_size() > 2 else 2]:
-        return False
-    dense = out is None or all(getattr(x, "is_contiguous", bool)() for x in out)
-    return 1 <= q.shape[2] <= DECODE_QUERIES and q.dtype == k.dtype == v.dtype and dense
-
-
-def _decoded(function: str, arrays: tuple[Any, Any, Any], spec: Spec, masking: Masking, out: Partial | None) -> Partial:
     import torch
 
-    from attention.gpu.decode.decode import decode_partial
     from topocomm import OperatorError
+
+    if not _decodes(arrays, out):
+        _check_no_pages(function, masking.block_tables)
+        partial: Partial = _prefill(function).attend_arrays(function, arrays, spec, masking, out=out)
+        return partial
+    from attention.gpu.decode.decode import decode_partial
 
     device = arrays[0].device
     on_device: dict[str, Any] = {}
@@ -163,6 +149,17 @@ def _decoded(function: str, arrays: tuple[Any, Any, Any], spec: Spec, masking: M
         return decode_partial(*arrays, spec=spec, out=out, **on_device)
     except OperatorError as error:
         raise OperatorError(str(error).replace("decode_partial", function, 1)) from None
+
+
+def _decodes(arrays: tuple[Any, Any, Any], out: Partial | None) -> bool:
+    """Whether the decode kernel takes arrays of these forms; checks say what is wrong with others."""
+    q, k, v = arrays
+    if not all(getattr(x, "ndim", 0) == 4 and x.stride(3) == 1 for x in arrays):
+        return False
+    if max(q.shape[3], v.shape[3]) > DECODE_WIDEST[4 if q.element_size() > 2 else 2]:
+        return False
+    dense = out is None or all(getattr(x, "is_contiguous", bool)() for x in out)
+    return 1 <= q.shape[2] <= DECODE_QUERIES and q.dtype == k.dtype == v.dtype and dense
 
 
 def _check_no_pages(function: str, pages: Any) -> None:

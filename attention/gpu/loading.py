@@ -98,10 +98,24 @@ class _Form(NamedTuple):
 
 
 def _load(inputs: Inputs, moved: bool, folds: Folds | None, pages: list[int]) -> None:
-    """Run every kernel once, on few keys; Triton's interpreter loads nothing and runs the first."""
+    """Run every kernel that calls of this kind may launch, with pages of these sizes, once and on few keys.
+
+    Triton's interpreter loads nothing: it runs the first kernel for the form of this call.
+    """
     partial = inputs.empty_partial()
     if 0 not in inputs.out_shape:
-        forms = [_form_of(inputs, moved)] if interpreted() else _forms(inputs, moved, pages)
+        if not interpreted() and not moved:
+            every = itertools.product((False, True), (None, *INTEGERS), pages)
+            forms = [form for form in itertools.starmap(_Form, every) if form.lengths is not None or not form.page]
+        elif not interpreted():
+            always = inputs.spec.needs_positions and gpu.decodes(inputs)  # else no keys are attended without
+            forms = [_Form(mask, None, 0) for mask in ((True,) if always else (False, True))]
+        elif moved:
+            forms = [_Form(inputs.visibility is not None, None, 0)]
+        else:
+            masking = masking_of(inputs.visibility, inputs.spec, inputs.q.device)
+            lengths = None if masking.kv_lengths is None else masking.kv_lengths.dtype
+            forms = [_Form(masking.kv_mask is not None, lengths, _page_of(inputs))]
         for form in forms:
             keys = _few_keys(inputs, form.page, moved)
             for k, v in itertools.islice(keys, 1 if interpreted() else None):
@@ -110,24 +124,6 @@ def _load(inputs: Inputs, moved: bool, folds: Folds | None, pages: list[int]) ->
         outs = partial.out.new_zeros((folds.states, *partial.out.shape), dtype=folds.dtype)
         lses = partial.lse.new_zeros((folds.states, *partial.lse.shape))
         gpu.fold(outs.unbind(0), lses.unbind(0))  # as calls have them: in one array, where not all are aligned
-
-
-def _forms(inputs: Inputs, moved: bool, pages: list[int]) -> list[_Form]:
-    """The forms that calls of this kind may have on this rank, with pages of these sizes."""
-    if moved:
-        always = inputs.spec.needs_positions and gpu.decodes(inputs)  # else no keys are attended without
-        return [_Form(mask, None, 0) for mask in ((True,) if always else (False, True))]
-    every = itertools.product((False, True), (None, *INTEGERS), pages)
-    return [form for form in itertools.starmap(_Form, every) if form.lengths is not None or not form.page]
-
-
-def _form_of(inputs: Inputs, moved: bool) -> _Form:
-    """The form of this call."""
-    if moved:
-        return _Form(inputs.visibility is not None, None, 0)
-    masking = masking_of(inputs.visibility, inputs.spec, inputs.q.device)
-    lengths = None if masking.kv_lengths is None else masking.kv_lengths.dtype
-    return _Form(masking.kv_mask is not None, lengths, _page_of(inputs))
 
 
 def _page_of(inputs: Inputs) -> int:

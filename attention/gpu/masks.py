@@ -6,7 +6,6 @@ The kernels take these themselves; `Visibility` in full is computed where someth
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -55,7 +54,14 @@ class DeviceVisibility(Visibility):
         if masking.kv_mask is not None:
             tensors["kv_mask"] = mask_of(function, masking.kv_mask, batch, n)
         if masking.kv_lengths is not None:
-            tensors["kv_lengths"] = _lengths_of(function, masking.kv_lengths, batch, n)
+            lengths, unread = tensor_of(masking.kv_lengths), on_gpu(masking.kv_lengths)
+            fits = not lengths.is_floating_point() and lengths.dtype != torch.bool and lengths.shape == (batch,)
+            if not fits or not (unread or bool(((lengths >= 0) & (lengths <= n)).all())):
+                got = f"{lengths.dtype} {list(lengths.shape)}" if unread else lengths.tolist()
+                raise OperatorError(
+                    f"{function}: kv_lengths must be {batch} integers from 0 to {n}, the keys given; got {got}"
+                )
+            tensors["kv_lengths"] = lengths if lengths.dtype in INTEGERS else lengths.to(torch.int64)
         self.masking = masking
         self.on_device = Masking(**{name: to_device(function, name, x, device) for name, x in tensors.items()})
         self._spec, self._sizes, self._device = spec, (q_len, n), device
@@ -112,16 +118,6 @@ def masking_of(visibility: Visibility | None, spec: Spec, device: torch.device) 
     queries, keys = (x.to(device, non_blocking=True) for x in (visibility.queries, visibility.keys))
     hidden = Masking(kv_mask=keys != HIDDEN)
     return hidden._replace(q_positions=queries, kv_positions=keys) if spec.needs_positions else hidden
-
-
-def _lengths_of(function: str, kv_lengths: Any, batch: int, n: int) -> torch.Tensor:
-    """kv_lengths, integers [batch]; those in host memory are looked at."""
-    lengths, unread = tensor_of(kv_lengths), on_gpu(kv_lengths)
-    whole = not lengths.is_floating_point() and lengths.dtype != torch.bool
-    if not (whole and lengths.shape == (batch,)) or not (unread or bool(((lengths >= 0) & (lengths <= n)).all())):
-        got = f"{lengths.dtype} {list(lengths.shape)}" if unread else lengths.tolist()
-        raise OperatorError(f"{function}: kv_lengths must be {batch} integers from 0 to {n}, the keys given; got {got}")
-    return lengths if lengths.dtype in INTEGERS else lengths.to(torch.int64)
 
 
 def to_device(function: str, name: str, x: torch.Tensor, device: torch.device) -> torch.Tensor:

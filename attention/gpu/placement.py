@@ -41,11 +41,9 @@ class StreamOrder:
         """Calls that graphs hold, by id: their memory must stay, whatever else is prepared later."""
 
     def acquire(self, device: torch.device, call: Any = None) -> None:
-        """Make the current stream the next to use them. A graph that is captured waits for nothing outside of it.
+        """Make the current stream of the device the next to use them, for a prepared call that is given.
 
-        Args:
-            device: Where they are.
-            call: The prepared call whose buffers are used.
+        A graph that is captured waits for nothing outside of it; in host memory there is nothing to wait for.
         """
         if capturing(device):
             self.captured[id(call)] = call

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 import torch
@@ -52,15 +51,15 @@ UNSHARDABLE = frozenset({"quantized", "paged"})
 """Values of `cache_implementation` that change results or how text is generated; others are replaced."""
 
 
-class Sharding:
+class Sharding(ExitStack):
     """A model that generates from a sharded cache, in this thread, until `disable`; `enable` makes it.
 
     A context too: `with enable(model, comm) as sharding`.
     """
 
-    def __init__(self, state: Active, stack: ExitStack) -> None:
+    def __init__(self, state: Active) -> None:
+        super().__init__()
         self._state = state
-        self._stack = stack
 
     @property
     def cache(self) -> ShardedCache:
@@ -69,13 +68,7 @@ class Sharding:
 
     def disable(self) -> None:
         """Let the model attend as before in this thread; more calls change nothing."""
-        self._stack.close()
-
-    def __enter__(self) -> Sharding:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.disable()
+        self.close()
 
 
 def enable(
@@ -119,9 +112,9 @@ def enable(
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
     _check_choices("enable", method, order)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
-    with ExitStack() as stack:
-        _activate(stack, model, state)
-        return Sharding(state, stack.pop_all())
+    sharding = Sharding(state)
+    _activate(sharding, model, state)
+    return sharding
 
 
 @contextmanager
@@ -298,7 +291,17 @@ def _implementation(model: PreTrainedModel) -> Iterator[None]:
     """Let the model call our attention; ranks on threads share the model, so the last one to leave restores it."""
     with _IN_USE_LOCK:
         if id(model) not in _IN_USE:
-            _IN_USE[id(model)] = _begin_use(model)
+            before = model.config._attn_implementation
+            model.set_attn_implementation(IMPLEMENTATION)
+            if model.config._attn_implementation != IMPLEMENTATION:
+                raise OperatorError(
+                    f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded; "
+                    f"{WITHOUT}"
+                )
+            hook = model.register_forward_pre_hook(_note_tokens, with_kwargs=True)
+            _IN_USE[id(model)] = _Use(before, hook, vars(model).get("generate"))
+            plain: Any = model.generate
+            vars(model)["generate"] = partial(_generate, model, plain)
         _IN_USE[id(model)].ranks += 1
     try:
         yield
@@ -312,16 +315,3 @@ def _implementation(model: PreTrainedModel) -> Iterator[None]:
                 if use.generate is not None:
                     vars(model)["generate"] = use.generate
                 model.set_attn_implementation(use.before)
-
-
-def _begin_use(model: PreTrainedModel) -> _Use:
-    before = model.config._attn_implementation
-    model.set_attn_implementation(IMPLEMENTATION)
-    if model.config._attn_implementation != IMPLEMENTATION:
-        raise OperatorError(
-            f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded; {WITHOUT}"
-        )
-    use = _Use(before, model.register_forward_pre_hook(_note_tokens, with_kwargs=True), vars(model).get("generate"))
-    plain: Any = model.generate
-    vars(model)["generate"] = partial(_generate, model, plain)
-    return use

@@ -54,9 +54,7 @@ class Active:
     """The state of the hooks on one rank.
 
     Attributes:
-        cache: The cache of the running call.
         decode: One of `METHODS`.
-        order: Of `tree_decode`: "any", or "canonical".
         model: The model whose `generate` gets its cache by itself; None: it is passed one.
         replaced: Caches of transformers that a sharded one took the place of.
     """
@@ -125,7 +123,10 @@ def sharded_attention(
         OperatorError: What this layer asks for is not covered, or not by this call; the message names the layer.
     """
     state = active()
-    layer, name = _layer_of(state.cache, module)
+    index = getattr(module, "layer_idx", None)
+    if not isinstance(index, int) or index >= len(state.cache.sharded_layers):
+        raise OperatorError(f"sharded attention: {type(module).__name__} is no layer of the text decoder; {WITHOUT}")
+    layer, name = state.cache.sharded_layers[index], f"layer {index} ({type(module).__name__})"
     if layer.keys is not key:
         raise OperatorError(
             f"sharded attention: {name} got keys that are not those of the sharded cache; pass past_key_values=cache, "
@@ -215,13 +216,6 @@ def sharded_mask(
 
 AttentionInterface.register(IMPLEMENTATION, sharded_attention)
 AttentionMaskInterface.register(IMPLEMENTATION, sharded_mask)
-
-
-def _layer_of(cache: ShardedCache, module: torch.nn.Module) -> tuple[ShardedLayer, str]:
-    index = getattr(module, "layer_idx", None)
-    if not isinstance(index, int) or index >= len(cache.sharded_layers):
-        raise OperatorError(f"sharded attention: {type(module).__name__} is no layer of the text decoder; {WITHOUT}")
-    return cache.sharded_layers[index], f"layer {index} ({type(module).__name__})"
 
 
 def _checked_mask(mask: Any, layer: ShardedLayer, name: str, sliding_window: int | None) -> PositionMask:

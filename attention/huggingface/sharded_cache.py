@@ -152,8 +152,11 @@ class ShardedCache(Cache):
             self.record.spread(comm, root, batch, tokens, self._model.device)
         if anew:
             self._fill(recovery.length)
-        else:
-            self._recompute(recovery.missing)
+        elif len(recovery.missing):
+            mask = self.record.mask[:, : self.get_seq_length()]
+            for start in range(0, len(recovery.missing), RECOMPUTED_TOKENS):
+                part = recovery.missing[start : start + RECOMPUTED_TOKENS]
+                self._pass(part, mask, restoring=part)
         if 0 < tokens == recovery.length:
             for layer in self.sharded_layers:
                 layer.crop(-1)  # so that a token is left from which the next one follows
@@ -183,13 +186,6 @@ class ShardedCache(Cache):
         """Keep the batch rows `indices`."""
         super().batch_select_indices(indices)
         self.record.select_batch(indices)
-
-    def _recompute(self, missing: Positions) -> None:
-        """Pass the tokens at these positions through the model and put their keys and values back; collective."""
-        mask = self.record.mask[:, : self.get_seq_length()] if len(missing) else None
-        for start in range(0, len(missing), RECOMPUTED_TOKENS):
-            part = missing[start : start + RECOMPUTED_TOKENS]
-            self._pass(part, mask, restoring=part)
 
     def _fill(self, length: int) -> None:
         """Pass the first `length` tokens through the model, into an empty cache; collective."""

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attention.jobs.job_devices import add_device, check_device, device_of_rank
-from attention.jobs.job_launch import OK, WORK_FAILED, InputError, positive, say
+from attention.jobs.job_launch import (
+    OK,
+    WORK_FAILED,
+    InputError,
+    add_device,
+    check_device,
+    device_of_rank,
+    positive,
+    say,
+)
 from topocomm import MAX, SUM, Communicator
 
 if TYPE_CHECKING:

@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention.jobs.decode_job import METHODS, explain_merge
-from attention.jobs.job_devices import add_device, check_device, device_of_rank
-from attention.jobs.job_launch import OK, WORK_FAILED, InputError, positive, say
+from attention.jobs.job_launch import (
+    OK,
+    WORK_FAILED,
+    InputError,
+    add_device,
+    check_device,
+    device_of_rank,
+    positive,
+    say,
+)
 from attention.jobs.models import find_model, load, load_model
 from attention.jobs.progress import Meter
 from topocomm import Communicator
@@ -83,17 +91,30 @@ class GenerateJob:
         """Check the prompt against the model before its weights are loaded.
 
         Raises:
-            InputError: The prompt or the model cannot be used, or there is no GPU to run on.
+            InputError: The prompt, the model or the number of ranks cannot be used, or there is no GPU to run on.
             SetupError: The model is not on this machine.
         """
+        from attention.cache.shards import ShardMap
+        from attention.huggingface.hf_layers import layer_windows
+
         text = self._prompt()
         check_device(self.options.device, ranks)
         path = find_model(self.options.model)
         self.tokenizer = load("tokenizer", path)
         config = load("configuration", path)
-        check_model(config, ranks)
+        try:
+            ShardMap(ranks)
+            layer_windows(config)
+        except ValueError as error:
+            raise InputError(str(error)) from error
         self.inputs = encode(self.tokenizer, text)
-        check_length(config, self.inputs["input_ids"].shape[1], self.options.max_new_tokens)
+        positions = getattr(config, "max_position_embeddings", None)
+        prompt_tokens, new_tokens = self.inputs["input_ids"].shape[1], self.options.max_new_tokens
+        if positions is not None and prompt_tokens + new_tokens > positions:
+            raise InputError(
+                f"{prompt_tokens:,} prompt tokens and {new_tokens:,} new ones make {prompt_tokens + new_tokens:,}, but "
+                f"the model has {positions:,} positions; shorten the prompt or lower --max-new-tokens"
+            )
         self.model = load_model(path)
 
     def work(self, comm: Communicator, cpu_threads: int) -> Generated:
@@ -116,10 +137,14 @@ class GenerateJob:
             Meter(self.model, self.options.max_new_tokens, show=comm.rank == 0) as meter,
         ):
             output = self._generate(streamer=meter, past_key_values=cache)
+        plan, config = f"{self.options.method} attention on {comm.size} ranks", self.model.config
+        if self.options.method == "tree":
+            width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+            plan = explain_merge(comm, 1, config.num_attention_heads, width).summary()
         return Generated(
             tokens=output.sequences[0, prompt_tokens:].cpu(),
             logits=torch.cat(output.logits).cpu() if output.logits else None,
-            plan=describe_plan(comm, self.model.config, self.options.method),
+            plan=plan,
             prefill_s=meter.first_token_s,
             decode_s=meter.other_tokens_s,
             cache_bytes=cache.used_bytes,
@@ -214,36 +239,6 @@ def encode(tokenizer: Any, text: str) -> dict[str, torch.Tensor]:
     return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
 
-def check_model(config: Any, ranks: int) -> None:
-    """Refuse a model or a number of ranks that a sharded cache does not cover.
-
-    Raises:
-        InputError: With the reason.
-    """
-    from attention.cache.shards import ShardMap
-    from attention.huggingface.hf_layers import layer_windows
-
-    try:
-        ShardMap(ranks)
-        layer_windows(config)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def check_length(config: Any, prompt_tokens: int, new_tokens: int) -> None:
-    """Refuse a text that is longer than the model's positions.
-
-    Raises:
-        InputError: With all three figures.
-    """
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and prompt_tokens + new_tokens > positions:
-        raise InputError(
-            f"{prompt_tokens:,} prompt tokens and {new_tokens:,} new ones make {prompt_tokens + new_tokens:,}, but the "
-            f"model has {positions:,} positions; shorten the prompt or lower --max-new-tokens"
-        )
-
-
 def spread(ranks: int, prompt_tokens: int) -> ShardMap:
     """Return a shard map by which every rank has a part of this prompt, also of less than 64 blocks of 16 tokens."""
     from attention.cache.shards import BLOCK_TOKENS, VIRTUAL_SHARDS, ShardMap
@@ -264,11 +259,3 @@ def compare(
     same = int(differs[0]) if len(differs) else steps
     compared = min(same + 1, steps)
     return same, float((logits[:compared] - expected_logits[:compared]).abs().max())
-
-
-def describe_plan(comm: Communicator, config: Any, method: str) -> str:
-    """Return the plan of one decode step's reduction in one line."""
-    if method != "tree":
-        return f"{method} attention on {comm.size} ranks"
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return explain_merge(comm, 1, config.num_attention_heads, width).summary()

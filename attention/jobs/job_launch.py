@@ -1,4 +1,4 @@
-"""Runs a job on its ranks: those of mpirun, or threads of this process.
+"""Runs a job on its ranks: those of mpirun, or threads of this process; in host memory, or each on a GPU.
 
 A job has three parts. `prepare` runs once per process and raises what is wrong with the input; then every rank runs
 `work` with its communicator; then the process of rank 0 alone runs `report`, while the others sleep. Bad input is
@@ -12,11 +12,15 @@ import argparse
 import os
 import sys
 import time
-from typing import IO, Any, NoReturn, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from topocomm import Communicator, DeadlineError, MissingExtraError, TopocommError, run_local
+from topocomm.extend import prepare_for_threads
+
+if TYPE_CHECKING:
+    import torch
 
 OK, WORK_FAILED, BAD_INPUT = 0, 1, 2
 LAST_RANK_LIMIT_S = 3600
@@ -84,13 +88,13 @@ class JobParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line and exit status 2."""
-        if _speaks():
+        if speaks():
             say(f"{self.prog}: error: {message}")
-        sys.exit(BAD_INPUT if _speaks() else OK)
+        sys.exit(BAD_INPUT if speaks() else OK)
 
     def print_help(self, file: IO[str] | None = None) -> None:  # type: ignore[override]
         """The help, once."""
-        if _speaks():
+        if speaks():
             super().print_help(file)
 
 
@@ -107,9 +111,55 @@ def positive(text: str) -> int:
     return value
 
 
-def _speaks() -> bool:
-    launched = launched_as()
-    return launched is None or launched[0] == 0
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add `--device` to a command."""
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: each rank on a GPU, AMD's too (default cpu)"
+    )
+
+
+def check_device(device: str, ranks: int) -> None:
+    """Refuse a device that this process does not have, and set what CUDA needs for ranks on threads.
+
+    CUDA has not been started in this process.
+
+    Raises:
+        InputError: torch sees no GPU.
+    """
+    import torch
+
+    if device == "cuda" and ranks > 1 and launched_as() is None:
+        prepare_for_threads()  # `is_available` may start CUDA, which reads it then
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: torch sees no GPU here; install torch for this machine's, or leave it out")
+
+
+def device_of_rank(comm: Communicator, device: str, *, shared: bool = False) -> torch.device:
+    """Return where this rank computes; a GPU is made current, with a stream of its own for a rank on a thread.
+
+    On one stream, kernels of ranks that wait for each other would stand behind each other.
+
+    Args:
+        comm: The ranks: each has the GPU on which the topology places it, else they take the visible ones in turn.
+        device: As `--device` says.
+        shared: Ranks on threads all take the first GPU, since they share what lies there.
+    """
+    import torch
+
+    if device == "cpu":
+        return torch.device("cpu")
+    index, on_threads = comm.gpu, launched_as() is None
+    if index is None:
+        index = 0 if shared and on_threads else comm.rank % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    if on_threads:
+        torch.cuda.set_stream(torch.cuda.Stream(index))  # type: ignore[no-untyped-call]
+    return torch.device("cuda", index)
+
+
+def speaks() -> bool:
+    """Return whether this process says what goes wrong: that of rank 0."""
+    return (launched_as() or (0, 1))[0] == 0
 
 
 def _on_threads(job: Job[Result], ranks: int) -> int:
@@ -146,7 +196,13 @@ def _under_mpi(job: Job[Result], ranks: int | None, rank: int, size: int) -> int
     result = job.work(comm, _cpu_threads(world))
     comm.close()
     status = job.report(result) if rank == 0 else OK
-    _sleep_until_all_are_here(world)
+    # MPI_Finalize would wait for the others as well, but wakes up thousands of times a second to look.
+    request = world.Ibarrier()
+    until_s = time.monotonic() + LAST_RANK_LIMIT_S
+    while not request.Test():
+        if time.monotonic() > until_s:
+            raise DeadlineError(f"rank {world.rank}: other ranks still work {LAST_RANK_LIMIT_S} s after this one")
+        time.sleep(IDLE_SLICE_S)
     return status
 
 
@@ -179,16 +235,6 @@ def _cpu_threads(world: Any) -> int:
     local.Free()
     sharers = int((masks & own).any(axis=1).sum())
     return max(1, int(own.sum()) // sharers)
-
-
-def _sleep_until_all_are_here(world: Any) -> None:
-    # MPI_Finalize would wait as well, but wakes up thousands of times a second to look.
-    request = world.Ibarrier()
-    until_s = time.monotonic() + LAST_RANK_LIMIT_S
-    while not request.Test():
-        if time.monotonic() > until_s:
-            raise DeadlineError(f"rank {world.rank}: other ranks still work {LAST_RANK_LIMIT_S} s after this one")
-        time.sleep(IDLE_SLICE_S)
 
 
 def _status(error: TopocommError | None) -> int:

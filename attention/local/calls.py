@@ -42,7 +42,13 @@ def call_of(
         features.add("positions")
     if masking.kv_lengths is not None and not _host_lengths(masking.kv_lengths, k.shape[0], n):
         features.add("device_lengths")
-    features |= _layout(q, k, v)
+    layout = {
+        "strided": any(x.stride(3) != 1 and x.shape[3] > 1 and x.numel() for x in arrays),
+        "unaligned": not all(_aligned(x) for x in arrays),
+        "apart": k.stride()[:3] != v.stride()[:3],
+        "interleaved": k.shape[0] > 1 and (k.stride(2) == 0 or k.stride(0) % k.stride(2)),
+    }
+    features |= {name for name, has in layout.items() if has}
     dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k)]
     return Call(
         device="cuda" if on_gpu(q) else "cpu",
@@ -129,17 +135,6 @@ def _host_lengths(kv_lengths: Any, batch: int, n: int) -> bool:
         return False
     lengths = tensor_of(kv_lengths)
     return _are_integers(lengths) and lengths.shape == (batch,) and bool(((lengths >= 1) & (lengths <= n)).all())
-
-
-def _layout(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> set[str]:
-    """The features that follow from strides and addresses."""
-    features = {
-        "strided": any(x.stride(3) != 1 and x.shape[3] > 1 and x.numel() for x in (q, k, v)),
-        "unaligned": not all(_aligned(x) for x in (q, k, v)),
-        "apart": k.stride()[:3] != v.stride()[:3],
-        "interleaved": k.shape[0] > 1 and (k.stride(2) == 0 or k.stride(0) % k.stride(2)),
-    }
-    return {name for name, has in features.items() if has}
 
 
 def _aligned(x: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -54,13 +55,6 @@ class Call:
     Attributes:
         device: Where the tensors are: "cpu", or "cuda" for any GPU.
         dtypes: Of q, and of k and v; names of torch.
-        batch: Entries.
-        heads: Query heads.
-        kv_heads: Key heads.
-        q_len: Queries.
-        n: Keys of an entry.
-        d: Width of queries and keys.
-        d_v: Width of values.
         seen: Which query sees which key, unless there are positions: "all" see all; causal with the queries as the
             "last" of more keys than queries, or of as many keys: "square". No row is empty in any of these.
         features: Of `FEATURES`.
@@ -88,7 +82,6 @@ class Machine:
     """What the choice asks about a machine.
 
     Attributes:
-        device: "cpu" or "cuda".
         name: For people: "NVIDIA H100 80GB HBM3".
         capability: CUDA compute capability of an NVIDIA GPU; None: another maker's, or no GPU.
         missing: By the name of a library, why it cannot be used here; what is not in it can.
@@ -127,8 +120,6 @@ class Row:
     """A kernel, what it takes, and why it stands where it does.
 
     Attributes:
-        name: What it is called.
-        device: Where it runs.
         reason: Why it is chosen before those below.
         library: What it needs, a name of `Machine.missing`; of a part of a package, "package.part". None: nothing.
         capabilities: The first and the last CUDA compute capability; None: any GPU.
@@ -170,77 +161,61 @@ FLASHINFER_BATCH, FLASHINFER_LATENTS = "FlashInfer, batch", "FlashInfer, MLA"
 DECODE, PREFILL = "decode kernel", "prefill kernel"
 ROWS, TORCH_CPU, BLOCKS = "rows kernel", "torch flash, CPU", "blocks"
 
+_library_row = partial(Row, device="cuda", dtypes=SIXTEEN_BITS, keys=1, rounds=True)
+"""What the kernels of other libraries for GPUs have in common."""
+
 TABLE: tuple[Row, ...] = (
-    Row(
+    _library_row(
         FLASH_3,
-        "cuda",
-        "written for Hopper: warp-specialised products and bulk copies",
+        reason="written for Hopper: warp-specialised products and bulk copies",
         library="flash_attn_interface",
         capabilities=((9, 0), (9, 0)),
-        dtypes=SIXTEEN_BITS,
         queries=(1, None),
-        keys=1,
         head_dims=(
             HeadDims((8, 256), (8, 256), of=8, equal=True),
             HeadDims((136, 192), (104, 128), of=8),
             HeadDims((576, 576), (512, 512), latents=True),
         ),
         features=frozenset({"apart", "interleaved"}),
-        rounds=True,
     ),
-    Row(
+    _library_row(
         CUDNN,
-        "cuda",
-        "comes with torch; its plans are made per shape, which prompts of a model share between layers",
+        reason="comes with torch; its plans are made per shape, which prompts of a model share between layers",
         library="cuDNN",
         capabilities=((8, 0), (12, 1)),
-        dtypes=SIXTEEN_BITS,
         queries=(FEW_QUERIES + 1, None),  # in decoding n grows, and every n would be planned anew
         keys=2,  # torch: no sequence of one key
         entries=65535,
         head_dims=(HeadDims((8, 128), (8, 128), of=8),),
         features=frozenset({"apart", "interleaved"}),
-        rounds=True,
     ),
-    Row(
+    _library_row(
         FLASHINFER,
-        "cuda",
-        "splits the keys of one sequence over the GPU",
+        reason="splits the keys of one sequence over the GPU",
         library="flashinfer",
         capabilities=((8, 0), (12, 1)),
-        dtypes=SIXTEEN_BITS,
         queries=(1, FEW_QUERIES),
-        keys=1,
         entries=1,  # one launch an entry
         head_dims=tuple(HeadDims((d, d), (d, d)) for d in (64, 128, 256)),
         features=frozenset({"interleaved"}),
-        rounds=True,
     ),
-    Row(
+    _library_row(
         FLASHINFER_BATCH,
-        "cuda",
-        "splits the keys of every sequence over the GPU by a plan made once a step; the cache is its pages",
+        reason="splits the keys of every sequence over the GPU by a plan made once a step; the cache is its pages",
         library="flashinfer.decode",
         capabilities=((8, 0), (12, 1)),
-        dtypes=SIXTEEN_BITS,
         queries=(1, 1),
-        keys=1,
         head_dims=tuple(HeadDims((d, d), (d, d)) for d in (64, 128, 256)),
         features=frozenset({"kv_lengths"}),
-        rounds=True,
     ),
-    Row(
+    _library_row(
         FLASHINFER_LATENTS,
-        "cuda",
-        "reads latents once for all heads, split by a plan made once a step",
+        reason="reads latents once for all heads, split by a plan made once a step",
         library="flashinfer.mla",
         capabilities=((8, 0), (9, 0)),
-        dtypes=SIXTEEN_BITS,
         queries=(1, 1),
-        keys=1,
         head_dims=(HeadDims((576, 576), (512, 512), latents=True),),
         features=frozenset({"kv_lengths", "apart", "interleaved"}),
-        rounds=True,
     ),
     Row(
         DECODE,
@@ -309,7 +284,7 @@ def choose(call: Call, machine: Machine, *, skip: frozenset[str] = frozenset()) 
 
 def refusal(row: Row, call: Call, machine: Machine) -> str | None:
     """Why a kernel does not take a call on a machine; None: it does."""
-    return next(chain(_of_the_machine(row, machine), _of_the_sizes(row, call), _of_the_call(row, call)), None)
+    return next(chain(_of_the_machine(row, machine), _of_the_call(row, call)), None)
 
 
 def unusable(row: Row, machine: Machine) -> str | None:
@@ -328,7 +303,7 @@ def _of_the_machine(row: Row, machine: Machine) -> Iterator[str]:
         yield f"is for compute capability {first if first == last else f'{first} to {last}'}, this is {this}"
 
 
-def _of_the_sizes(row: Row, call: Call) -> Iterator[str]:
+def _of_the_call(row: Row, call: Call) -> Iterator[str]:
     few, most = row.queries
     if call.q_len < few:
         yield f"is for {few} queries and more"
@@ -342,9 +317,6 @@ def _of_the_sizes(row: Row, call: Call) -> Iterator[str]:
         yield f"is for a batch of {row.entries}"
     if row.head_dims and not any(dims.take(call) for dims in row.head_dims):
         yield f"takes no heads of {call.d} with values of {call.d_v}"
-
-
-def _of_the_call(row: Row, call: Call) -> Iterator[str]:
     of_q, of_k = call.dtypes
     if row.rounds and call.exact and of_q in SIXTEEN_BITS:
         yield f"rounds out to {of_q}"

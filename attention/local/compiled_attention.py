@@ -146,12 +146,18 @@ class StepKernel:
         if k.ndim != 4 or v.ndim != 4:
             return False
         entries, kv_heads, n, d = k.shape
+        threads = torch.get_num_threads()
+        if threads != self._threads:
+            self._threads = threads
+            self._most = sys.maxsize if self._items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
+            if threads > 1 and self._items > 1:
+                self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
         if (
             (q.shape, q.dtype, k.dtype, entries, kv_heads, d, v.shape[3]) != self._kind
             or v.shape[:3] != k.shape[:3]
             or v.dtype is not k.dtype
             or not k.stride(3) == v.stride(3) == 1
-            or n > self._most_keys()
+            or n > self._most  # keys that one thread attends in one piece
             or q.requires_grad
             or k.requires_grad
             or v.requires_grad
@@ -161,16 +167,6 @@ class StepKernel:
         arrays = to_dlpack(q), to_dlpack(k), to_dlpack(v)
         self._kernel(*arrays, *result, self._scale, visible=visible, **self._options)
         return True
-
-    def _most_keys(self) -> int:
-        """Up to how many keys one thread attends them in one piece."""
-        threads = torch.get_num_threads()
-        if threads != self._threads:
-            self._threads = threads
-            self._most = sys.maxsize if self._items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
-            if threads > 1 and self._items > 1:
-                self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
-        return self._most
 
 
 def _items(inputs: Inputs) -> int:

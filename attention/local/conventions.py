@@ -17,8 +17,6 @@ class Convention:
 
     Attributes:
         base: Base of the logarithm that is lse: "e" or 2.
-        out_layout: Axes of out.
-        lse_layout: Axes of lse.
         empty_lse: Values of lse that mark a row without keys. None at all, (): lse does not tell, so the caller must.
         empty_out: What out holds in such a row. "zero": zeros, and anything else beside that lse is no empty row but
             a result that was lost, such as NaN from NaN in the data; "any": whatever it holds, the row is empty.

@@ -92,8 +92,12 @@ def attend_batch(
     def plan(wrapper: Any) -> None:
         held = torch.tensor([-(-count // size) for count in counts], dtype=torch.int32)
         last = torch.tensor([(count - 1) % size + 1 for count in counts], dtype=torch.int32)
-        indices = _page_indices(held, apart // size, k.device)
-        wrapper.plan(_starts(held), indices, last, *sizes, q_data_type=q.dtype, kv_data_type=k.dtype, sm_scale=scale)
+        # The pages of all entries, made on the device, since a copy of so many could wait for it.
+        starts, total = torch.nn.functional.pad(held.cumsum(0), (1, 0)).to(torch.int32), int(held.sum())
+        ahead = (torch.arange(batch) * (apart // size) - starts[:-1]).to(k.device, non_blocking=True)
+        shifts = torch.repeat_interleave(ahead, held.to(k.device, non_blocking=True), output_size=total)
+        indices = (torch.arange(total, device=k.device) + shifts).to(torch.int32)
+        wrapper.plan(starts, indices, last, *sizes, q_data_type=q.dtype, kv_data_type=k.dtype, sm_scale=scale)
 
     key = (tuple(counts), apart, *sizes, q.dtype, scale)
     wrapper = planned("decode", q.device, key, make, plan)
@@ -150,19 +154,6 @@ def _counts(lengths: Any, batch: int, n: int, device: torch.device) -> list[int]
             f"values; give it as a tensor on {device}, in the call before the capture too"
         )
     return [int(count) for count in tensor_of(lengths).tolist()]
-
-
-def _starts(counts: torch.Tensor) -> torch.Tensor:
-    """Where each entry's begin, and where the last one's end: int32 [batch + 1]."""
-    return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
-
-
-def _page_indices(held: torch.Tensor, apart: int, device: torch.device) -> torch.Tensor:
-    """The pages of all entries, int32; made on the device, since a copy of so many could wait for it."""
-    total = int(held.sum())
-    ahead = (torch.arange(len(held)) * apart - _starts(held)[:-1]).to(device, non_blocking=True)
-    shifts = torch.repeat_interleave(ahead, held.to(device, non_blocking=True), output_size=total)
-    return (torch.arange(total, device=device) + shifts).to(torch.int32)
 
 
 def _fits(k: torch.Tensor, v: torch.Tensor, apart: int, most: int) -> bool:
@@ -247,25 +238,17 @@ def planned(
         pool = _kept.pools[where] = Pool(workspace, {})
     current_plan = pool.plans.pop(key, None)
     if current_plan is None:
-        wrapper = _free_wrapper(pool) or make(pool.workspace)
+        wrapper = None
+        if len(pool.plans) >= KEPT:
+            wrapper, used = pool.plans.pop(next(iter(pool.plans)))
+            if used is not None:  # planning writes pinned memory at once, from which the plan before may be copied yet
+                used.synchronize()
+        wrapper = wrapper or make(pool.workspace)
         plan(wrapper)
         copied = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         current_plan = Plan(wrapper, copied)
     pool.plans[key] = current_plan
     return current_plan.wrapper
-
-
-def _free_wrapper(pool: Pool) -> Any:
-    """The wrapper used longest ago, where as many as are kept exist; else None.
-
-    Planning writes pinned memory at once, from which the plan before may not have been copied yet.
-    """
-    if len(pool.plans) < KEPT:
-        return None
-    oldest = pool.plans.pop(next(iter(pool.plans)))
-    if oldest.copied is not None:
-        oldest.copied.synchronize()
-    return oldest.wrapper
 
 
 def _captured(where: tuple[torch.device, str, int], key: Hashable) -> Plan:

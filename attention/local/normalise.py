@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 import torch
 
@@ -40,7 +41,18 @@ def as_partial(
     lse = _without_padding(out, lse, convention)
     if str(lse.dtype) != f"torch.{convention.lse_dtype}":
         raise OperatorError(f"as_partial: this convention has lse in {convention.lse_dtype}, got {lse.dtype}")
-    empty = _marked(out, lse, convention) if empty is None else _checked_empty(empty, lse)
+    if empty is None:
+        if not convention.empty_lse:
+            raise OperatorError(
+                "as_partial: lse of this convention does not tell which rows saw no key; "
+                "give empty=, a bool tensor (torch.tensor(False) if all rows did)"
+            )
+        empty = reduce(torch.logical_or, [lse == mark for mark in convention.empty_lse])
+        if convention.empty_out == "zero":
+            empty = empty & (out == 0).all(-1)
+    else:
+        _check_empty(empty, lse)
+        empty = empty.to(lse.device)
     natural = (lse.double() * LN2).float() if convention.base == 2 else lse.float()
     kept = natural.isfinite() & ~empty
     lost = torch.full_like(natural, math.nan)
@@ -94,19 +106,7 @@ def _without_padding(out: torch.Tensor, lse: torch.Tensor, convention: Conventio
     return lse
 
 
-def _marked(out: torch.Tensor, lse: torch.Tensor, convention: Convention) -> torch.Tensor:
-    if not convention.empty_lse:
-        raise OperatorError(
-            "as_partial: lse of this convention does not tell which rows saw no key; "
-            "give empty=, a bool tensor (torch.tensor(False) if all rows did)"
-        )
-    empty = lse == convention.empty_lse[0]
-    for sentinel in convention.empty_lse[1:]:
-        empty = empty | (lse == sentinel)
-    return empty & (out == 0).all(-1) if convention.empty_out == "zero" else empty
-
-
-def _checked_empty(empty: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+def _check_empty(empty: torch.Tensor, lse: torch.Tensor) -> None:
     if empty.dtype != torch.bool:
         raise OperatorError(f"as_partial: empty must be bool, True where a row saw no key, got {empty.dtype}")
     fits = zip(reversed(empty.shape), reversed(lse.shape), strict=False)
@@ -114,7 +114,6 @@ def _checked_empty(empty: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
         raise OperatorError(
             f"as_partial: empty must broadcast to [batch, heads, q_len] = {list(lse.shape)}, got {list(empty.shape)}"
         )
-    return empty.to(lse.device)
 
 
 def _axes(layout: str) -> str:

@@ -29,9 +29,7 @@ LSE = "lse"
 
 def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(left[LSE], np.ndarray):
-        from attention.merge.logsumexp_tensors import combine_tensors
-
-        return combine_tensors(left, right)
+        return _combine_tensors(left, right)
     left_empty, right_empty = left[LSE] == -np.inf, right[LSE] == -np.inf
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # what empty rows hold is dropped below
         left_lse, right_lse = left[LSE].astype(np.float64), right[LSE].astype(np.float64)
@@ -47,6 +45,26 @@ def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any
         np.copyto(out, other[OUT], where=(empty | (weight == 0))[..., None])
     np.copyto(out, np.float32(0), where=(left_empty & right_empty)[..., None])
     return {OUT: out, LSE: lse}
+
+
+def _combine_tensors(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    """The same step by step on torch tensors, wherever these are."""
+    import torch
+
+    left_lse, right_lse = left[LSE], right[LSE]
+    left_empty, right_empty = left_lse == -torch.inf, right_lse == -torch.inf
+    left_wide, right_wide = left_lse.double(), right_lse.double()
+    lighter = torch.exp(-torch.abs(left_wide - right_wide))
+    total = 1.0 + lighter
+    high, low = (1.0 / total).float(), (lighter / total).float()
+    left_is_high = left_wide >= right_wide
+    lse = (torch.maximum(left_wide, right_wide) + torch.log(total)).float()
+    left_weight, right_weight = torch.where(left_is_high, high, low), torch.where(left_is_high, low, high)
+    out = left_weight[..., None] * left[OUT] + right_weight[..., None] * right[OUT]
+    for empty, weight, other in ((left_empty, left_weight, right), (right_empty, right_weight, left)):
+        lse = torch.where(empty, other[LSE], lse)
+        out = torch.where((empty | (weight == 0))[..., None], other[OUT], out)
+    return {OUT: torch.where((left_empty & right_empty)[..., None], 0.0, out), LSE: lse}
 
 
 @cache

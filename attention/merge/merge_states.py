@@ -14,7 +14,6 @@ from typing import Any, Literal
 import torch
 
 from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
-from attention.merge.logsumexp_tensors import combine_tensors
 from attention.partial import Partial
 from topocomm import OperatorError
 
@@ -101,9 +100,9 @@ def _merge(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[
     outs = [x.float() for x in outs]
     if len(outs) == 1:  # the empty rows of a single state may hold anything as well
         return outs[0].masked_fill((lses[0] == -math.inf)[..., None], 0.0).contiguous(), lses[0].clone().contiguous()
-    if outs[0].device.type != "cpu":
-        return _fold_by_formula(outs, lses)
-    return fold_on_host(outs, lses)
+    if outs[0].device.type == "cpu":
+        return fold_on_host(outs, lses)
+    return _fold_by_formula(outs, lses)
 
 
 @_merge.register_fake
@@ -152,23 +151,23 @@ def _gpu_fold(device_type: str, dim: int) -> GpuFold | None:
     return merge_on_device if dim <= MOST_DIM else None
 
 
-def fold_on_host(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the left fold of states in host memory: out float32 [*rows, dim] and lse float32 [*rows] each."""
+def fold_on_host(
+    outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], into: Partial | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the left fold of states in host memory: out float32 [*rows, dim] and lse float32 [*rows] each.
+
+    `into`: contiguous tensors for the result, which may be those of the first state; None: new ones.
+    """
+    if into is None:
+        into = Partial(*(torch.empty(x[0].shape, dtype=torch.float32) for x in (outs, lses)))
+    *states, target = [_flat(*state) for state in zip([*outs, into.out], [*lses, into.lse], strict=True)]
     bind = _bind()
-    return _fold_by_operator(outs, lses) if bind is None else _fold_by_kernel(bind, outs, lses)
-
-
-def _fold_by_kernel(bind: Any, outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    out = torch.empty(outs[0].shape, dtype=torch.float32)
-    lse = torch.empty(lses[0].shape, dtype=torch.float32)
-    states = [_flat(*state) for state in zip([*outs, out], [*lses, lse], strict=True)]
-    bind([(state[OUT], state[LSE]) for state in states[:-1]])(states[-1])
-    return out, lse
-
-
-def _fold_by_operator(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    merged = reduce(LOGSUMEXP.combine, [_flat(*state) for state in zip(outs, lses, strict=True)])
-    return torch.from_numpy(merged[OUT]).view(outs[0].shape), torch.from_numpy(merged[LSE]).view(lses[0].shape)
+    if bind is not None:
+        bind([(state[OUT], state[LSE]) for state in states])(target)
+    else:
+        for name, merged in reduce(LOGSUMEXP.combine, states).items():
+            target[name][:] = merged
+    return into
 
 
 def _flat(out: torch.Tensor, lse: torch.Tensor) -> Mapping[str, Any]:
@@ -181,5 +180,6 @@ def _flat(out: torch.Tensor, lse: torch.Tensor) -> Mapping[str, Any]:
 
 def _fold_by_formula(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The fold in torch operations, for devices without a kernel of ours; a dozen launches a state."""
-    merged = reduce(combine_tensors, [{OUT: out, LSE: lse} for out, lse in zip(outs, lses, strict=True)])
+    states: list[Mapping[str, Any]] = [{OUT: out, LSE: lse} for out, lse in zip(outs, lses, strict=True)]
+    merged = reduce(LOGSUMEXP.combine, states)
     return merged[OUT].contiguous(), merged[LSE].contiguous()

@@ -62,8 +62,6 @@ class Parts:
     """Where the tokens of all ranks lie; the same on every rank.
 
     Attributes:
-        rank: This rank.
-        spec: Which attention.
         positions: Of every rank, int64 [n_local].
         pieces: Of every rank, slices of its tokens that are attended apart: chunks, or runs of consecutive positions.
     """
@@ -86,18 +84,15 @@ class Parts:
         blocks = []
         for rows in self.pieces[self.rank]:
             for part in self.pieces[source]:
-                visibility = self._visibility(rows, source, part)
+                visibility = None
+                if self.spec.needs_positions:
+                    queries, keys = self.positions[self.rank][None, rows], self.positions[source][None, part]
+                    visibility = Visibility.of(self.spec, queries, keys)
                 if visibility is None or (
                     visibility.keys.min() <= visibility.high.max() and visibility.keys.max() >= visibility.low.min()
                 ):
                     blocks.append((rows, part, visibility))
         return blocks
-
-    def _visibility(self, rows: slice, source: int, part: slice) -> Visibility | None:
-        if not self.spec.needs_positions:
-            return None
-        queries, keys = self.positions[self.rank][None, rows], self.positions[source][None, part]
-        return Visibility.of(self.spec, queries, keys)
 
 
 def agree_on_parts(
@@ -110,7 +105,12 @@ def agree_on_parts(
         MismatchError: Ranks differ in what they must agree on, or their parts do not make up a sequence; on all ranks.
     """
     n = inputs.q.shape[2]
-    own = None if positions is None else _checked(function, positions, n)
+    own = None if positions is None else torch.as_tensor(on_host(positions))
+    if own is not None and (own.dtype == torch.bool or own.is_floating_point() or own.shape != (n,)):
+        raise OperatorError(
+            f"{function}: positions must be integers [{n}], one for each of this rank's tokens, got "
+            f"{own.dtype} {list(own.shape)}"
+        )
     if layout not in LAYOUTS:
         raise OperatorError(f"{function}: layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     form = LAYOUTS.index(layout) if own is None else -1
@@ -125,7 +125,7 @@ def agree_on_parts(
             _check_zigzag(function, comm.rank, sizes)
         return Parts(comm.rank, inputs.spec, *_of_layout(layout, tuple(sizes)))
     padded = np.zeros(max(sizes), np.int64)
-    padded[:n] = own
+    padded[:n] = own.to(torch.int64).numpy()
     everyones = _gathered(comm, padded) if sum(sizes) else [[]] * comm.size
     everywhere = [np.array(x[:size], np.int64) for x, size in zip(everyones, sizes, strict=True)]
     _check_sequence(function, comm.rank, everywhere)
@@ -189,17 +189,6 @@ def _check_sequence(function: str, rank: int, positions: list[NDArray[np.int64]]
         twice = int((counts > 1).argmax())
         holders = [other for other, of_rank in enumerate(positions) for _ in range((of_rank == twice).sum())]
         raise MismatchError(f"{expected}{twice} is held by ranks {holders}, {int((counts == 0).argmax())} by none")
-
-
-def _checked(function: str, values: Any, n: int) -> NDArray[np.int64]:
-    positions = torch.as_tensor(on_host(values))
-    if positions.dtype == torch.bool or positions.is_floating_point() or positions.shape != (n,):
-        raise OperatorError(
-            f"{function}: positions must be integers [{n}], one for each of this rank's tokens, got "
-            f"{positions.dtype} {list(positions.shape)}"
-        )
-    checked: NDArray[np.int64] = positions.to(torch.int64).numpy()
-    return checked
 
 
 def _runs(positions: NDArray[np.int64]) -> list[int]:

@@ -21,13 +21,7 @@ from topocomm import Communicator
 
 
 class Block(NamedTuple):
-    """One step of the computation: some queries and some keys.
-
-    Attributes:
-        rows: The queries, of this rank's.
-        part: The keys, of a shard's.
-        inputs: These alone.
-    """
+    """One step of the computation: some of this rank's queries, some of a shard's keys, and these alone as inputs."""
 
     rows: slice
     part: slice
@@ -166,8 +160,7 @@ class Trips:
         if step == size:
             dk, dv = (inputs.k.new_empty(shape, dtype=torch.float32) for shape in shapes)
         else:
-            like = torch.float32, inputs.k.device
-            dk, dv = (scratch.view(name, shape, *like) for name, shape in zip("kv", shapes, strict=True))
+            dk, dv = (scratch.view(x, shape, inputs.k, torch.float32) for x, shape in zip("kv", shapes, strict=True))
         return Shard(dk, dv, None)
 
     def _shift(self, messages: int) -> Any:

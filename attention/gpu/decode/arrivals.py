@@ -30,43 +30,32 @@ def arrivals(device: torch.device, count: int) -> torch.Tensor:
     capture have made; without one a replay fills them first, which costs it a launch.
     """
     if capturing(device):
+        size = -(-count // APART) * APART
         with _lock:
-            return _taken(device, count)
+            reserve = _reserves.get(device)
+            if reserve is None or reserve.numel() < size:
+                return _zeros(device, count)  # the graph's own
+            _reserves[device] = reserve[size:]
+            return reserve[:size]
     key = device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     known = _of_streams.get(key)
     if known is None or known.numel() < count:
         known = _of_streams[key] = _zeros(device, max(count, COUNTERS))
     if _is_low(device):
-        _restock(device)
+        # The lock is free while the reserve is made: what this stream is to do first may wait for another rank, whose
+        # thread may need the lock before it gets to that.
+        reserve = _zeros(device, RESERVE)
+        if device.type == "cuda":  # graphs are replayed on other streams
+            torch.cuda.current_stream(device).synchronize()
+        with _lock:
+            if _is_low(device):  # else another thread was quicker
+                _kept.append(reserve)
+                _reserves[device] = reserve
     return known
 
 
 def _is_low(device: torch.device) -> bool:
     return device not in _reserves or _reserves[device].numel() < RESERVE // 2
-
-
-def _taken(device: torch.device, count: int) -> torch.Tensor:
-    size = -(-count // APART) * APART
-    reserve = _reserves.get(device)
-    if reserve is None or reserve.numel() < size:
-        return _zeros(device, count)  # the graph's own
-    _reserves[device] = reserve[size:]
-    return reserve[:size]
-
-
-def _restock(device: torch.device) -> None:
-    """Make a new reserve.
-
-    The lock is free meanwhile: what this stream is to do first may wait for another rank, whose thread may need the
-    lock before it gets to that.
-    """
-    reserve = _zeros(device, RESERVE)
-    if device.type == "cuda":  # graphs are replayed on other streams
-        torch.cuda.current_stream(device).synchronize()
-    with _lock:
-        if _is_low(device):  # else another thread was quicker
-            _kept.append(reserve)
-            _reserves[device] = reserve
 
 
 def _zeros(device: torch.device, count: int) -> torch.Tensor:

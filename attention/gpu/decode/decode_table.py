@@ -43,13 +43,7 @@ ALL_BUT_FULL, LITTLE = 0.8, 1.1
 
 
 class Cut(NamedTuple):
-    """How the kernel is cut.
-
-    Attributes:
-        block_n: Keys of one step.
-        num_warps: Warps of a program (of 32 threads, on AMD of 64).
-        num_stages: Depth of the software pipeline that loads K and V.
-    """
+    """Keys of one step, warps of a program (of 32 threads, on AMD of 64), depth of the pipeline that loads K and V."""
 
     block_n: int
     num_warps: int
@@ -113,18 +107,18 @@ def candidates(problem: Problem) -> Iterator[Cut]:
 def by_rule(problem: Problem) -> Cut:
     """Return a cut without spills, never tried for speed."""
     generation = generation_of(problem.arch)
-    return EXCEPTIONS.get((generation, problem.key)) or _by_rule(problem, generation)
-
-
-def _by_rule(problem: Problem, generation: str) -> Cut:
+    if (generation, problem.key) in EXCEPTIONS:
+        return EXCEPTIONS[generation, problem.key]
     few = problem.rows == FEWEST_ROWS
     if problem.itemsize == 4:
         much = problem.form == "full" and problem.width > WIDE and generation.startswith("sm_")
         return Cut(16, 4 if few and not much and generation != "sm_89" else 8, 2)
-    if generation in ("gfx9", "other"):
-        return _by_rule_for_little(problem)
-    roomy = generation in ("sm_90", "sm_100")
     plain, paged, full = (problem.form == form for form in ("plain", "paged", "full"))
+    if generation in ("gfx9", "other"):  # 64 KiB of shared memory or less; loads go through registers
+        if problem.width > 256 or full:
+            return Cut(16, 4 if problem.width > 256 and full else 8, 2)
+        return Cut(32, 8, 2) if problem.width > 128 or not plain else Cut(64, 4 if few else 8, 2)
+    roomy = generation in ("sm_90", "sm_100")
     if problem.width > 256:
         if generation == "sm_100" and problem.shared and few and not full:
             return Cut(16, 8, 5) if plain else Cut(32, 8, 3)
@@ -140,17 +134,6 @@ def _by_rule(problem: Problem, generation: str) -> Cut:
         return Cut(16 if problem.width == 96 else 32, 4 if few and generation != "sm_80" else 8, stages)
     keys = 64 if plain or (roomy and (few or (paged and problem.rows < 64))) else 32
     return Cut(keys, 4 if problem.rows < 64 else 8, stages)
-
-
-def _by_rule_for_little(problem: Problem) -> Cut:
-    """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
-    if problem.width > 256:
-        return Cut(16, 4 if problem.form == "full" else 8, 2)
-    if problem.form == "full":
-        return Cut(16, 8, 2)
-    if problem.width > 128 or problem.form != "plain":
-        return Cut(32, 8, 2)
-    return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2)
 
 
 EXCEPTIONS = {

@@ -42,8 +42,13 @@ def block_lists_of(visibility: Visibility, rows: int, keys: int) -> BlockLists:
     They are exact where positions ascend or descend within a block; elsewhere a block may be listed of which no row
     sees a key, since only the least and the greatest position of a block are compared.
     """
-    near = _near(visibility)
-    low, high, _, at = near
+    first = visibility.queries.amin()
+
+    def relative(x: torch.Tensor) -> torch.Tensor:
+        return (x.clamp(first - FARTHEST, first + FARTHEST) - first).to(torch.int32).contiguous()
+
+    low, high, queries = relative(visibility.low), relative(visibility.high), relative(visibility.queries)
+    at = torch.where(visibility.keys == HIDDEN, NEVER, relative(visibility.keys))
     existing = torch.where(at == NEVER, -NEVER, at)  # what is never seen counts as below all for the greatest
     least, most, most_existing = _least(at, keys), _most(at, keys, NEVER), _most(existing, keys, -NEVER)
     low_min, low_max = _least(low, rows)[:, :, None], _most(low, rows, -NEVER)[:, :, None]
@@ -53,18 +58,7 @@ def block_lists_of(visibility: Visibility, rows: int, keys: int) -> BlockLists:
     kind = 2 - some.to(torch.int8) - full.to(torch.int8)
     numbers = kind.argsort(dim=-1, stable=True).to(torch.int32)
     counts = torch.stack([full.sum(-1), (some & ~full).sum(-1)], -1).to(torch.int32)
-    return BlockLists(*near, numbers.contiguous(), counts.contiguous())
-
-
-def _near(visibility: Visibility) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(low, high, queries, keys) relative to the first query, int32."""
-    first = visibility.queries.amin()
-
-    def relative(x: torch.Tensor) -> torch.Tensor:
-        return (x.clamp(first - FARTHEST, first + FARTHEST) - first).to(torch.int32).contiguous()
-
-    keys = torch.where(visibility.keys == HIDDEN, NEVER, relative(visibility.keys))
-    return relative(visibility.low), relative(visibility.high), relative(visibility.queries), keys
+    return BlockLists(low, high, queries, at, numbers.contiguous(), counts.contiguous())
 
 
 def _least(x: torch.Tensor, block: int) -> torch.Tensor:

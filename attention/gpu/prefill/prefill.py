@@ -5,7 +5,6 @@ It can merge onto a partial that is there, so that a hop of a ring needs no pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -75,15 +74,15 @@ def prefill_partial(
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16; d up to 512; without gradients.
-        k: [batch, kv_heads, n, d]; heads is a multiple of kv_heads; n may be 0.
+        k: [batch, kv_heads, n, d]; n may be 0.
         v: [batch, kv_heads, n, d_v], of k's dtype. A last axis that is not dense is copied, of q and k too.
-        spec: Which attention; None: Spec(). Without sinks, which are no part of a partial.
+        spec: As `attention.local_attention`, and so are kv_mask and kv_lengths.
         q_positions: Position of the first query, an int, if they are contiguous; or positions of all, integers [q_len]
             or [batch, q_len], in any order. Used only if causal or with a window or slopes; without both positions
             the queries are taken to be the last ones of these keys.
         kv_positions: The same of the keys, an int, [n] or [batch, n].
-        kv_mask: Bool [n] or [batch, n]: True where a key exists. None: all exist.
-        kv_lengths: Integers [batch]: only the first so many keys of an entry exist. None: all.
+        kv_mask: As there.
+        kv_lengths: As there.
         merge_into: A float32 Partial of the result's shape, over other keys; this attention is merged onto it, in
             place, by the rule of `attention.LOGSUMEXP` with float32 weights. Empty rows may hold anything.
 
@@ -119,7 +118,7 @@ def attend_arrays(
         result = empty_partial(shape, q.device)
     else:
         result = check_result(function, "merge_into" if out is None else "out", result, shape, q.device)
-    _launch(_Call(q, k, v, spec, result, mask=mask, merges=merge_into is not None))
+    _launch(arrays, spec, result, mask, merges=merge_into is not None)
     return result
 
 
@@ -129,44 +128,37 @@ def attend_inputs(inputs: Inputs, result: Partial, *, merges: bool = False) -> N
     Contiguous positions need no block lists if the visibility is in host memory.
     """
     mask = mask_of_visibility(inputs.visibility, inputs.spec, inputs.q.device)
-    _launch(_Call(inputs.q, inputs.k, inputs.v, inputs.spec, result, mask=mask, merges=merges))
+    _launch((inputs.q, inputs.k, inputs.v), inputs.spec, result, mask, merges=merges)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """Checked arguments of a launch."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    spec: Spec
-    result: Partial
-    mask: PrefillMask
-    merges: bool
-
-
-def _launch(call: _Call) -> None:
-    spec, mask = call.spec, call.mask
-    if call.result.lse.numel() == 0:
+def _launch(
+    arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    spec: Spec,
+    result: Partial,
+    mask: PrefillMask,
+    *,
+    merges: bool,
+) -> None:
+    """Launch the kernel for checked arguments."""
+    if result.lse.numel() == 0:
         return
-    q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
+    q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in arrays)
     heads, d, d_v = q.shape[1], q.shape[-1], v.shape[-1]
     entries, q_len, n, group = q.shape[0], q.shape[2], k.shape[2], heads // k.shape[1]
     dot = q.dtype if q.dtype == k.dtype else torch.float32
     visibility = mask.visibility if n else None
-    tile = _tile(dot, max(d, d_v), q_len, _form(call, visibility is not None))
+    bent = spec.softcap is not None or spec.alibi_slopes is not None
+    full = bent or merges or spec.window is not None or mask.lengths is not None
+    tile = _tile(dot, max(d, d_v), q_len, "lists" if visibility is not None else "full" if full else "plain")
     blocks, pairs = -(-q_len // tile.rows), entries * heads
     lists = None if visibility is None else block_lists_of(visibility, tile.rows, tile.keys)
     scale = spec.scale_for(d)
-    bent = spec.softcap is not None or spec.alibi_slopes is not None
-    if blocks * pairs == 0:
-        return
     with current(q.device):
         launcher(prefill_kernel, (blocks * pairs,))(
             q,
             k,
             v,
-            *call.result,
+            *result,
             mask.lengths,
             slopes_on(q.device, spec.alibi_slopes),
             *(lists or [None] * 6),
@@ -180,7 +172,7 @@ def _launch(call: _Call) -> None:
             pairs,
             group * max(1, CACHE_BYTES // max(1, n * (d + d_v) * k.element_size())),
             0 if lists is None else lists.numbers.shape[2],
-            *(stride for x in (q, k, v, *call.result) for stride in x.stride()[:3]),
+            *(stride for x in (q, k, v, *result) for stride in x.stride()[:3]),
             *(
                 [0] * 3
                 if lists is None
@@ -195,7 +187,7 @@ def _launch(call: _Call) -> None:
             SOFTCAP=spec.softcap is not None,
             LAST=mask.offset is None,
             FOLDED=scale >= LEAST_FOLDED and not bent,
-            MERGE=call.merges,
+            MERGE=merges,
             DOT=DOT_TYPES[dot],
             INTERPRETED=INTERPRETED,
             BLOCK_M=tile.rows,
@@ -203,12 +195,6 @@ def _launch(call: _Call) -> None:
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
-
-
-def _form(call: _Call, lists: bool) -> str:
-    spec = call.spec
-    bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.mask.lengths))
-    return "lists" if lists else "full" if bent or call.merges else "plain"
 
 
 def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:

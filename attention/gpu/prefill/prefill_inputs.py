@@ -107,8 +107,13 @@ def prefill_mask_of(
     starts = _starts(function, spec, masking, batch, q_len, n)
     if masking.kv_mask is None and starts is not None:
         offset = None if starts == (None, None) else starts[0] - starts[1]  # type: ignore[operator]
-        if offset is None or _near(function, masking, offset):
+        if offset is None or abs(offset) < FARTHEST:
             return PrefillMask(offset, lengths)
+        if isinstance(q_start, int) and isinstance(kv_start, int):
+            raise OperatorError(
+                f"{function}: q_positions and kv_positions lie {abs(offset)} apart; starts must be less than "
+                f"{FARTHEST} apart, give such positions as tensors"
+            )
     masking = masking._replace(kv_lengths=lengths)
     return PrefillMask(visibility=_visibility(function, q_shape, n, spec, masking, device))
 
@@ -171,18 +176,6 @@ def _run_start(positions: torch.Tensor) -> int | None:
     return first if bool((positions[0] - first == torch.arange(count)).all()) else None
 
 
-def _near(function: str, masking: Masking, offset: int) -> bool:
-    """Whether contiguous positions can go by their offset; ints that are too far apart are refused."""
-    if abs(offset) < FARTHEST:
-        return True
-    if isinstance(masking.q_positions, int) and isinstance(masking.kv_positions, int):
-        raise OperatorError(
-            f"{function}: q_positions and kv_positions lie {abs(offset)} apart; starts must be less than {FARTHEST} "
-            f"apart, give such positions as tensors"
-        )
-    return False
-
-
 def _visibility(
     function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
 ) -> Visibility:
@@ -198,17 +191,13 @@ def _visibility(
     if spec.needs_positions and masking.q_positions is not None:
         sizes = zip(masking[:2], (q_len, n), strict=True)
         positions = [torch.arange(x, x + count) if isinstance(x, int) else tensor_of(x) for x, count in sizes]
-        _check_near(function, [x for x in positions if x.is_cpu and x.numel()])
+        known = [x for x in positions if x.is_cpu and x.numel()]  # those on a GPU are not read
+        if known:
+            least, most = min(int(x.min()) for x in known), max(int(x.max()) for x in known)
+            if most - least >= FARTHEST_LISTED:
+                raise OperatorError(
+                    f"{function}: q_positions and kv_positions must lie within {FARTHEST_LISTED} of each other, got "
+                    f"{least} to {most}"
+                )
         masking = masking._replace(q_positions=positions[0], kv_positions=positions[1])
     return DeviceVisibility(function, q_shape, n, spec, masking, device)
-
-
-def _check_near(function: str, positions: list[torch.Tensor]) -> None:
-    """Raise an OperatorError if positions lie farther apart than 32 bits tell; those on a GPU are not read."""
-    if positions:
-        least, most = min(int(x.min()) for x in positions), max(int(x.max()) for x in positions)
-        if most - least >= FARTHEST_LISTED:
-            raise OperatorError(
-                f"{function}: q_positions and kv_positions must lie within {FARTHEST_LISTED} of each other, got "
-                f"{least} to {most}"
-            )

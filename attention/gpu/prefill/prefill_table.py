@@ -20,14 +20,7 @@ TUNED = Tuned(Path(__file__).with_name("prefill_table.json"))
 
 
 class Tile(NamedTuple):
-    """How a program of the kernel is laid out.
-
-    Attributes:
-        rows: Queries per block.
-        keys: Keys per block.
-        warps: Warps per program.
-        stages: Blocks of keys in flight.
-    """
+    """Queries and keys of a block, warps of a program, and blocks of keys in flight."""
 
     rows: int
     keys: int
@@ -165,11 +158,8 @@ def by_rule(problem: Problem) -> Tile:
     generation = generation_of(problem.arch)
     if generation == "other" and problem.arch.startswith("sm_"):
         generation = "sm"
-    return EXCEPTIONS.get((generation, problem.key)) or _by_rule(problem, generation)
-
-
-def _by_rule(problem: Problem, generation: str) -> Tile:
-    """The tile of the table; for few queries one of 128 rows is halved, but for lists and for wide heads."""
+    if (generation, problem.key) in EXCEPTIONS:
+        return EXCEPTIONS[generation, problem.key]
     lists = problem.form == "lists"
     tile = _TABLE[generation][(0 if problem.bits == 16 else 2) + lists][WIDTHS.index(problem.width)]
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:

@@ -42,7 +42,7 @@ def playing(ranks, **options):
         patch.setattr(where, "_held", lambda x: True)
         for module in (arrays, local_kernels, reductions, canonical, ring_buffers):
             patch.setattr(module, "empty_partial", poisoned)
-        patch.setattr(ring_buffers, "device_memory", lambda size, device: world.allocate(world.rank_here(), size))
+        patch.setattr(ring_buffers, "scratch_memory", lambda size, device: world.allocate(world.rank_here(), size))
         yield world
 
 

@@ -43,7 +43,7 @@ def shapes_only():
         patch.setattr(where, "_held", lambda x: x.is_meta)
         patch.setattr(prefill, "check_tensors", lambda *told, **how: None)  # it knows no meta tensors
         for module, name in ((decode, "_launch"), (prefill, "_launch"), (gpu_merge, "_launch")):
-            patch.setattr(module, name, lambda *told, name=module.__name__: launched.append(name))
+            patch.setattr(module, name, lambda *arguments, name=module.__name__, **options: launched.append(name))
         world.launched = launched
         yield world
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attention.__main__ import main
-from attention.jobs import job_devices as devices
+from attention.jobs import job_launch as devices
 
 
 @pytest.mark.parametrize("command", [["decode"], ["generate", "--model=smollm2", "--prompt=Hello"]])

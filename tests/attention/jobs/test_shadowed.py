@@ -5,8 +5,8 @@ import types
 
 import pytest
 
+from attention import __main__ as program
 from attention.__main__ import main
-from attention.jobs import shadowed
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def foreign(monkeypatch):
 
 
 def test_ours_is_not_shadowed():
-    assert shadowed.why_shadowed() is None
+    assert program.why_shadowed() is None
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_ours_is_not_shadowed():
     ],
 )
 def test_a_foreign_package_is_named(foreign, monkeypatch, capsys, owners, parts):
-    monkeypatch.setattr(shadowed, "packages_distributions", lambda: owners)
+    monkeypatch.setattr(program, "packages_distributions", lambda: owners)
     assert main(["generate", "--model=smollm2", "--prompt=a"]) == 1
     line = capsys.readouterr().err
     assert line.count("\n") == 1

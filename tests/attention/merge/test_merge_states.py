@@ -21,7 +21,7 @@ def path(request, monkeypatch):
         monkeypatch.setattr(merging, "_bind", lambda: None)
     if request.param == "formula":
         monkeypatch.setattr(merging, "_bind", lambda: None)
-        monkeypatch.setattr(merging, "_fold_by_operator", merging._fold_by_formula)
+        monkeypatch.setattr(merging, "fold_on_host", merging._fold_by_formula)
     return request.param
 
 
@@ -118,11 +118,10 @@ def test_the_bits_are_those_of_the_operator(parts):
     outs, lses = (torch.from_numpy(np.stack([part[name] for part in parts])) for name in ("out", "lse"))
     for kernel in (True, False):
         expected = fold(parts, kernel=kernel)
-        bind = merging._bind() if kernel else None
-        fold_states = (
-            merging._fold_by_operator if bind is None else lambda *x, bind=bind: merging._fold_by_kernel(bind, *x)
-        )
-        got = merging.Partial(*fold_states(list(outs), list(lses)))
+        with pytest.MonkeyPatch.context() as patch:
+            if not kernel:
+                patch.setattr(merging, "_bind", lambda: None)
+            got = merging.Partial(*merging.fold_on_host(list(outs), list(lses)))
         same_bits(got, expected["out"], expected["lse"])
     assert merging._bind() is not None
     same_bits(merge_states(outs, lses), fold(parts)["out"], fold(parts)["lse"])

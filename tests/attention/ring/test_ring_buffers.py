@@ -8,7 +8,7 @@ import torch
 from attention import LOGSUMEXP, Spec
 from attention.arrays import check_inputs
 from attention.merge.merge_states import merge_states
-from attention.ring.ring_buffers import DeviceShards, HostShards, RunningPartial, ShardBuffers, partials_like
+from attention.ring.ring_buffers import RunningPartial, ShardBuffers, partials_like
 from attention.visibility import Masking
 
 SHAPE = (1, 2, 3, 8)
@@ -21,18 +21,22 @@ def inputs_of(n, *, d=16):
 
 def test_aligned_memory_is_sent_as_it_is_and_other_is_copied():
     inputs = inputs_of(6)
-    (own,) = HostShards().in_turn(inputs, None, [], 6)
+    buffers = ShardBuffers(SimpleNamespace(rank=0))
+    (own,) = buffers.in_turn(inputs, None, [6])
     assert own.k.data_ptr() == inputs.k.data_ptr() and own.keys is None
     whole = torch.randn(1, 2, 7, 16)
     strided = check_inputs("test", inputs.q, whole[:, :, 1:], whole[:, :, 1:], spec=Spec(), masking=Masking())
-    (own,) = HostShards().in_turn(strided, None, [], 6)
+    (own,) = buffers.in_turn(strided, None, [6])
     assert own.k.data_ptr() != whole.data_ptr() and own.k.is_contiguous() and torch.equal(own.k, whole[:, :, 1:])
 
 
-@pytest.mark.parametrize("kind", [HostShards, DeviceShards])
-def test_shards_arrive_in_two_buffers_in_turn_which_are_used_again(kind):
-    buffers, inputs, keys = kind(), inputs_of(3), torch.arange(3)[None]
-    shards = buffers.in_turn(inputs, keys, [5, 2, 4], 5)
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_shards_arrive_in_two_buffers_in_turn_which_are_used_again(monkeypatch, on_gpu):
+    monkeypatch.setattr("attention.gpu.placement._held", lambda x: on_gpu)
+    comm = SimpleNamespace(rank=0, attributes={})
+    buffers, inputs, keys = ShardBuffers(comm), inputs_of(3), torch.arange(3)[None]
+    shards = buffers.in_turn(inputs, keys, [3, 4, 2, 5])
+    assert (shards[0].k.data_ptr() == inputs.k.data_ptr()) is not on_gpu
     assert [shard.k.shape[2] for shard in shards] == [3, 5, 2, 4]
     assert [shard.v.shape[2] for shard in shards] == [3, 5, 2, 4]
     assert torch.equal(shards[0].k, inputs.k) and torch.equal(shards[0].keys, keys)
@@ -41,7 +45,7 @@ def test_shards_arrive_in_two_buffers_in_turn_which_are_used_again(kind):
     shards[1].k.fill_(1.0)
     shards[2].k.fill_(2.0)
     assert (shards[1].k == 1.0).all() and torch.equal(shards[0].v, inputs.v)
-    again = buffers.in_turn(inputs_of(3), keys, [4, 4, 4], 4)
+    again = buffers.in_turn(inputs_of(3), keys, [3, 4, 4, 4])
     assert [shard.k.data_ptr() for shard in again[1:]] == places[1:]
 
 
