@@ -9,7 +9,7 @@ import numpy as np
 
 from attention import LOGSUMEXP
 from tests.plans import every_plan
-from topocomm.execute.calls.fast_path import Arrays, bind_arrays
+from topocomm.execute.calls.fast_path import bind_arrays
 from topocomm.execute.calls.result_memory import ResultMemory
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.compiled_engine import CompiledEngine, covers
@@ -91,7 +91,7 @@ class Job:
                 for span in (work.value, work.result)
             )
             gives = plan.collective.name != "reduce" or work.rank == plan.collective.root
-            self.fast_path.append(bind_arrays(caller, engines, Arrays(value, result, gives), 16, bare=bare))
+            self.fast_path.append(bind_arrays(caller, engines, value, result if gives else None, 16, bare=bare))
 
     def engine(self, rank):
         """The engine of a rank's next call."""

@@ -22,12 +22,7 @@ from topocomm.execute.liveness.shutdown import note_close, note_failure
 from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.session import Session
 from topocomm.execute.setup.bootstrap import from_mpi, from_torch
-from topocomm.execute.transports.transport import (
-    AGREEMENT_TAG,
-    CLOSING_TAG,
-    GATHER_TAG,
-    Transport,
-)
+from topocomm.execute.transports.transport import AGREEMENT_TAG, CLOSING_TAG, GATHER_TAG, Transport
 from topocomm.operators.builtin import MAX
 from topocomm.operators.layout import Buffer
 from topocomm.operators.operator import Operator
@@ -255,9 +250,8 @@ class Communicator:
         parts = None if rows is None else tuple(rows)
         if collective == "allgather":
             parts = gather_rows(self._calls, self.session, like)
-        ranges = None
-        if order != "any" or shards is not None:
-            ranges = gather_shards(self._calls, self.session, shards)
+        in_order = order != "any" or shards is not None
+        ranges = gather_shards(self._calls, self.session, shards) if in_order else None
         request = Request(collective, like, operator, root, parts, order, ranges, plan)
         return self._calls.prepare(request, self.session.arenas[0])
 
@@ -295,11 +289,9 @@ class Communicator:
         Raises:
             TopocommError: A color or key of some rank is no whole number; on all ranks.
         """
-        record = split_record(color, key)
-        records = [note.view(np.int64).tolist() for note in self.allgather_bytes(record.view(np.uint8))]
-        members = split_members(self.rank, records, color)
-        number = self.session.next_subset()
-        transport = self.session.transport.subset(members, number)
+        records = self.allgather_bytes(split_record(color, key).view(np.uint8))
+        members = split_members(self.rank, [record.view(np.int64).tolist() for record in records], color)
+        transport = self.session.transport.subset(members, self.session.next_subset())
         return None if transport is None else self._subset(transport, members)
 
     def shrink(self) -> Communicator:
@@ -319,11 +311,11 @@ class Communicator:
             transport = self.session.transport.shrink(members, number)
         find_places = self.session.find_places
         if find_places is None:
-            made = self._subset(transport, members)
+            smaller = self._subset(transport, members)
         else:
-            made = Communicator(Session(transport, *find_places(transport), find_places))
-        made.parent_ranks = tuple(members)
-        return made
+            smaller = Communicator(Session(transport, *find_places(transport), find_places))
+        smaller.parent_ranks = tuple(members)
+        return smaller
 
     def close(self) -> None:
         """Give back all requests; collective. Later calls raise.

@@ -192,8 +192,8 @@ class Session:
 
     def next_subset(self) -> int:
         """Return the number of the next group of these ranks, the same on all of them."""
-        number, self._subsets = self._subsets, self._subsets + 1
-        return number
+        self._subsets += 1
+        return self._subsets - 1
 
     def _tell(self, tag: int, note: bytes) -> None:
         for peer in set(range(self.size)) - self.gone - {self.rank}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from topocomm.errors import PlanError, RankFailedError, TopocommError
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 LOCAL_RANKS_LIMIT = 1024
 """Most ranks of `run_local`: each is a thread."""
 
-_made: list[Communicator] = []
+_last: list[Communicator] = []
 """Communicator of the last `init`, if any."""
 
 
@@ -46,13 +46,13 @@ def init(topology: Topology | None = None) -> Communicator:
         DeadlineError: Not all ranks came in time (TOPOCOMM_TIMEOUT_S).
         TopocommError: MPI does not see the launcher's ranks, or the default process group cannot be used.
     """
-    if _made and _made[0].session.open:
-        known = _made[0].topology
+    if _last and _last[0].session.open:
+        known = _last[0].topology
         if topology is not None and (topology.digest, topology.launch_us) != (known.digest, known.launch_us):
             raise TopocommError("topocomm.init was called before with another topology; close that communicator first")
-        return _made[0]
-    _made[:] = [Communicator(session_of_job(topology))]
-    return _made[0]
+        return _last[0]
+    _last[:] = [Communicator(session_of_job(topology))]
+    return _last[0]
 
 
 def run_local(fn: Callable[[Communicator], Result], *, ranks: int, topology: Topology | None = None) -> list[Result]:
@@ -92,18 +92,13 @@ def run_local(fn: Callable[[Communicator], Result], *, ranks: int, topology: Top
         thread.start()
     for thread in threads:
         thread.join()
-    _raise_first(failures)
-    return outcomes
-
-
-def _raise_first(failures: Sequence[BaseException | None]) -> None:
-    """Raise the cause rather than its consequences on other ranks."""
     raised = [(rank, error) for rank, error in enumerate(failures) if error is not None]
     if raised:
         causes = [pair for pair in raised if not isinstance(pair[1], RankFailedError)]
-        rank, error = (causes or raised)[0]
-        error.add_note(f"raised by rank {rank} of {len(failures)}")
+        rank, error = (causes or raised)[0]  # the cause rather than its consequences on other ranks
+        error.add_note(f"raised by rank {rank} of {ranks}")
         raise error
+    return outcomes
 
 
 def discover(comm: Communicator | MPI.Comm | None = None) -> Topology:
@@ -120,8 +115,8 @@ def discover(comm: Communicator | MPI.Comm | None = None) -> Topology:
     if comm is None:
         return discover_host()
     if not isinstance(comm, Communicator):
-        with Communicator.from_mpi(comm) as made:
-            return made.topology
+        with Communicator.from_mpi(comm) as whole_job:
+            return whole_job.topology
     session = comm.session
     with session.call(GATHER_TAG):
         return discover_job(session.waiting, hosts_of_ranks(session.waiting))

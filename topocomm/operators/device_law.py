@@ -1,4 +1,4 @@
-"""Folds of an operator's Triton combine, for comparing them with `combine` where the kernel can run."""
+"""Folds of an operator's kernel and of its Triton combine, to compare them with `combine`."""
 
 from __future__ import annotations
 
@@ -35,27 +35,30 @@ def trial_of(operator: Operator, layout: Layout) -> tuple[TritonCombine, str] | 
     return None if combine is None else (combine, place)
 
 
-def folded_on(place: str, operator: Operator, layout: Layout, values: Sequence[Values]) -> dict[str, NDArray[Any]]:
-    """The left fold of values by the operator's Triton combine.
+def folded(operator: Operator, layout: Layout, values: Sequence[Values], place: str = "") -> dict[str, NDArray[Any]]:
+    """The left fold of values by the operator's kernel, or by its Triton combine.
 
     Args:
-        place: "cuda", or "cpu" for Triton's interpreter.
-        operator: Whose combine.
+        operator: Whose kernel or combine.
         layout: Of the values.
         values: Arrays [*rows, *dims] by field.
+        place: Of the Triton combine "cuda", or "cpu" for Triton's interpreter.
     """
-    import torch
-
-    from topocomm.operators.kernels import gpu
-
     rows = layout.rows
     size = -(-layout.packed_bytes(rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     buffer = np.zeros((len(values) + 1) * size, np.uint8)
     for slot, value in enumerate(values):
         for name, view in layout.views(buffer, slot * size, rows).items():
             view[...] = value[name].reshape(view.shape)
-    memory = torch.from_numpy(buffer).to(place)
-    target = len(values) * size
-    gpu.bind_device_folds(operator, layout, memory, [(rows, [slot * size for slot in range(len(values))], target)])()
-    found = layout.views(memory.cpu().numpy(), target, rows)
-    return {name: found[name].reshape(values[0][name].shape) for name in found}
+    offsets, target = [slot * size for slot in range(len(values))], len(values) * size
+    if place:
+        import torch
+
+        from topocomm.operators.kernels import gpu
+
+        memory = torch.from_numpy(buffer).to(place)
+        gpu.bind_device_folds(operator, layout, memory, [(rows, offsets, target)])()
+        buffer = memory.cpu().numpy()
+    else:
+        operator.bind_fold(layout, buffer, rows, offsets)(layout.views(buffer, target, rows))
+    return {name: view.reshape(values[0][name].shape) for name, view in layout.views(buffer, target, rows).items()}

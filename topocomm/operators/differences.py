@@ -36,8 +36,7 @@ def differs(one: NDArray[Any], other: NDArray[Any], *, zeros: bool = True) -> ND
         return differs(one.real, other.real, zeros=zeros) | differs(one.imag, other.imag, zeros=zeros)
     left, right = wide(one), wide(other)
     unequal = (left != right) & ~(np.isnan(left) & np.isnan(right))
-    found: Any = unequal | (zeros & (left == right) & (np.signbit(left) != np.signbit(right)))
-    return np.asarray(found)
+    return np.asarray(unequal | (zeros & (left == right) & (np.signbit(left) != np.signbit(right))))
 
 
 def first_row(bad: NDArray[np.bool_], rows: bool) -> int | None:

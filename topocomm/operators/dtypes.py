@@ -83,7 +83,8 @@ def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it fir
         for f in fields:
             if kind(f.dtype) not in set("".join(kinds)):
                 what = remedy if kind(f.dtype) else "convert it first"
-                return f"takes {taken}, got {_told(f.dtype)} in field {f.name!r}; {what}"
+                order = "" if f.dtype.isnative else " in another byte order"
+                return f"takes {taken}, got {f.dtype.newbyteorder('=')}{order} in field {f.name!r}; {what}"
             if f.dtype != fields[0].dtype:
                 return (
                     f"takes one dtype, got {fields[0].dtype} in field {fields[0].name!r} and {f.dtype} "
@@ -92,7 +93,3 @@ def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it fir
         return None
 
     return refuses
-
-
-def _told(dtype: np.dtype[Any]) -> str:
-    return f"{dtype}" if dtype.isnative else f"{dtype.newbyteorder('=')} in another byte order"

@@ -6,6 +6,7 @@ An entry is an operator, or a function from a whole number to one: "topk(8)" is 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
@@ -21,12 +22,12 @@ def find_operator(name: str) -> Operator:
     Raises:
         OperatorError: Nobody registers the name, or what is registered cannot be loaded.
     """
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
     match = re.fullmatch(r"(.+)\((\d+)\)", name)
     stem, number = (match[1], int(match[2])) if match else (name, None)
-    if stem not in found:
-        raise OperatorError(f"unknown operator {name!r}; installed packages register {', '.join(sorted(found))}")
-    entry = found[stem]
+    if stem not in entries:
+        raise OperatorError(f"unknown operator {name!r}; installed packages register {', '.join(sorted(entries))}")
+    entry = entries[stem]
     try:
         operator = entry.load()
     except (ImportError, AttributeError) as error:
@@ -46,16 +47,12 @@ def _shadow(entry: EntryPoint) -> str:
     """What to do if Python finds the entry's package but not its module: another package hides the right one."""
     package = entry.module.partition(".")[0]
     spec = find_spec(package)
-    if entry.dist is None or spec is None or _exists(entry.module):
+    if entry.dist is None or spec is None:
         return ""
+    with suppress(ModuleNotFoundError):  # the parent is no package
+        if find_spec(entry.module) is not None:
+            return ""
     return (
         f"; {spec.origin} is not the {package!r} of {entry.dist.name}, it shadows it: "
         f"pip uninstall {package}, or leave the directory that holds it, and reinstall {entry.dist.name}"
     )
-
-
-def _exists(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent is no package
-        return False

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from topocomm.operators.device_law import folded_on, trial_of
+from topocomm.operators.device_law import folded, trial_of
 from topocomm.operators.differences import LONGEST, differs, first_row, real, rounded, show, wide
 from topocomm.operators.dtypes import limits
 from topocomm.operators.layout import Layout
@@ -155,20 +154,25 @@ class _Trial:
             with np.errstate(all="ignore"):
                 for case in self._cases:
                     self._combine(case.a, case.b)
-                self._combine_nothing()
-                found = [self._associativity()]  # first: it tells whether the operator rounds
-                found = [*self._row_by_row(), self._identity(), *found, self._commutativity(), *self._kernels()]
+                if self._op.splittable:  # values without rows combine to one without rows
+                    nothing = {f.name: np.zeros((0, *f.row_shape), f.dtype) for f in self._layout.fields}
+                    self._check_form(self._op.combine(nothing, nothing), nothing)
+                associativity = self._associativity()  # first: it tells whether the operator rounds
+                laws = [*self._row_by_row(), self._identity(), associativity, self._commutativity(), *self._kernels()]
         except _Broken as broken:
             return [Law(broken.law, False, broken.detail)], 0.0
-        return [Law("shapes", True), Law("purity", True), *found], self._worst_ulp
+        return [Law("shapes", True), Law("purity", True), *laws], self._worst_ulp
 
     def _combine(self, left: Values, right: Values) -> Values:
         """Combine flattened rows as a fold does, and check the result's form and the arguments' purity."""
-        given = [self._rows(value) for value in (left, right)]
-        copies = [{name: array.copy() for name, array in value.items()} for value in given]
-        made = self._op.combine(*given)
-        for side, value, copy in zip(("left", "right"), given, copies, strict=True):
-            for name, array in value.items():
+        fields, rows = self._layout.fields, self._layout.rows
+        operands, copies = (
+            [{f.name: value[f.name].reshape((rows, *f.row_shape)).copy() for f in fields} for value in (left, right)]
+            for _ in range(2)
+        )
+        result = self._op.combine(*operands)
+        for side, operand, copy in zip(("left", "right"), operands, copies, strict=True):
+            for name, array in operand.items():
                 if array.tobytes() != copy[name].tobytes():
                     row = first_row(differs(array, copy[name]), self._op.splittable)
                     raise _Broken(
@@ -176,40 +180,30 @@ class _Trial:
                         f"combine writes to field {name!r} of its {side} argument: "
                         f"{show(copy[name], row)} became {show(array, row)}",
                     )
-        self._check_form(made, given[0])
-        return {f.name: np.asarray(made[f.name]).reshape(left[f.name].shape) for f in self._layout.fields}
+        self._check_form(result, operands[0])
+        return {f.name: np.asarray(result[f.name]).reshape(left[f.name].shape) for f in fields}
 
-    def _combine_nothing(self) -> None:
-        """Check that values without rows combine to one without rows."""
-        if self._op.splittable:
-            nothing = {f.name: np.zeros((0, *f.row_shape), f.dtype) for f in self._layout.fields}
-            self._check_form(self._op.combine(nothing, nothing), nothing)
-
-    def _rows(self, value: Values) -> Values:
-        rows = self._layout.rows
-        return {f.name: value[f.name].reshape((rows, *f.row_shape)).copy() for f in self._layout.fields}
-
-    def _check_form(self, made: Any, given: Values) -> None:
-        if not isinstance(made, Mapping) or sorted(made) != sorted(given):
-            got = list(made) if isinstance(made, Mapping) else type(made).__name__
-            raise _Broken("shapes", f"combine must return a dict of the fields {list(given)}, got {got}")
-        for name, array in given.items():
-            result = np.asarray(made[name])
+    def _check_form(self, result: Any, operand: Values) -> None:
+        if not isinstance(result, Mapping) or sorted(result) != sorted(operand):
+            got = list(result) if isinstance(result, Mapping) else type(result).__name__
+            raise _Broken("shapes", f"combine must return a dict of the fields {list(operand)}, got {got}")
+        for name, array in operand.items():
+            part = np.asarray(result[name])
             field = f"field {name!r} of the result"
-            if result.shape != array.shape:
-                raise _Broken("shapes", f"{field} has shape {list(result.shape)}, not {list(array.shape)}")
-            if result.dtype != array.dtype:
-                raise _Broken("shapes", f"{field} is {result.dtype}, not {array.dtype}; add .astype")
+            if part.shape != array.shape:
+                raise _Broken("shapes", f"{field} has shape {list(part.shape)}, not {list(array.shape)}")
+            if part.dtype != array.dtype:
+                raise _Broken("shapes", f"{field} is {part.dtype}, not {array.dtype}; add .astype")
 
     def _associativity(self) -> Law:
-        found = []
+        tries = []
         for case in self._cases:
             ab, bc = self._combine(case.a, case.b), self._combine(case.b, case.c)
             left, right = self._combine(ab, case.c), self._combine(case.a, bc)
-            found.append((case, left, right, self._gap(left, right, [*case[:3], ab, bc, left, right])))
-        self._rounds = any(gap.rounds for case, *_, gap in found if not case.extreme)
+            tries.append((case, left, right, self._gap(left, right, [*case[:3], ab, bc, left, right])))
+        self._rounds = any(gap.rounds for case, *_, gap in tries if not case.extreme)
         failures: list[str] = []
-        for case, left, right, gap in found:
+        for case, left, right, gap in tries:
             bad = self._beyond_rounding(gap, case.extreme)
             failures += self._example(bad, case[:3], "abc", {"(a.b).c": left, "a.(b.c)": right})
             if not case.extreme:
@@ -265,19 +259,22 @@ class _Trial:
         middle = self._layout.rows // 2
         parts = []
         for span in (slice(middle), slice(middle, None)):
-            given = [{name: array[span].copy() for name, array in value.items()} for value in (left, right)]
-            parts.append(self._op.combine(*given))
-            self._check_form(parts[-1], given[0])
+            operands = [{name: array[span].copy() for name, array in value.items()} for value in (left, right)]
+            parts.append(self._op.combine(*operands))
+            self._check_form(parts[-1], operands[0])
         return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in left}
 
     def _identity(self) -> Law:
         failures: list[str] = []
         for case in self._cases:
-            finite = self._finite(case.a) | (not self._rounds)
+            finite = np.ones(self._layout.rows, bool)
+            for array in case.a.values() if self._rounds else ():
+                if rounded(array.dtype):
+                    finite &= self._flat(np.isfinite(wide(array))).all(axis=1)
             for text, pair in (("e.a", (self._neutral, case.a)), ("a.e", (case.a, self._neutral))):
-                made = self._combine(*pair)
-                bad = self._unequal(made, case.a, zeros=False) & finite
-                failures += self._example(bad, (self._neutral, case.a), "ea", {text: made})
+                result = self._combine(*pair)
+                bad = self._unequal(result, case.a, zeros=False) & finite
+                failures += self._example(bad, (self._neutral, case.a), "ea", {text: result})
         return _law("identity", failures)
 
     def _commutativity(self) -> Law:
@@ -293,39 +290,27 @@ class _Trial:
 
     def _kernels(self) -> list[Law]:
         """Check that the kernels that run here fold as `combine` does."""
-        found = []
+        laws = []
         if self._op.kernel is not None and self._op.kernel(self._layout) is not None:
-            found.append(self._folds_alike("kernel", self._op.fold_version(self._layout), self._folded))
+            laws.append(self._folds_alike("kernel", self._op.fold_version(self._layout)))
         trial = trial_of(self._op, self._layout)
         if trial is not None:
             combine, place = trial
             try:
-                fold = partial(folded_on, place, self._op, self._layout)
-                found.append(self._folds_alike("Triton", combine.version, fold))
+                laws.append(self._folds_alike("Triton", combine.version, place))
             except Exception as error:  # noqa: BLE001 - whatever a compiler says of the user's function
                 lines = str(error).strip().splitlines() or [""]
-                found.append(Law("Triton", False, f"it does not run: {type(error).__name__}: {lines[0][:LONGEST]}"))
-        return found
+                laws.append(Law("Triton", False, f"it does not run: {type(error).__name__}: {lines[0][:LONGEST]}"))
+        return laws
 
-    def _folds_alike(self, name: str, version: str, fold: Callable[[tuple[Values, ...]], Values]) -> Law:
+    def _folds_alike(self, name: str, version: str, place: str = "") -> Law:
         failures: list[str] = []
         for case in self._cases:
             want = self._combine(self._combine(case.a, case.b), case.c)
-            made = fold(case[:3])
-            bad = self._beyond_rounding(self._gap(made, want, [*case[:3], made, want]), case.extreme)
-            failures += self._example(bad, case[:3], "abc", {name: made, "combine": want})
+            got = folded(self._op, self._layout, case[:3], place)
+            bad = self._beyond_rounding(self._gap(got, want, [*case[:3], got, want]), case.extreme)
+            failures += self._example(bad, case[:3], "abc", {name: got, "combine": want})
         return _law(name, failures, version, "differs from combine")
-
-    def _folded(self, values: tuple[Values, ...]) -> Values:
-        layout, rows = self._layout, self._layout.rows
-        size = -(-layout.packed_bytes(rows) // 64) * 64
-        buffer = np.zeros((len(values) + 1) * size, np.uint8)
-        for slot, value in enumerate(values):
-            for name, view in layout.views(buffer, slot * size, rows).items():
-                view[...] = value[name].reshape(view.shape)
-        target = layout.views(buffer, len(values) * size, rows)
-        self._op.bind_fold(layout, buffer, rows, [slot * size for slot in range(len(values))])(target)
-        return {name: target[name].reshape(values[0][name].shape) for name in target}
 
     def _flat(self, array: NDArray[Any]) -> NDArray[Any]:
         return array.reshape(self._layout.rows, array.size // max(1, self._layout.rows))
@@ -333,27 +318,20 @@ class _Trial:
     def _any(self, array: NDArray[np.bool_]) -> NDArray[np.bool_]:
         return np.asarray(self._flat(array).any(axis=1))
 
-    def _finite(self, value: Values) -> NDArray[np.bool_]:
-        found = np.ones(self._layout.rows, bool)
-        for array in value.values():
-            if rounded(array.dtype):
-                found &= self._flat(np.isfinite(wide(array))).all(axis=1)
-        return found
-
     def _greatest(self, value: Values) -> NDArray[np.float64]:
         """Return the greatest finite magnitude of every row, at least the least normal number."""
-        found = np.full(self._layout.rows, np.finfo(np.float32).tiny, np.float64)
+        greatest = np.full(self._layout.rows, np.finfo(np.float32).tiny, np.float64)
         for array in value.values():
             if rounded(array.dtype):
                 size = np.abs(wide(array))
-                found = np.maximum(found, self._flat(np.where(np.isfinite(size), size, 0)).max(axis=1, initial=0))
-        return found
+                greatest = np.maximum(greatest, self._flat(np.where(np.isfinite(size), size, 0)).max(axis=1, initial=0))
+        return greatest
 
     def _unequal(self, one: Values, other: Values, *, zeros: bool) -> NDArray[np.bool_]:
-        found = np.zeros(self._layout.rows, bool)
+        unequal = np.zeros(self._layout.rows, bool)
         for name in one:
-            found |= self._any(differs(one[name], other[name], zeros=zeros))
-        return found
+            unequal |= self._any(differs(one[name], other[name], zeros=zeros))
+        return unequal
 
     def _example(
         self, bad: NDArray[np.bool_], values: tuple[Values, ...], names: str, results: Mapping[str, Values]
@@ -373,6 +351,4 @@ def _shown(value: Values, row: int | None) -> str:
 
 
 def _law(name: str, failures: list[str], detail: str = "", broken: str = "") -> Law:
-    if failures:
-        return Law(name, False, broken, min(failures, key=len))
-    return Law(name, True, detail)
+    return Law(name, False, broken, min(failures, key=len)) if failures else Law(name, True, detail)

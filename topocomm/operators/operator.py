@@ -175,8 +175,7 @@ class Operator:
         bound = []
         leading: tuple[int, ...] | None = None
         for f in self.fields:
-            shape, given = shapes[f.name]
-            dtype = np.dtype(given)
+            shape, dtype = shapes[f.name][0], np.dtype(shapes[f.name][1])
             if f.dtype is not None and dtype != np.dtype(f.dtype):
                 raise OperatorError(
                     f"operator {self.name!r}: field {f.name!r} must be {np.dtype(f.dtype)}, "
@@ -269,11 +268,11 @@ class Operator:
                     ) from error
                 raise
             for name, array in target.items():
-                made = field_of(self.name, acc, name, array.shape)
+                result = field_of(self.name, acc, name, array.shape)
                 try:
-                    np.copyto(array, made, casting="same_kind")
+                    np.copyto(array, result, casting="same_kind")
                 except TypeError:
-                    raise not_its_dtype(self.name, name, np.asarray(made).dtype, array.dtype) from None
+                    raise not_its_dtype(self.name, name, np.asarray(result).dtype, array.dtype) from None
 
         return fold
 

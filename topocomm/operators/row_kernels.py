@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from topocomm.errors import OperatorError
 from topocomm.operators.layout import BoundField, Layout
@@ -27,6 +26,7 @@ def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | Non
     Raises (the kernel, at its first use):
         OperatorError: numba does not take the function, with the reason.
     """
+    name = getattr(function, "__qualname__", type(function).__name__)
 
     @cache
     def of_fields(fields: tuple[BoundField, ...]) -> Kernel | None:
@@ -39,21 +39,13 @@ def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | Non
         try:
             compiled = compile_row_function(function, fields)
         except (NumbaError, TypeError) as error:  # TypeError: another number of arguments
-            raise OperatorError(f"row_kernel: numba does not take {_name(function)}: {_reason(error)}") from None
-        return Kernel(f"numba.{_name(function)}/{fingerprint(function)}", compiled=compiled)
+            lines = [line.strip() for line in str(error).splitlines()]
+            frames = ("Failed in nopython", "During:", "<source")
+            reasons = [line for line in lines if line and not line.startswith(frames)]
+            raise OperatorError(f"row_kernel: numba does not take {name}: {'; '.join(reasons[:4])}") from None
+        return Kernel(f"numba.{name}/{fingerprint(function)}", compiled=compiled)
 
     def kernel(layout: Layout) -> Kernel | None:
         return of_fields(layout.fields)
 
     return kernel
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__))
-
-
-def _reason(error: Exception) -> str:
-    """Join the lines of numba's message that name the fault."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    reasons = [line for line in lines if line and not line.startswith(("Failed in nopython", "During:", "<source"))]
-    return "; ".join(reasons[:4])

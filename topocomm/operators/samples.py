@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind, limits
-from topocomm.operators.layout import ROWS, Arrays, Layout
+from topocomm.operators.layout import ROWS, Layout
 from topocomm.operators.operator import Operator
 
 AXIS = 3
@@ -57,16 +57,15 @@ def identity_value(operator: Operator, layout: Layout) -> Values:
 
 def samples(operator: Operator, layout: Layout, rng: np.random.Generator, count: int) -> Iterator[list[Values]]:
     """Draw triples of values; for operators without rows, `count` triples of one value each."""
-    rounds = 1 if operator.splittable else count
-    for turn in range(rounds):
+    for turn in range(1 if operator.splittable else count):
         for extreme in (False, True):
             yield [_value(operator, layout, rng, extreme, turn) for _ in range(3)]
 
 
 def _value(operator: Operator, layout: Layout, rng: np.random.Generator, extreme: bool, turn: int) -> Values:
     if operator.sample is not None:
-        made: Arrays = operator.sample(rng, layout)
-        value = {f.name: np.asarray(made[f.name], f.dtype) for f in layout.fields}
+        sample = operator.sample(rng, layout)
+        value = {f.name: np.asarray(sample[f.name], f.dtype) for f in layout.fields}
     else:
         value = {f.name: _array((*layout.leading, *f.row_shape), f.dtype, rng, extreme) for f in layout.fields}
     neutral = identity_value(operator, layout)
@@ -90,15 +89,11 @@ def _array(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generato
     if what == "c":
         half = np.dtype(f"f{dtype.itemsize // 2}")
         return np.asarray(_array(shape, half, rng, extreme) + 1j * rng.normal(size=shape), dtype)
-    if what == "f":
-        return _floats(shape, dtype, rng, extreme)
-    raise OperatorError(f"check_laws: cannot sample {dtype}; give the operator a `sample` of its own")
-
-
-def _floats(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, extreme: bool) -> NDArray[Any]:
-    of_dtype = limits(dtype)
+    if what != "f":
+        raise OperatorError(f"check_laws: cannot sample {dtype}; give the operator a `sample` of its own")
     special = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, np.inf, -np.inf], dtype)
     if extreme:
+        of_dtype = limits(dtype)
         tiny = of_dtype.smallest_subnormal
         ends = [of_dtype.max, -of_dtype.max, of_dtype.smallest_normal, tiny, -tiny]
         special = np.concatenate([special, np.array([np.nan, *ends], dtype)])

@@ -127,21 +127,17 @@ def device_fold(
             try:
                 acc = combine(acc, right)
             except TypeError as error:
-                if "numpy" in str(error).lower() and next(iter(target.values())).device.type != "cpu":
-                    raise _only_arrays(name, target) from error
-                raise
+                device = next(iter(target.values())).device
+                if "numpy" not in str(error).lower() or device.type == "cpu":
+                    raise
+                raise OperatorError(
+                    f"operator {name!r}: combine takes NumPy arrays only, got tensors on {device}; install triton "
+                    "where the operator has a Triton combine for this layout, else give it one (`triton=`)"
+                ) from error
         for field, tensor in target.items():
             _write(name, field, tensor, field_of(name, acc, field, tuple(tensor.shape)), arrays)
 
     return fold
-
-
-def _only_arrays(name: str, target: Mapping[str, torch.Tensor]) -> OperatorError:
-    device = next(iter(target.values())).device
-    return OperatorError(
-        f"operator {name!r}: combine takes NumPy arrays only, got tensors on {device}; "
-        "install triton where the operator has a Triton combine for this layout, else give it one (`triton=`)"
-    )
 
 
 def _write(operator: str, name: str, target: torch.Tensor, result: Any, arrays: bool) -> None:

@@ -44,7 +44,7 @@ def gather_texts(waiting: Waiting, text: bytes, *, what: str) -> list[bytes]:
     """Return the byte strings of all ranks, in rank order, of any length; for set-up."""
     sizes = [int.from_bytes(n) for n in gather_notes(waiting, len(text).to_bytes(8), tag=GATHER_TAG, what=what)]
     padded = gather_notes(waiting, text.ljust(max(sizes)), tag=GATHER_TAG, what=what)
-    return [one[:size] for one, size in zip(padded, sizes, strict=True)]
+    return [text[:size] for text, size in zip(padded, sizes, strict=True)]
 
 
 def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> str | None:
@@ -78,10 +78,9 @@ def difference(claims: Sequence[Mapping[str, str]]) -> str:
                 sides.setdefault(claim.get(part, "nothing"), []).append(rank)
         if len(sides) > 1 or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
-            parts.append(f"{part}: " + ", ".join(f"{_ranks(ranks)} {value}" for value, ranks in ordered))
+            texts = []
+            for value, ranks in ordered:
+                shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+                texts.append(f"rank{'s' * (len(ranks) > 1)} {shown}: {value}")
+            parts.append(f"{part}: {', '.join(texts)}")
     return "; ".join(parts)
-
-
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank{'s' * (len(ranks) > 1)} {shown}:"

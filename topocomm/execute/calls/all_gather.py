@@ -53,12 +53,7 @@ class _Expected:
 
 
 class AllGather:
-    """The all-gathers of a communicator.
-
-    Args:
-        calls: Its calls.
-        session: The communicator.
-    """
+    """The all-gathers of a communicator."""
 
     def __init__(self, calls: CallCache, session: Session) -> None:
         self._calls, self._session = calls, session
@@ -113,7 +108,11 @@ class AllGather:
             row_bytes = 1 + sum(prod(part.shape[1:]) * part.dtype.itemsize for part in parts.values())
             short = min(rows) > 0 and sum(rows) * row_bytes <= MOST_BYTES
             if short and CHANGED not in parts and not any(map(devices.device_of, parts.values())):
-                absent = {**{name: _zeros_like(part) for name, part in parts.items()}, CHANGED: _bytes(parts, 1)}
+                absent = {
+                    name: part.new_zeros(part.shape) if is_tensor(part) else np.zeros(part.shape, part.dtype)
+                    for name, part in parts.items()
+                }
+                absent[CHANGED] = _bytes(parts, 1)
                 known = _Expected(rows, known is None, _bytes(parts, 0), absent, rebuilder(x))
             else:
                 known = _Expected(rows, known is None, None, {}, rebuilder(x))
@@ -134,10 +133,6 @@ def _described(x: Any) -> tuple[Mapping[str, Any], Hashable]:
     except (OperatorError, AttributeError, TypeError):
         return {}, None
     return parts, (type(x), *kinds) if rows else None
-
-
-def _zeros_like(part: Any) -> Any:
-    return part.new_zeros(part.shape) if is_tensor(part) else np.zeros(part.shape, part.dtype)
 
 
 def _bytes(parts: Mapping[str, Any], number: int) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
 from topocomm.execute.calls.agreement import disagreement
-from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for
+from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for, work_of
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure, describe, parts_of, shapes_of
 from topocomm.execute.device.device_folds import NONE, fold_version
@@ -27,13 +27,12 @@ from topocomm.execute.host.canonical_nodes import LocalNodes
 from topocomm.execute.liveness.log import say
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
-from topocomm.operators.layout import ROWS, Arrays, Field
+from topocomm.operators.layout import ROWS, Field
 from topocomm.operators.operator import Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.schedule.schedule import split_rows
-from topocomm.planning.schedule.transforms import unrolled
 
 if TYPE_CHECKING:
     from topocomm.execute.session import Session
@@ -111,22 +110,17 @@ def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
     return bound._replace(layout=layout, value=value, result=result, parts=tuple(count * item for count in counts))
 
 
-def _named(operator: Any) -> str:
-    """Return an operator's name, or one text for all that is no operator."""
-    if operator is None or isinstance(operator, Operator):
-        return getattr(operator, "name", "None")
-    return type(operator).__name__
-
-
 def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedCall:
     """Bind and plan, agree with all ranks, and only then set up. A local error is agreed upon too.
 
-    Args:
-        session: The communicator.
-        request: What is asked for.
-        arena: Where the call's shared memory is taken from; the same one of `Session.arenas` on all ranks.
+    The call's shared memory is taken from `arena`, the same one of `Session.arenas` on all ranks.
     """
-    claim = {"collective": str(request.collective), "operator": _named(request.operator)}
+    operator: Any = request.operator
+    known = operator is None or isinstance(operator, Operator)
+    claim = {
+        "collective": str(request.collective),
+        "operator": getattr(operator, "name", "None") if known else type(operator).__name__,
+    }
     session.recorder.begin(AGREEMENT_TAG)
     try:
         bound = bind_here(session, request)
@@ -135,9 +129,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
         claim["root"], claim["order"] = str(request.root), request.order
     except TopocommError as error:
         _give_up(session, claim, error)
-    if (
-        bound.structure.device is not None and session.device_path is None
-    ):  # what moves the bytes is what a plan is made for
+    if bound.structure.device is not None and session.device_path is None:  # which a plan depends on
         _agree_on(session, claim)
         settle(session, bound.structure.device)
         session.recorder.begin(AGREEMENT_TAG)
@@ -157,9 +149,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
     name = _agree_on(session, claim)
     tag = session.next_tag(name)
     say(session.rank, f"{name}: {plan.summary()}")
-    schedule = unrolled(plan.schedule)
-    work = Work(plan, schedule, bound.operator, bound.layout, tag, session.rank, bound.value, bound.result, tensors)
-    work = replace(work, arena=arena)
+    work = replace(work_of(plan, bound, tag, session.rank), arena=arena)
     with session.closing_on_error():
         if bound.structure.device is None:
             return PreparedCall(session, work, bound.structure, bound.local)
@@ -285,24 +275,11 @@ def carrier(x: Any, *, by_rows: bool) -> Operator:
             "give a scalar as x.reshape(1)"
         )
     if len(axes) == 1:
-        return _bare(axes[0][0])
-    return _several(axes, same_head)
+        return _copy_operator((Field(axes[0][0]),))
+    named = [(name, tuple(f"{name}.{axis}" for axis in range(count))) for name, count in axes]
+    return _copy_operator(tuple(Field(name, (ROWS, *own[1:]) if same_head else own) for name, own in named))
 
 
-def _keep(left: Arrays, right: Arrays) -> Arrays:
-    del right
-    return left
-
-
-@lru_cache
-def _bare(name: str) -> Operator:
-    return Operator("copy", (Field(name),), _keep, {name: 0})
-
-
-@lru_cache
-def _several(axes: tuple[tuple[str, int], ...], rows: bool) -> Operator:
-    fields = []
-    for name, count in axes:
-        own = tuple(f"{name}.{axis}" for axis in range(1 if rows else 0, count))
-        fields.append(Field(name, (ROWS, *own) if rows else own))
-    return Operator("copy", tuple(fields), _keep, dict.fromkeys(dict(axes), 0))
+@lru_cache(256)
+def _copy_operator(fields: tuple[Field, ...]) -> Operator:
+    return Operator("copy", fields, lambda left, right: left, dict.fromkeys([f.name for f in fields], 0))

@@ -59,10 +59,7 @@ class _Kept(NamedTuple):
 
 
 class CallCache:
-    """Makes calls, with those prepared before.
-
-    Args:
-        session: The communicator.
+    """Makes calls of a communicator, with those prepared before.
 
     Attributes:
         kinds: Kept calls by what tells kinds apart; see `run`.
@@ -104,17 +101,21 @@ class CallCache:
                 return None if result is NOTHING else result
         return self.find(which, x).repeat(x, out)
 
-    def find(self, which: Hashable, x: Any) -> PreparedCall:
+    def find(self, which: Any, x: Any) -> PreparedCall:
         """Return the call for values like x, prepared now if there is none; collective."""
         key = _signature(which, x)
         kind = None if key is None else self.kinds.get(which)
         call = None if kind is None else kind.calls.get(key)
         if call is None:
-            call = self.prepare(request_of(which, x), self._session.arenas[1])
+            collective, *rest = which if isinstance(which, tuple) else ("allreduce", which)
+            call = self.prepare(Request(collective, x, *rest), self._session.arenas[1])
             if key is not None:
-                self._keep(which, key, call)
+                self._keep(_Kept(which, key, call.memory), call)
         elif self._session.settings.check == "always":
-            self._agree_again(call)
+            self._session.recorder.begin(AGREEMENT_TAG)
+            what = self._session.describe_tag(call.tag)
+            number = (call.tag - FIRST_CALL_TAG) // TAGS_PER_CALL
+            agree(self._session, {"call": f"prepared call {number} ({what})"}, what)
         if key is not None and self._session.settings.check != "always":
             self.kinds[which].fast_path = call.fast_path
         return call
@@ -144,9 +145,8 @@ class CallCache:
             self._kept.remove(kept)
             self._let_go(kept)
 
-    def _keep(self, which: Hashable, key: Hashable, call: PreparedCall) -> None:
-        kept = _Kept(which, key, call.memory)
-        self.kinds.setdefault(which, Kind()).calls[key] = call
+    def _keep(self, kept: _Kept, call: PreparedCall) -> None:
+        self.kinds.setdefault(kept.which, Kind()).calls[kept.key] = call
         self._kept.append(kept)
         self._users[kept.memory] += 1
         self.bytes += kept.memory[1] if self._users[kept.memory] == 1 else 0
@@ -166,20 +166,6 @@ class CallCache:
             self.bytes -= kept.memory[1]
         self._session.forget_tag(call.tag)
         call.let_go()
-
-    def _agree_again(self, call: PreparedCall) -> None:
-        self._session.recorder.begin(AGREEMENT_TAG)
-        what = self._session.describe_tag(call.tag)
-        number = (call.tag - FIRST_CALL_TAG) // TAGS_PER_CALL
-        agree(self._session, {"call": f"prepared call {number} ({what})"}, what)
-
-
-def request_of(which: Any, x: Any) -> Request:
-    """Return the request of `which`, as in `CallCache.run`."""
-    if not isinstance(which, tuple):
-        return Request("allreduce", x, which)
-    collective, *rest = which
-    return Request(collective, x, *rest)
 
 
 def _signature(which: Any, x: Any) -> Hashable:

@@ -126,24 +126,23 @@ def settled(session: Session, plan: Plan, bound: Bound) -> Plan:
         return replace(plan, native=None)
     if not plan.native.chosen or path.peer is None:
         return plan
-    tensors = bound.structure.gives_tensors
-    schedule = unrolled(plan.schedule)
-    work = Work(plan, schedule, bound.operator, bound.layout, 0, session.rank, bound.value, bound.result, tensors)
-    if path.peer_plan(work) is None:
+    if path.peer_plan(work_of(plan, bound, 0, session.rank)) is None:
         return plan
     return replace(plan, native=replace(plan.native, chosen=False, why=f"one kernel runs the call; {plan.native.why}"))
+
+
+def work_of(plan: Plan, bound: Bound, tag: int, rank: int) -> Work:
+    """Return the work of a call on one rank."""
+    schedule, tensors = unrolled(plan.schedule), bound.structure.gives_tensors
+    return Work(plan, schedule, bound.operator, bound.layout, tag, rank, bound.value, bound.result, tensors)
 
 
 def launch_us_of(session: Session, bound: Bound, *, folded: bool = True) -> float | None:
     """Return the cost of starting a group of messages; None if values move in host memory.
 
     The same for everything that moves device memory, so that plans, and with them bits, do not depend on what does.
-    Before the first call with values on devices has found that out, as if something did.
-
-    Args:
-        session: The communicator.
-        bound: The call.
-        folded: Whether anything folds its values on the device.
+    Before the first call with values on devices has found that out, as if something did. `folded` says whether anything
+    folds the call's values on the device.
     """
     staged = session.device_path is not None and session.device_path.in_flight is None
     if bound.structure.device is None or staged or not folded:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,25 +25,25 @@ FastPath = Callable[[Any, Any], Any]
 Shapes = Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 
-class Arrays(NamedTuple):
-    """What a call takes and gives on this rank.
-
-    Attributes:
-        value: (name, shape, dtype) of every field of the value.
-        result: The same of the result.
-        gives: Whether this rank gets a result.
-    """
-
-    value: Shapes
-    result: Shapes
-    gives: bool
-
-
 def bind_arrays(
-    session: Session, engines: Sequence[CompiledEngine], arrays: Arrays, tag: int, *, bare: bool
+    session: Session, engines: Sequence[CompiledEngine], value: Shapes, result: Shapes | None, tag: int, *, bare: bool
 ) -> FastPath:
-    """For dicts of NumPy arrays, or for bare ones."""
-    make, call = _maker(session, arrays, bare=bare), _native_call(session, engines, arrays, tag, bare=bare)
+    """For dicts of NumPy arrays, or for bare ones; `result` is None on ranks that get none."""
+    first, second = engines
+    recorder = session.recorder
+    call = _native.Call(
+        engines=(first.native, second.native),
+        names=tuple([name for name, _, _ in value]),
+        bare=bare,
+        gives=result is not None,
+        nothing=NOTHING,
+        tag=tag,
+        count=recorder.count,
+        tags=recorder.tags,
+        times_ns=recorder.times_ns,
+        sweep_mask=SWEEP_MASK,
+    ).run
+    make = None if result is None else _maker(session, result, bare=bare)
 
     def fast_path(x: Any, out: Any) -> Any:
         if session.refusal is not None:
@@ -52,15 +52,19 @@ def bind_arrays(
             session.refusal = BUSY
             if make is not None and out is None:
                 out = make()
-            result = call(x, out)
-            if type(result) is tuple:
-                state, result = result
-                _go_on(session, engines, tag, state)
+            outcome = call(x, out)
+            if type(outcome) is tuple:
+                state, outcome = outcome
+                if state in (_native.WAITING, _native.TO_FOLD):
+                    engine = engines[first.shared.epoch & 1]
+                    session.waiting.for_call(UnderWay(engine, tag, recorder.calls))
+                else:  # it is through, and a sweep is due
+                    recorder.sweep()
             session.refusal = None
         except BaseException as error:  # an interrupt comes after the compiled code
             session.fail_with(error)
             raise
-        return result
+        return outcome
 
     return fast_path
 
@@ -78,7 +82,8 @@ def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare
 
     def tensors(x: Any, out: Any) -> Any:
         try:
-            value, target = arrays(x), None if out is None else arrays(out)
+            value = arrays(x)
+            target = None if out is None else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None
         result = fast_path(value, target)
@@ -91,41 +96,12 @@ def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare
     return tensors
 
 
-def _maker(session: Session, arrays: Arrays, *, bare: bool) -> Callable[[], Any] | None:
+def _maker(session: Session, shapes: Shapes, *, bare: bool) -> Callable[[], Any] | None:
     """What makes large results; None where C makes them."""
-    if not arrays.gives or sum(prod(shape) * dtype.itemsize for _, shape, dtype in arrays.result) < LEAST_BYTES:
+    if sum(prod(shape) * dtype.itemsize for _, shape, dtype in shapes) < LEAST_BYTES:
         return None
-    empty, shapes = session.results.empty, arrays.result
+    empty = session.results.empty
     if bare:
         ((_, shape, dtype),) = shapes
         return lambda: empty(shape, dtype)
     return lambda: {name: empty(shape, dtype) for name, shape, dtype in shapes}
-
-
-def _native_call(
-    session: Session, engines: Sequence[CompiledEngine], arrays: Arrays, tag: int, *, bare: bool
-) -> Callable[[Any, Any], Any]:
-    """What makes a whole call."""
-    first, second = engines
-    recorder = session.recorder
-    return _native.Call(
-        engines=(first.native, second.native),
-        names=tuple([name for name, _, _ in arrays.value]),
-        bare=bare,
-        gives=arrays.gives,
-        nothing=NOTHING,
-        tag=tag,
-        count=recorder.count,
-        tags=recorder.tags,
-        times_ns=recorder.times_ns,
-        sweep_mask=SWEEP_MASK,
-    ).run
-
-
-def _go_on(session: Session, engines: Sequence[CompiledEngine], tag: int, state: int) -> None:
-    """Bring a call to its end; or sweep, if it is through."""
-    if state not in (_native.WAITING, _native.TO_FOLD):
-        session.recorder.sweep()
-        return
-    engine = engines[engines[0].shared.epoch & 1]
-    session.waiting.for_call(UnderWay(engine, tag, session.recorder.calls))

@@ -49,11 +49,18 @@ class Handle:
         """
         if not self.done:
             limit_s = self._session.settings.timeout_s
-            if timeout_s is not None and timeout_s < limit_s:
-                self._wait_shortly(timeout_s)
-            else:
+            if timeout_s is None or timeout_s >= limit_s:
                 self._move(lambda: self._session.waiting.for_call(self._call))
                 self.through()
+                return self._result
+            until_s = time.monotonic() + timeout_s
+            while not self.test():
+                if time.monotonic() >= until_s:
+                    raise DeadlineError(
+                        f"rank {self._session.rank}: call {self._call.number} is not through after {timeout_s:g} s; "
+                        "it is still under way: wait again"
+                    )
+                self._session.transport.pause()
         return self._result
 
     def through(self) -> None:
@@ -64,16 +71,6 @@ class Handle:
                 under_way.remove(self._call)
             self._result = self._finish()
             self.done = True
-
-    def _wait_shortly(self, timeout_s: float) -> None:
-        until_s = time.monotonic() + timeout_s
-        while not self.test():
-            if time.monotonic() >= until_s:
-                raise DeadlineError(
-                    f"rank {self._session.rank}: call {self._call.number} is not through after {timeout_s:g} s; "
-                    "it is still under way: wait again"
-                )
-            self._session.transport.pause()
 
     def _once(self) -> None:
         """Let calls move on; now and then look whether this one can still come through."""

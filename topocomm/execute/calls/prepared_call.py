@@ -46,8 +46,8 @@ class PreparedCall:
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
         self._shared = self._engines[0].shared
         self._local = local
-        given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
-        self._values, self._results = _shapes(work.layout, given), _shapes(work.layout, work.result)
+        value = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
+        self._values, self._results = _shapes(work.layout, value), _shapes(work.layout, work.result)
         self._identity = work.operator.identities(work.layout) if work.first_of_exscan else None
         self._gives = work.gives_result
         self._handle: Handle | None = None
@@ -104,7 +104,9 @@ class PreparedCall:
             RankFailedError: A rank failed.
         """
         if self.fast_path is not None and self._handle is None and not self._freed:
-            result = self.fast_path(x, out) if self._may_be_sent(x) else None
+            first, second = self._inputs
+            is_earlier = (x is first or x is second) and x is not self._inputs[self._turn]
+            result = None if is_earlier else self.fast_path(x, out)
             if result is not None:
                 return None if not self._gives else result
         return self._run(*self._fit(x, out), out)
@@ -147,26 +149,21 @@ class PreparedCall:
             session.waiting.under_way.append(call)
         return handle
 
-    def _may_be_sent(self, x: Any) -> bool:
-        """Whether x is not the send buffer of the call before."""
-        first, second = self._inputs
-        return (x is not first and x is not second) or x is self._inputs[self._turn]
-
     def _bind_fast_path(self) -> Callable[[Any, Any], Any] | None:
         """The shortest way through this call, if it is in shared memory and its values have one."""
         structure = self._structure
         if self._shared is None or self._local is not None or self._identity is not None:
             return None
-        from topocomm.execute.calls.fast_path import Arrays, bind_arrays, bind_tensors
+        from topocomm.execute.calls.fast_path import bind_arrays, bind_tensors
         from topocomm.execute.host.compiled_engine import CompiledEngine
 
         engines = [engine for engine in self._engines if isinstance(engine, CompiledEngine)]
         if not engines or not (structure.bare or structure.rebuild is None):
             return None
-        arrays = Arrays(self._values, self._results, self._gives)
-        way = bind_arrays(self._session, engines, arrays, self.tag, bare=structure.bare)
+        results = self._results if self._gives else None
+        fast_path = bind_arrays(self._session, engines, self._values, results, self.tag, bare=structure.bare)
         dtypes = [dtype for _, _, dtype in self._values]
-        return bind_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
+        return bind_tensors(fast_path, dtypes, bare=structure.bare) if structure.is_torch else fast_path
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
@@ -268,9 +265,9 @@ class PreparedCall:
                     f"out: field {name!r} lies in the call's send buffer, which other ranks may still read; "
                     "give another array"
                 )
-        for one, other in combinations(given, 2):
-            if np.may_share_memory(given[one], given[other]) and np.shares_memory(given[one], given[other]):
-                raise OperatorError(f"out: fields {one!r} and {other!r} share memory; give arrays of their own")
+        for first, second in combinations(given, 2):
+            if np.may_share_memory(given[first], given[second]) and np.shares_memory(given[first], given[second]):
+                raise OperatorError(f"out: fields {first!r} and {second!r} share memory; give arrays of their own")
         return given
 
     def _target(self, fields: Fields | None, given: Fields | None) -> Fields:

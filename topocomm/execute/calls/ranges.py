@@ -51,51 +51,48 @@ def split_record(color: Any, key: Any) -> NDArray[np.int64]:
     """What this rank tells of its group."""
     record: tuple[int, ...] = NO_COLOR
     with suppress(TypeError):
-        told = 0 if color is None else 1, 0 if color is None else index(color), index(key)
-        record = told if all(WORD.min <= number <= WORD.max for number in told) else NO_COLOR
+        numbers = (0, 0, index(key)) if color is None else (1, index(color), index(key))
+        record = numbers if all(WORD.min <= number <= WORD.max for number in numbers) else NO_COLOR
     return np.array(record, np.int64)
 
 
-def split_members(rank: int, told: Sequence[Sequence[int]], color: int | None) -> list[int]:
+def split_members(rank: int, records: Sequence[Sequence[int]], color: int | None) -> list[int]:
     """Return the ranks that give this color, in the order of their keys.
 
     Raises:
         TopocommError: A color or key of some rank is no whole number.
     """
-    wrong = [str(peer) for peer, one in enumerate(told) if tuple(one) == NO_COLOR]
+    wrong = [str(peer) for peer, record in enumerate(records) if tuple(record) == NO_COLOR]
     if wrong:
         raise TopocommError(
             f"rank {rank}: split: expected whole numbers as color and key, or color None to join no group; "
             f"not so on rank {', '.join(wrong)}"
         )
-    same = [peer for peer, one in enumerate(told) if list(one[:2]) == [1, color]]
-    return sorted(same, key=lambda peer: (told[peer][2], peer))
+    members = [peer for peer, record in enumerate(records) if list(record[:2]) == [1, color]]
+    return sorted(members, key=lambda peer: (records[peer][2], peer))
 
 
-def shard_edges(told: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+def shard_edges(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
     """Return the first virtual shard of every rank and the end of the last; None where no rank says.
 
     Raises:
         MismatchError: Some ranks say and some do not, or their ranges do not follow each other from 0.
     """
-    odd = [f"rank {rank}" for rank, pair in enumerate(told) if pair == NO_PAIR]
+    odd = [f"rank {rank}" for rank, pair in enumerate(ranges) if pair == NO_PAIR]
     if odd:
         raise MismatchError(f"shards of {', '.join(odd)}: expected (first, end), whole numbers of 0 or more")
-    silent = [pair == NO_SHARDS for pair in told]
-    if all(silent):
+    silent = [f"rank {rank}" for rank, pair in enumerate(ranges) if pair == NO_SHARDS]
+    if len(silent) == len(ranges):
         return None
-    if any(silent):
-        given, none = (
-            ", ".join(f"rank {rank}" for rank, quiet in enumerate(silent) if quiet == wanted)
-            for wanted in (False, True)
-        )
-        raise MismatchError(f"virtual shards are given by {given}, and not by {none}; all do or none")
+    if silent:
+        by = ", ".join(f"rank {rank}" for rank, pair in enumerate(ranges) if pair != NO_SHARDS)
+        raise MismatchError(f"virtual shards are given by {by}, and not by {', '.join(silent)}; all do or none")
     edges = [0]
-    for rank, (start, stop) in enumerate(told):
+    for rank, (start, stop) in enumerate(ranges):
         if start != edges[-1] or stop < start:
             raise MismatchError(
-                f"virtual shards of the ranks are {[list(pair) for pair in told]}: those of rank {rank} must begin at "
-                f"{edges[-1]}; the ranks' ranges follow each other in rank order, from 0"
+                f"virtual shards of the ranks are {[list(pair) for pair in ranges]}: those of rank {rank} must begin "
+                f"at {edges[-1]}; the ranks' ranges follow each other in rank order, from 0"
             )
         edges.append(stop)
     return tuple(edges)
@@ -104,16 +101,15 @@ def shard_edges(told: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
 def gather_rows(calls: CallCache, session: Session, x: Any) -> tuple[int, ...]:
     """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows. Collective."""
     which = ("allgather", None, 0, (1,) * session.size)
-    told = calls.run(which, np.array([rows_of(x)]), None)
-    return tuple(told.tolist())
+    return tuple(calls.run(which, np.array([rows_of(x)]), None).tolist())
 
 
 def gather_shards(calls: CallCache, session: Session, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
     """The first virtual shard of every rank and the end of the last; None where no rank says. Collective."""
     which = ("allgather", None, 0, (2,) * session.size)
-    told = calls.run(which, np.array(shards_record(shards), np.int64), None)
+    ranges = calls.run(which, np.array(shards_record(shards), np.int64), None).reshape(-1, 2)
     try:
-        return shard_edges([(start, stop) for start, stop in told.reshape(-1, 2).tolist()])
+        return shard_edges([(start, stop) for start, stop in ranges.tolist()])
     except MismatchError as error:
         mismatch = MismatchError(f"rank {session.rank}: {error}")
         session.fail(mismatch, tell=False)  # all ranks see the same

@@ -37,23 +37,6 @@ class ResultMemory:
         size = prod(shape) * dtype.itemsize
         if size < LEAST_BYTES or self._closed:
             return np.empty(shape, dtype)
-        lent: NDArray[Any] = np.asarray(_Lent(self, self._take(size)))
-        return lent.view(dtype).reshape(shape)
-
-    def take_back(self, memory: Buffer) -> None:
-        """Keep memory that no array uses any more, and give the system what is then too much."""
-        if self._closed:
-            return
-        self.kept.append(memory)
-        while sum(one.size for one in self.kept.copy()) > MOST_KEPT_BYTES:
-            del self.kept[:1]
-
-    def close(self) -> None:
-        """Keep nothing from now on."""
-        self._closed = True
-        self.kept.clear()
-
-    def _take(self, size: int) -> Buffer:
         others: list[Buffer] = []
         try:
             while (memory := self.kept.pop()).size != size:
@@ -61,7 +44,21 @@ class ResultMemory:
         except IndexError:
             memory = np.empty(size, np.uint8)
         self.kept.extend(reversed(others))
-        return memory
+        lent: NDArray[Any] = np.asarray(_Lent(self, memory))
+        return lent.view(dtype).reshape(shape)
+
+    def take_back(self, memory: Buffer) -> None:
+        """Keep memory that no array uses any more, and give the system what is then too much."""
+        if self._closed:
+            return
+        self.kept.append(memory)
+        while sum(memory.size for memory in self.kept.copy()) > MOST_KEPT_BYTES:
+            del self.kept[:1]
+
+    def close(self) -> None:
+        """Keep nothing from now on."""
+        self._closed = True
+        self.kept.clear()
 
 
 class _Lent:

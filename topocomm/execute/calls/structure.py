@@ -47,12 +47,11 @@ class Structure:
         Args:
             fields: NumPy arrays; tensors where the user's arrays are on a device.
         """
-        made: Mapping[str, Any] = fields
         if self.is_cupy:
-            made = {name: to_cupy(tensor) for name, tensor in fields.items()}
+            fields = {name: to_cupy(tensor) for name, tensor in fields.items()}
         elif self.is_torch and self.device is None:
-            made = {name: as_tensor(array) for name, array in fields.items()}
-        return made if self.rebuild is None else self.rebuild(made)
+            fields = {name: as_tensor(array) for name, array in fields.items()}
+        return fields if self.rebuild is None else self.rebuild(fields)
 
     def parts(self, x: Any) -> tuple[Any, ...]:
         """Return the user's array of every field.
@@ -64,10 +63,10 @@ class Structure:
             return tuple(map(x.__getitem__, self.names))
         if _is_array(x):
             return (x,)
-        found = _parts(x)
-        if sorted(found) != sorted(self.names):
-            raise OperatorError(f"expected the fields {list(self.names)}, got {list(found)}")
-        return tuple([found[name] for name in self.names])
+        parts = _parts(x)
+        if sorted(parts) != sorted(self.names):
+            raise OperatorError(f"expected the fields {list(self.names)}, got {list(parts)}")
+        return tuple([parts[name] for name in self.names])
 
 
 def signature(x: Any) -> Hashable:
@@ -78,8 +77,11 @@ def signature(x: Any) -> Hashable:
         return (type(x), x.shape, x.dtype, getattr(x, "is_cuda", None))
     except AttributeError:
         parts = _parts(x)
-        seen = ((getattr(a, "dtype", None), getattr(a, "is_cuda", None)) for a in parts.values())
-        return (type(x), tuple((n, type(a), np.shape(a), *s) for (n, a), s in zip(parts.items(), seen, strict=True)))
+        kinds = (
+            (name, type(a), np.shape(a), getattr(a, "dtype", None), getattr(a, "is_cuda", None))
+            for name, a in parts.items()
+        )
+        return (type(x), tuple(kinds))
 
 
 def parts_of(x: Any) -> dict[str, Any]:
@@ -98,12 +100,10 @@ def describe(operator: Operator, x: Any) -> Structure:
         OperatorError: It has other fields than the operator, mixes NumPy and torch, or lies in several memories.
     """
     wanted = tuple(f.name for f in operator.fields)
-    if _is_array(x):
-        if len(wanted) != 1:
-            raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got one bare array")
-        held, cupy = devices.device_of(x), is_cupy(x)
-        return Structure(wanted, _is_torch(x), rebuilder(x), True, held, cupy)
-    parts = _parts(x)
+    bare = _is_array(x)
+    if bare and len(wanted) != 1:
+        raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got one bare array")
+    parts = {wanted[0]: x} if bare else _parts(x)
     if sorted(parts) != sorted(wanted):
         raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got {list(parts)}")
     kinds = {(_is_torch(part), is_cupy(part)) for part in parts.values()}
@@ -111,17 +111,12 @@ def describe(operator: Operator, x: Any) -> Structure:
         names = [name for kind, name in KINDS.items() if kind in kinds]
         raise OperatorError(f"the fields mix {' and '.join(names)}; give all as one kind")
     ((torch, cupy),) = kinds
-    plain = type(x) is dict and tuple(x) == wanted
-    return Structure(wanted, torch, None if plain else rebuilder(x), False, _held(parts), cupy)
-
-
-def _held(parts: Mapping[str, Any]) -> devices.Device | None:
-    """Return the device of all parts."""
-    held = {name: devices.device_of(part) for name, part in parts.items()}
-    if len(set(held.values())) > 1:
+    held = {devices.device_of(part) for part in parts.values()}
+    if len(held) > 1:
         where = ", ".join(f"{name!r} on {getattr(part, 'device', 'host')}" for name, part in parts.items())
         raise OperatorError(f"the fields lie in several memories ({where}); put all of them on one device")
-    return next(iter(held.values()))
+    plain = type(x) is dict and tuple(x) == wanted
+    return Structure(wanted, torch, None if plain else rebuilder(x), bare, held.pop(), cupy)
 
 
 def shapes_of(x: Any, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -129,16 +124,16 @@ def shapes_of(x: Any, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...]
     parts = {names[0]: x} if _is_array(x) else _parts(x)
     if not any(devices.device_of(part) for part in parts.values()):
         return {name: (array.shape, array.dtype) for name, array in take(x, names).items()}
-    found = {}
+    shapes = {}
     for name, part in parts.items():
         if devices.device_of(part) is None:
             raise OperatorError(f"field {name!r} is in host memory and others are on a device; put all on one device")
         tensor = to_tensor(name, part)
         try:
-            found[name] = (tuple(tensor.shape), numpy_dtype(tensor.dtype))
+            shapes[name] = (tuple(tensor.shape), numpy_dtype(tensor.dtype))
         except OperatorError as error:
             raise OperatorError(f"field {name!r}: {error}") from None
-    return found
+    return shapes
 
 
 def take(x: Any, names: tuple[str, ...]) -> Fields:

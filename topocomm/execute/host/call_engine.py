@@ -17,11 +17,11 @@ from topocomm.execute.calls.structure import Fields
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedArena, SharedMemory
 from topocomm.execute.transports.transport import Message
-from topocomm.operators.layout import Buffer, Layout
+from topocomm.operators.layout import Buffer, Fold, Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule.schedule import Piece, Schedule
+from topocomm.planning.schedule.schedule import Combine, Piece, Schedule
 
 NOTHING = object()
 """Placeholder returned on ranks that receive no result, where None has another meaning."""
@@ -85,6 +85,20 @@ class Work:
 
     def chunk_rows(self, chunk: int) -> int:
         return self.parts[chunk][1]
+
+    def bind_fold(self, memory: Buffer, offsets: Mapping[Piece, int], combine: Combine) -> Fold:
+        """Bind a fold of the schedule to operands that lie at these offsets of a memory."""
+        places = [offsets[slot, combine.chunk] for slot in combine.operands]
+        rows = self.chunk_rows(combine.chunk)
+        return self.operator.bind_fold(self.layout, memory, rows, places, tensors=self.tensors)
+
+    def send_buffer(self, memory: Buffer, offsets: Mapping[Piece, int], pieces: Sequence[Piece]) -> Fields | None:
+        """Return the send buffer in the user's shapes; None if this rank has no value or the plan splits it."""
+        layout, span = self.layout, self.value
+        if len(pieces) != 1 or self.chunk_rows(pieces[0][1]) != span.rows:
+            return None
+        views = layout.views(memory, offsets[pieces[0]], span.rows)
+        return {f.name: views[f.name].reshape((*span.leading, *f.row_shape)) for f in layout.fields}
 
     @property
     def gives_result(self) -> bool:
@@ -150,11 +164,10 @@ class CallEngine(ABC):
     """One set of buffers and this rank's program on them."""
 
     shared: SharedMemory | None = None
-    """Shared memory of this engine; its epoch counts the calls."""
+    """Its epoch counts the calls."""
     memory: Buffer
-    """Memory of this engine."""
     views: Fields | None
-    """Send buffer in the user's shapes; None if this rank has no value or the plan splits it."""
+    """As `Work.send_buffer`."""
     in_python = True
     """Whether any of its work is done in Python."""
     takes_value: bool

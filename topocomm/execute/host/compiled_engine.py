@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,11 @@ class CompiledEngine(CallEngine):
         encoder = _Encoder(work, program, shared)
         fold = work.operator.compiled_fold(work.layout)
         self.native = _native_engine(shared, number, encoder.sections(), work, fold or 0)
-        outside = None if fold else _OutsideFolds(work, program, encoder.made, self.memory, self.native)
+        outside = None if fold else _OutsideFolds(work, program, encoder.results, self.memory, self.native)
         self.in_python = outside is not None and any(outside.folds)
         self._run = CompiledRun(shared, self.native, awaited_bytes(work, program, shared), outside)
         self._names = [f.name for f in work.layout.fields]
-        self.views = self._send_buffer(work, program)
+        self.views = work.send_buffer(self.memory, program.offsets, program.input_pieces)
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
         value = self.views if fields is None else fields
@@ -70,14 +70,6 @@ class CompiledEngine(CallEngine):
 
     def awaited(self) -> AwaitedMessages:
         return AwaitedMessages(self.native.stage, *self._run.pending())
-
-    def _send_buffer(self, work: Work, program: SharedProgram) -> Fields | None:
-        """Return the send buffer in the user's shapes; None if there is none or it is split."""
-        layout, span = work.layout, work.value
-        if len(program.input_pieces) != 1 or work.chunk_rows(program.input_pieces[0][1]) != span.rows:
-            return None
-        views = layout.views(self.memory, program.offsets[program.input_pieces[0]], span.rows)
-        return {f.name: views[f.name].reshape((*span.leading, *f.row_shape)) for f in layout.fields}
 
 
 class CompiledRun(Batch):
@@ -119,18 +111,8 @@ class CompiledRun(Batch):
         return Message(self._ranks[position], ((0, size_bytes),) if size_bytes else ())
 
 
-class BoundFold(NamedTuple):
-    """A fold that runs outside compiled code.
-
-    Attributes:
-        fold: Writes to a target.
-        rows: Rows of the result that it makes, or None.
-        target: By field, where it writes if it makes none.
-    """
-
-    fold: Fold
-    rows: slice | None
-    target: Mapping[str, NDArray[Any]]
+BoundFold = tuple[Fold, slice | None, Mapping[str, NDArray[Any]]]
+"""A fold, the rows of the result that it makes, and where it writes, by field, if it makes none."""
 
 
 class _OutsideFolds:
@@ -141,10 +123,19 @@ class _OutsideFolds:
     """
 
     def __init__(
-        self, work: Work, program: SharedProgram, made: Mapping[Piece, int], memory: Buffer, native: _native.Engine
+        self, work: Work, program: SharedProgram, results: Mapping[Piece, int], memory: Buffer, native: _native.Engine
     ) -> None:
-        self._work, self._program, self._memory, self._made, self._native = work, program, memory, made, native
-        self.folds = [[self._bind(fold) for fold in stage.folds] for stage in program.stages]
+        self._work, self._native = work, native
+        self.folds: list[list[BoundFold]] = []
+        for stage in program.stages:
+            self.folds.append([])
+            for combine in stage.folds:
+                piece, rows = (combine.out_slot, combine.chunk), work.chunk_rows(combine.chunk)
+                fold = work.bind_fold(memory, program.offsets, combine)
+                first = work.parts[combine.chunk][0] - work.result.first
+                where = slice(first, first + rows) if piece in results else None
+                target = work.layout.views(memory, program.offsets[piece], rows) if where is None else {}
+                self.folds[-1].append((fold, where, target))
 
     def run(self, stage: int) -> None:
         """Run the folds of a stage."""
@@ -155,23 +146,12 @@ class _OutsideFolds:
                 target = {f.name: array.reshape(rows, *f.row_shape)[where] for f, array in arrays}
             fold(target)
 
-    def _bind(self, combine: Combine) -> BoundFold:
-        """Bind a fold to its rows of the result, or else to its memory."""
-        work, piece = self._work, (combine.out_slot, combine.chunk)
-        rows, offsets = work.chunk_rows(combine.chunk), self._program.offsets
-        places = [offsets[slot, combine.chunk] for slot in combine.operands]
-        fold = work.operator.bind_fold(work.layout, self._memory, rows, places, tensors=work.tensors)
-        if piece in self._made:
-            first = work.parts[combine.chunk][0] - work.result.first
-            return BoundFold(fold, slice(first, first + rows), {})
-        return BoundFold(fold, None, work.layout.views(self._memory, offsets[piece], rows))
-
 
 class _Encoder:
     """Writes down what one rank does in one memory, as `topocomm/native/engine.h` describes it.
 
     Attributes:
-        made: Pieces of the result that a fold makes and no other fold here reads, each with the fold's number.
+        results: Pieces of the result that a fold makes and no other fold here reads, each with the fold's number.
     """
 
     def __init__(self, work: Work, program: SharedProgram, shared: SharedMemory) -> None:
@@ -181,31 +161,31 @@ class _Encoder:
         self._slots = work.input_slots(program.input_pieces)
         read = {(slot, fold.chunk) for fold in self._folds for slot in fold.operands}
         pieces = [(fold.out_slot, fold.chunk) for fold in self._folds]
-        results = set(program.output_pieces) - read
-        self.made = {piece: index for index, piece in enumerate(pieces) if piece in results}
+        unread = set(program.output_pieces) - read
+        self.results = {piece: index for index, piece in enumerate(pieces) if piece in unread}
 
     def sections(self) -> list[list[tuple[int, ...]]]:
         """Return the records of every section."""
-        work, program, made = self._work, self._program, self.made
+        work, program, results = self._work, self._program, self.results
         sent = {piece for stage in program.stages for pieces in stage.sends.values() for piece in pieces}
-        copied = [piece for piece in program.output_pieces if piece not in made]
+        copied = [piece for piece in program.output_pieces if piece not in results]
         needed = [piece for piece in program.input_pieces if piece in sent or piece in copied]
         own_only = [piece for piece in program.input_pieces if piece not in needed]
-        made_and_sent = [
-            sorted({(fold.out_slot, fold.chunk) for fold in stage.folds} & made.keys() & sent)
+        results_sent = [
+            sorted({(fold.out_slot, fold.chunk) for fold in stage.folds} & results.keys() & sent)
             for stage in program.stages
         ]
         readers = [self._shared.ranks.index(peer) for peer in program.readers]
         waits = [[(self._shared.ranks.index(peer), done) for peer, done in some] for some in program.waits]
         fields = len(self._row_bytes)
-        stages = zip(program.stages, waits, made_and_sent, strict=True)
+        stages = zip(program.stages, waits, results_sent, strict=True)
         return [
             self._copies(needed, value=True),
             self._copies(own_only, value=True),
             self._copies(copied, value=False),
-            self._copies(list(chain.from_iterable(made_and_sent)), value=False),
+            self._copies(list(chain.from_iterable(results_sent)), value=False),
             self._own(),
-            [(index, 0, work.parts[chunk][0] - work.result.first) for (_, chunk), index in made.items()],
+            [(index, 0, work.parts[chunk][0] - work.result.first) for (_, chunk), index in results.items()],
             [] if work.synchronises else [*free_memory(readers)],
             list(chain.from_iterable(waits)),
             [

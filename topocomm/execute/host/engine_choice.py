@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from topocomm.execute.host.call_engine import CallEngine, Work, messages_of
 from topocomm.execute.host.credits import Credits
 from topocomm.execute.host.sliced_engine import SlicedEngine, slices_of
-from topocomm.execute.host.staged_engine import Coordination, StagedEngine, aligned_buffer
+from topocomm.execute.host.staged_engine import StagedEngine, aligned_buffer
 from topocomm.execute.liveness.pollable import CompositeWait
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
@@ -35,7 +35,10 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
         return [_message_engine(work, transport)]
     slices = slices_of(work)
     program = _shared_program(slices, hosts, work.rank)
-    shared = open_shared(work.arena, waiting, _most_bytes(slices, hosts, program), hosts)
+    first_ranks = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
+    others = [first for host, first in first_ranks.items() if host != hosts[work.rank]]
+    most_bytes = max(program.total_bytes, *(_shared_program(slices, hosts, peer).total_bytes for peer in others), 0)
+    shared = open_shared(work.arena, waiting, most_bytes, hosts)  # all take as many, so all open segments together
     if shared is None:
         return [_message_engine(work, transport)]
     if len(slices) == 1:
@@ -47,14 +50,6 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
 def shared_by(engine: CallEngine) -> SharedMemory | None:
     """Return the shared memory that an engine lies in; None where it has none."""
     return engine.engines[0].shared if isinstance(engine, SlicedEngine) else engine.shared
-
-
-def _most_bytes(slices: Sequence[Work], hosts: Sequence[int], program: SharedProgram) -> int:
-    """Return the bytes of one memory on the host that needs most; all take as many, so all open segments together."""
-    first_ranks = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
-    rank = slices[0].rank
-    others = [first for host, first in first_ranks.items() if host != hosts[rank]]
-    return max(program.total_bytes, *(_shared_program(slices, hosts, peer).total_bytes for peer in others), 0)
 
 
 def _shared_program(slices: Sequence[Work], hosts: Sequence[int], rank: int) -> SharedProgram:
@@ -77,8 +72,7 @@ def _shared_engine(
     from topocomm.execute.host.compiled_engine import free_memory, shared_stage
     from topocomm.native._native import FINISHED
 
-    one_host = len(set(transport.hosts)) == 1
-    if one_host and compiled_engine.covers(work):
+    if len(set(transport.hosts)) == 1 and compiled_engine.covers(work):
         return compiled_engine.CompiledEngine(work, program, shared, number)
     memory, rank = shared.memories[number], work.rank
     away = [peer for peer, host in enumerate(transport.hosts) if host != transport.hosts[rank]]
@@ -92,20 +86,12 @@ def _shared_engine(
         both += _messages(work, stage, program.offsets, memory, transport, away)
         batches.append(CompositeWait(both) if len(both) > 1 else (both[0] if both else None))
     if work.synchronises:
-        return StagedEngine(work, memory, program, Coordination(batches, shared=shared))
+        return StagedEngine(work, memory, program, batches, shared=shared)
     readers = [shared.ranks.index(peer) for peer in program.readers]
-    return StagedEngine(
-        work,
-        memory,
-        program,
-        Coordination(
-            batches,
-            before=shared_stage(shared, 0, free_memory(readers)),
-            after=shared_stage(shared, FINISHED, ()),
-            shared=shared,
-            credits=_credits(work, program.stages, transport, away),
-        ),
-    )
+    before = shared_stage(shared, 0, free_memory(readers))
+    after = shared_stage(shared, FINISHED, ())
+    credits = _credits(work, program.stages, transport, away)
+    return StagedEngine(work, memory, program, batches, before=before, after=after, shared=shared, credits=credits)
 
 
 def _message_engine(work: Work, transport: Transport) -> StagedEngine:
@@ -117,7 +103,7 @@ def _message_engine(work: Work, transport: Transport) -> StagedEngine:
         messages = _messages(work, stage, program.offsets, arena, transport, everyone)
         batches.append(messages[0] if messages else None)
     credits = None if work.synchronises else _credits(work, program.stages, transport, everyone)
-    return StagedEngine(work, arena, program, Coordination(batches, credits=credits))
+    return StagedEngine(work, arena, program, batches, credits=credits)
 
 
 def _messages(

@@ -27,7 +27,17 @@ class HostShift:
     def start(self, sends: Sequence[Buffer], receives: Sequence[Buffer], number: int) -> None:
         """Post all messages; `number` is the call's."""
         self._number = number
-        self._make_batches(sends, receives)
+        buffers = tuple((buffer.ctypes.data, buffer.size) for buffer in (*sends, *receives))
+        if not self._batches or buffers != self._buffers:
+            self.free()
+            rank, size = self._session.rank, self._session.size
+            batch_of = self._session.transport.batch
+            pairs = [zip(arrays, self._tags, strict=True) for arrays in (receives, sends)]
+            following, preceding = (rank + 1) % size, (rank - 1) % size
+            # receives first, so that no message comes unexpected
+            self._batches = [batch_of(b, [], [Message(preceding, ((0, b.size),))], tag) for b, tag in pairs[0]]
+            self._batches += [batch_of(b, [Message(following, ((0, b.size),))], [], tag) for b, tag in pairs[1]]
+            self._buffers = buffers
         for batch in self._batches:
             batch.start()
 
@@ -46,24 +56,6 @@ class HostShift:
         for batch in self._batches:
             batch.free()
         self._buffers, self._batches = (), []
-
-    def _make_batches(self, sends: Sequence[Buffer], receives: Sequence[Buffer]) -> None:
-        """Make requests for these arrays, unless those of the call before are the same."""
-        buffers = tuple((buffer.ctypes.data, buffer.size) for buffer in (*sends, *receives))
-        if self._batches and buffers == self._buffers:
-            return
-        self.free()
-        session = self._session
-        following, preceding = (session.rank + 1) % session.size, (session.rank - 1) % session.size
-        batch = session.transport.batch
-        self._batches = [  # receives first, so that no message comes unexpected
-            batch(buffer, [], [Message(preceding, ((0, buffer.size),))], tag)
-            for buffer, tag in zip(receives, self._tags, strict=True)
-        ] + [
-            batch(buffer, [Message(following, ((0, buffer.size),))], [], tag)
-            for buffer, tag in zip(sends, self._tags, strict=True)
-        ]
-        self._buffers = buffers
 
 
 class _Messages:

@@ -29,12 +29,11 @@ def slices_of(work: Work) -> list[Work]:
     count = min(-(-payload_bytes // SLICE_BYTES), MOST_SLICES, shortest) & ~1
     if count < 2 or not work.layout.splittable:
         return [work]
-    return [replace(work, chunks=_slice(work.parts, index, count)) for index in range(count)]
-
-
-def _slice(chunks: Sequence[tuple[int, int]], index: int, count: int) -> tuple[tuple[int, int], ...]:
-    edges = [(first, first + rows * index // count, first + rows * (index + 1) // count) for first, rows in chunks]
-    return tuple((low, high - low) for _, low, high in edges)
+    slices = []
+    for index in range(count):
+        edges = [(first + rows * index // count, first + rows * (index + 1) // count) for first, rows in work.parts]
+        slices.append(replace(work, chunks=tuple((low, high - low) for low, high in edges)))
+    return slices
 
 
 class SlicedEngine(CallEngine):
@@ -63,8 +62,7 @@ class SlicedEngine(CallEngine):
         while self._at < len(self.engines):
             if not self.engines[self._at].advance(timeout_s):
                 return False
-            if self._go_on():
-                return True
+            self._go_on()
         return True
 
     def awaited(self) -> AwaitedMessages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,20 +17,19 @@ from topocomm.execute.transports.transport import Batch
 from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer, Fold
 from topocomm.planning.program.shared_memory_layout import SharedProgram
 from topocomm.planning.program.slot_memory import RankProgram, Stage
-from topocomm.planning.schedule.schedule import Combine, Piece
+from topocomm.planning.schedule.schedule import Piece
+
+CREDITS, VALUE = -2, -1
+"""State of a call before its first stage, while it waits for credits or for free shared memory."""
 
 
-class BoundStage(NamedTuple):
-    """Messages that start together and are awaited, then folds."""
+class StagedEngine(CallEngine):
+    """Buffers and stages of one call.
 
-    batch: Batch | None
-    folds: tuple[Callable[[], None], ...]
-
-
-class Coordination(NamedTuple):
-    """Batches that an engine awaits.
-
-    Attributes:
+    Args:
+        work: The call.
+        memory: Where the slots of the program lie.
+        program: This rank's.
         batches: For every stage, what is awaited in it.
         before: What is awaited before the value is written.
         after: What is started when the call is through.
@@ -38,33 +37,27 @@ class Coordination(NamedTuple):
         credits: Credits by messages.
     """
 
-    batches: Sequence[Batch | None]
-    before: Batch | None = None
-    after: Batch | None = None
-    shared: SharedMemory | None = None
-    credits: Credits | None = None
-
-
-CREDITS, VALUE = -2, -1
-"""State of a call before its first stage, while it waits for credits or for free shared memory."""
-
-
-class StagedEngine(CallEngine):
-    """Buffers and stages of one call."""
-
     def __init__(
-        self, work: Work, memory: Buffer, program: RankProgram | SharedProgram, coordination: Coordination
+        self,
+        work: Work,
+        memory: Buffer,
+        program: RankProgram | SharedProgram,
+        batches: Sequence[Batch | None],
+        *,
+        before: Batch | None = None,
+        after: Batch | None = None,
+        shared: SharedMemory | None = None,
+        credits: Credits | None = None,
     ) -> None:
         self._work, self.memory, self._offsets = work, memory, program.offsets
         self._inputs = parts_of_pieces(work, self._piece, program.input_pieces, work.value, value=True)
         self._outputs = parts_of_pieces(work, self._piece, program.output_pieces, work.result, value=False)
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
-        self.views = self._views(program.input_pieces)
+        self.views = work.send_buffer(memory, self._offsets, program.input_pieces)
         folds, self._last = self._bind(program.stages, program.output_pieces)
-        stages = zip(coordination.batches, folds, strict=True)
-        self._stages = tuple(BoundStage(batch, some) for batch, some in stages)
-        self._before, self._after = coordination.before, coordination.after
-        self.shared, self._credits = coordination.shared, coordination.credits
+        self._stages = tuple(zip(batches, folds, strict=True))
+        self._before, self._after = before, after
+        self.shared, self._credits = shared, credits
         self._at, self._posted = CREDITS, False
         self._fields: Fields | None = None
         self._target: Fields | None = None
@@ -100,7 +93,7 @@ class StagedEngine(CallEngine):
     def awaited(self) -> AwaitedMessages:
         if self._at == CREDITS and self._credits is not None:
             return AwaitedMessages(VALUE, *self._credits.pending())
-        batch = self._stages[self._at].batch if 0 <= self._at < len(self._stages) else self._before
+        batch = self._stages[self._at][0] if 0 <= self._at < len(self._stages) else self._before
         if batch is None or not self._posted:
             return AwaitedMessages(max(self._at, VALUE), (), ())
         return AwaitedMessages(max(self._at, VALUE), *batch.pending())
@@ -149,34 +142,24 @@ class StagedEngine(CallEngine):
 
     def _bind(
         self, stages: Sequence[Stage], results: Sequence[Piece]
-    ) -> tuple[list[tuple[Callable[[], None], ...]], Fold | None]:
+    ) -> tuple[Sequence[Sequence[Callable[[], None]]], Fold | None]:
         """The folds of every stage and, apart from them, the very last if it makes the whole result.
 
         Nobody else reads that result, since a stage sends before it folds.
         """
-        bound = [[self._fold(combine) for combine in stage.folds] for stage in stages]
+        work, offsets = self._work, self._offsets
+        bound = [
+            [(work.bind_fold(self.memory, offsets, fold), (fold.out_slot, fold.chunk)) for fold in stage.folds]
+            for stage in stages
+        ]
         last = None
-        if bound and bound[-1]:
-            final = stages[-1].folds[-1]
-            if list(results) == [(final.out_slot, final.chunk)]:
-                last, _ = bound[-1].pop()
-        return [tuple(partial(fold, target) for fold, target in some) for some in bound], last
-
-    def _fold(self, combine: Combine) -> tuple[Fold, Mapping[str, Any]]:
-        layout, rows = self._work.layout, self._work.chunk_rows(combine.chunk)
-        at = [self._offsets[slot, combine.chunk] for slot in combine.operands]
-        target = self._piece((combine.out_slot, combine.chunk), rows)
-        return self._work.operator.bind_fold(layout, self.memory, rows, at, tensors=self._work.tensors), target
+        if bound and bound[-1] and list(results) == [bound[-1][-1][1]]:
+            last, _ = bound[-1].pop()
+        folds = [[partial(f, self._piece(piece, work.chunk_rows(piece[1]))) for f, piece in some] for some in bound]
+        return folds, last
 
     def _piece(self, piece: Piece, rows: int) -> Mapping[str, Any]:
         return self._work.layout.views(self.memory, self._offsets[piece], rows)
-
-    def _views(self, pieces: Sequence[Piece]) -> Fields | None:
-        """Return the send buffer in the user's shapes, if one piece holds the whole value."""
-        leading = self._work.value.leading
-        if len(pieces) != 1 or self._work.parts[pieces[0][1]][1] != self._work.value.rows:
-            return None
-        return {part.name: part.view.reshape((*leading, *part.view.shape[1:])) for part in self._inputs}
 
 
 def aligned_buffer(size_bytes: int) -> Buffer:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
 
 from topocomm.execute.liveness.log import LOGGER
 from topocomm.execute.liveness.waiting import Waiting
@@ -54,7 +53,7 @@ def end_on_uncaught(rank: int, size: int, end: Callable[[BaseException], None]) 
 
 
 class _Hook:
-    """Return a `sys.excepthook` that runs before another one."""
+    """A `sys.excepthook` that runs the one before it, then `ends`."""
 
     def __init__(self, rank: int, size: int, before: Callable[..., object]) -> None:
         self.ends: list[Callable[[BaseException], None]] = []
@@ -63,8 +62,7 @@ class _Hook:
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         sys.stderr.write(f"{self._who} failed:\n")
         self._before(kind, error, trace)
-        streams: tuple[TextIO, ...] = (sys.stderr, sys.stdout)
-        for stream in streams:
-            stream.flush()
+        sys.stderr.flush()
+        sys.stdout.flush()
         for end in self.ends:
             end(error)

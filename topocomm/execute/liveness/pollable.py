@@ -52,8 +52,14 @@ class BackgroundCall:
         self.made: Any = None
         self.error: Exception | None = None
         self._others = others or AwaitedMessages(None, (), ())
-        name = f"{threading.current_thread().name}-{name}"
-        self._thread = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
+
+        def run() -> None:
+            try:
+                self.made = call()
+            except Exception as error:  # noqa: BLE001 - for the thread that waits
+                self.error = error
+
+        self._thread = threading.Thread(target=run, name=f"{threading.current_thread().name}-{name}", daemon=True)
         self._thread.start()
 
     def advance(self, timeout_s: float) -> bool:
@@ -64,12 +70,6 @@ class BackgroundCall:
     def awaited(self) -> AwaitedMessages:
         """Return the given ranks: the library does not report whom it waits for."""
         return self._others
-
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            self.made = call()
-        except Exception as error:  # noqa: BLE001 - for the thread that waits
-            self.error = error
 
 
 TURN_S = 0.0002
@@ -103,8 +103,8 @@ class CompositeWait(Batch):
             left[0].wait(min(timeout_s, TURN_S))
 
     def pending(self) -> tuple[list[Message], list[Message]]:
-        found = [batch.pending() for batch in self._batches]
-        return [m for sends, _ in found for m in sends], [m for _, receives in found for m in receives]
+        pending = [batch.pending() for batch in self._batches]
+        return [m for sends, _ in pending for m in sends], [m for _, receives in pending for m in receives]
 
     def free(self) -> None:
         for batch in self._batches:

@@ -90,7 +90,7 @@ class _Meeting:
         """Return whether all surviving ranks know the same."""
         rank = self._transport.rank
         self.gone |= set(self._transport.failed()) - {rank}
-        others = [peer for peer in range(self._transport.size) if peer != rank and peer not in self.gone]
+        others = set(range(self._transport.size)) - self.gone - {rank}
         for peer in others:
             while (note := self._transport.take(peer, SHRINK_TAG)) is not None:
                 self._heard[peer] = set(json.loads(note))

@@ -64,14 +64,17 @@ def note_failure(transport: Transport, *, gone: bool) -> None:
 
 def _depart() -> None:
     if _lost_ranks or (_failed and _failed[0].failed()):
-        _finish_alone((_lost_ranks or _failed)[0])
+        with open(os.devnull, "w") as nowhere:  # MPI may know that ranks are gone, or wait for them for ever
+            faulthandler.dump_traceback_later(FAILED_PATIENCE_S, exit=True, file=nowhere)  # works where Python does not
+            (_lost_ranks or _failed)[0].finish()
+            faulthandler.cancel_dump_traceback_later()
     elif _unclosed and not next(iter(_unclosed.values())).all_leave(FAILED_PATIENCE_S if _failed else PATIENCE_S):
         _leave_alone()
 
 
 def _leave_alone() -> None:
     """The other ranks do not leave: tell those that may wait for this one, or end without MPI_Finalize."""
-    failed = list(_failed)
+    failed = list(_failed)  # before the sessions below fail
     for session in list(_alive):
         if session.open:
             with suppress(TopocommError):
@@ -84,11 +87,3 @@ def _leave_alone() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         failed[0].end_process()
-
-
-def _finish_alone(transport: Transport) -> None:
-    """Finish a transport some of whose ranks are gone: it may know that, or wait for them for ever."""
-    with open(os.devnull, "w") as nowhere:
-        faulthandler.dump_traceback_later(FAILED_PATIENCE_S, exit=True, file=nowhere)  # works where Python does not
-        transport.finish()
-        faulthandler.cancel_dump_traceback_later()

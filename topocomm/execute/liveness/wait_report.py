@@ -56,10 +56,10 @@ class WaitReport:
     @classmethod
     def decode(cls, note: bytes) -> WaitReport:
         """Decode a note."""
-        told = json.loads(note)
-        begun = {int(number): tag for number, tag in told["begun"].items()}
-        others = {int(peer): WaitEntry(*word) for peer, word in told["others"].items()}
-        return cls(told["number"], told["name"], told["awaits"], begun, others)
+        report = json.loads(note)
+        report["begun"] = {int(number): tag for number, tag in report["begun"].items()}
+        report["others"] = {int(peer): WaitEntry(*entry) for peer, entry in report["others"].items()}
+        return cls(**report)
 
 
 class ReportTable:
@@ -73,25 +73,26 @@ class ReportTable:
         self.reports: dict[int, WaitReport] = {}
         self._when_s: dict[int, float] = {}
 
-    def take(self, peer: int, standing: WaitReport, now_s: float) -> None:
-        """Add a note."""
-        self.reports[peer], self._when_s[peer] = standing, now_s
+    def take(self, peer: int, report: WaitReport, now_s: float) -> None:
+        """Add a report."""
+        self.reports[peer] = report
+        self._when_s[peer] = now_s
 
     def waiting_for(self, rank: int, now_s: float, turn_s: float) -> set[int]:
         """Ranks that wait for `rank` and have said so of late, in whatever call."""
         return {
             peer
-            for peer, told in self.reports.items()
-            if rank in told.awaits and now_s - self._when_s[peer] <= SILENT_AFTER * turn_s
+            for peer, report in self.reports.items()
+            if rank in report.awaits and now_s - self._when_s[peer] <= SILENT_AFTER * turn_s
         }
 
     def words(self, now_s: float) -> dict[int, WaitEntry]:
         """Return the newest report of every rank, its own or passed on."""
         words: dict[int, WaitEntry] = {}
-        for peer, told in self.reports.items():
+        for peer, report in self.reports.items():
             since_s = now_s - self._when_s[peer]
-            known = {peer: WaitEntry(told.number, told.name, told.awaits, since_s, 0)}
-            for other, word in told.others.items():
+            known = {peer: WaitEntry(report.number, report.name, report.awaits, since_s, 0)}
+            for other, word in report.others.items():
                 known[other] = word._replace(age_s=word.age_s + since_s, hops=word.hops + 1)
             for other, word in known.items():
                 if other not in words or word.age_s < words[other].age_s:
@@ -99,31 +100,26 @@ class ReportTable:
         return words
 
 
-def difference(recorder: Recorder, standing: WaitReport) -> int | None:
+def difference(recorder: Recorder, report: WaitReport) -> int | None:
     """The first call that both ranks have begun and that is not the same on both."""
-    for number in sorted(standing.begun):
-        mine = recorder.tag(number)
-        if mine and mine != standing.begun[number]:
-            return number
-    return None
+    return next((n for n in sorted(report.begun) if recorder.tag(n) not in (0, report.begun[n])), None)
 
 
 def reached(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry | None]:
     """The ranks awaited, those whom they await, and so on, nearest first, each with what is known of it."""
-    found: dict[int, WaitEntry | None] = {}
+    known: dict[int, WaitEntry | None] = {}
     queue = sorted(awaited)
-    while queue:
-        peer = queue.pop(0)
-        if peer != rank and peer not in found:
-            word = found[peer] = words.get(peer)
+    for peer in queue:  # which grows
+        if peer != rank and peer not in known:
+            word = known[peer] = words.get(peer)
             queue += [] if word is None else word.awaits
-    return found
+    return known
 
 
 def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry]:
     """Return this rank's reports for others."""
-    told = {peer: word for peer, word in reached(rank, awaited, words).items() if word is not None}
-    return dict(list(told.items())[:MOST_PASSED_ON])
+    known = [(peer, word) for peer, word in reached(rank, awaited, words).items() if word is not None]
+    return dict(known[:MOST_PASSED_ON])
 
 
 def blame(rank: int, awaited: Iterable[int], number: int, words: Mapping[int, WaitEntry], turn_s: float) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +94,10 @@ class Waiting:
             return
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         look = WaitMonitor(self, call, limit_s)
-        while not self._turn(engine):
+        while True:
+            self._advance_others(engine)
+            if engine.advance(TURN_S if self.under_way else SLICE_S):
+                return
             look.at_times(engine.awaited)
 
     def for_note(self, peer: int, tag: int, what: str) -> bytes:
@@ -103,9 +106,7 @@ class Waiting:
         look = WaitMonitor(self, UnderWay(None, tag, number, what), self.timeout_s)
         awaited = AwaitedMessages(0, (), (Message(peer, ()),))
         while (data := self.transport.take(peer, tag)) is None:
-            for other in self.under_way:
-                if other.engine is not None:
-                    other.engine.advance(0.0)
+            self._advance_others(None)
             look.at_times(lambda: awaited)
             self.transport.pause()
         return data
@@ -130,7 +131,10 @@ class Waiting:
         if waited_s < SAY_AFTER_S and waited_s < limit_s:
             return
         rank, name = self.transport.rank, self._name(call)
-        whom = _whom(awaited)
+        parts = [f"rank {m.peer}{f' ({m.payload_bytes} bytes from it)' * bool(m.ranges)}" for m in awaited.receives]
+        parts += [f"rank {m.peer} (to take {m.payload_bytes} bytes)" for m in awaited.sends]
+        earlier = bool(parts) and awaited.stage is not None and awaited.stage < 0
+        whom = (", ".join(parts) or "messages under way") + " to finish an earlier call" * earlier
         if waited_s >= limit_s:
             round_ = "" if call.engine is None or awaited.stage is None else f", round {awaited.stage + 1}"
             words = self.reports.words(time.monotonic())
@@ -161,14 +165,11 @@ class Waiting:
         known = passed_on(self.transport.rank, awaited, self.reports.words(time.monotonic()))
         return frozenset((peer, word.number, *word.awaits) for peer, word in known.items())
 
-    def _turn(self, engine: Pollable) -> bool:
-        """Let the call move on, and every other that is under way; whether it is through."""
-        if not self.under_way:
-            return engine.advance(SLICE_S)
+    def _advance_others(self, engine: Pollable | None) -> None:
+        """Let every call that is under way move on, other than that of `engine`."""
         for other in self.under_way:
             if other.engine is not None and other.engine is not engine:
                 other.engine.advance(0.0)
-        return engine.advance(TURN_S)
 
     def _name(self, call: UnderWay) -> str:
         return call.what or f"call {call.number} ({self.describe(call.tag)})"
@@ -179,23 +180,26 @@ class Waiting:
         A rank counts as gone when two looks find it so: what it did last may come between them.
         """
         rank = self.transport.rank
-        for peer in range(self.transport.size):
-            note = self.transport.take(peer, FAILURE_TAG) if peer != rank else None
-            if note is not None:
-                raise _reported(rank, json.loads(note))
-        found = {peer: how for peer, how in self.transport.failed().items() if peer in awaited}
-        gone = {peer: how for peer, how in found.items() if peer in call.suspects}
-        call.suspects = frozenset(found)
+        for _, note in self._notes(FAILURE_TAG):
+            raise _reported(rank, json.loads(note))
+        suspects = {peer: how for peer, how in self.transport.failed().items() if peer in awaited}
+        gone = {peer: how for peer, how in suspects.items() if peer in call.suspects}
+        call.suspects = frozenset(suspects)
+        until_s = time.monotonic() + LAST_WORDS_S
+        while gone and time.monotonic() < until_s:  # what they had reported may still come
+            for peer in gone:
+                last_note = self.transport.take(peer, FAILURE_TAG)
+                if last_note is not None:
+                    raise _reported(rank, json.loads(last_note))
+            self.transport.pause()
         if gone:
-            self._last_words(gone)
             raise rank_failed(rank, gone)
 
     def _refusals(self, call: UnderWay) -> None:
         """Raise that a rank does not make this call, since its arrays do not fit."""
-        for peer in range(self.transport.size):
-            while peer != self.transport.rank and (note := self.transport.take(peer, REFUSED_TAG)) is not None:
-                told = json.loads(note)
-                self.refused.setdefault(peer, {})[told["number"]] = told["text"]
+        for peer, note in self._notes(REFUSED_TAG):
+            refusal = json.loads(note)
+            self.refused.setdefault(peer, {})[refusal["number"]] = refusal["text"]
         for peer, calls in self.refused.items():
             if call.number in calls:
                 what = f"rank {self.transport.rank}: {self._name(call)}"
@@ -203,50 +207,34 @@ class Waiting:
             for number in [number for number in calls if number < call.number]:
                 del calls[number]
 
-    def _last_words(self, gone: Iterable[int]) -> None:
-        """Raise what ranks that are gone had reported, if it comes in time."""
-        until_s = time.monotonic() + LAST_WORDS_S
-        while time.monotonic() < until_s:
-            for peer in gone:
-                note = self.transport.take(peer, FAILURE_TAG)
-                if note is not None:
-                    raise _reported(self.transport.rank, json.loads(note))
-            self.transport.pause()
-
     def _hear(self, call: UnderWay, awaited: Callable[[], AwaitedMessages]) -> None:
         """Take in what other ranks say of themselves, and answer."""
-        rank = self.transport.rank
-        for peer in range(self.transport.size):
-            note = self.transport.take(peer, REPORT_TAG) if peer != rank else None
-            if note is None:
-                continue
-            while (newer := self.transport.take(peer, REPORT_TAG)) is not None:
-                note = newer
-            known, told = self.reports.reports.get(peer), WaitReport.decode(note)
-            self.reports.take(peer, told, time.monotonic())
-            if known is None or known.number != told.number:
+        for peer, note in dict(self._notes(REPORT_TAG)).items():  # the newest of each
+            known, report = self.reports.reports.get(peer), WaitReport.decode(note)
+            self.reports.take(peer, report, time.monotonic())
+            if known is None or known.number != report.number:
                 self.tell(call, awaited(), [peer])
-        for peer, standing in self.reports.reports.items():
-            number = difference(self.recorder, standing)
+        for peer, report in self.reports.reports.items():
+            number = difference(self.recorder, report)
             if number is not None:
-                raise MismatchError(self._mismatch(peer, number, standing, call))
+                own = self._name(call if number == call.number else UnderWay(None, self.recorder.tag(number), number))
+                theirs = self._name(UnderWay(None, report.begun[number], number))
+                raise MismatchError(
+                    f"rank {self.transport.rank}: rank {peer} makes "
+                    f"{report.name if number == report.number else theirs}, this rank {own}; "
+                    "all ranks must make the same calls in the same order"
+                )
 
     def sweep(self) -> None:
         """Take in what others told a rank that never waited long enough to ask: it must not pile up."""
-        rank = self.transport.rank
-        for peer in range(self.transport.size):
-            while peer != rank and (note := self.transport.take(peer, REPORT_TAG)) is not None:
-                self.reports.take(peer, WaitReport.decode(note), time.monotonic())
+        for peer, note in self._notes(REPORT_TAG):
+            self.reports.take(peer, WaitReport.decode(note), time.monotonic())
 
-    def _mismatch(self, peer: int, number: int, standing: WaitReport, call: UnderWay) -> str:
-        before = self.describe(standing.begun[number]), self.describe(self.recorder.tag(number))
-        theirs, mine = (f"call {number} ({name})" for name in before)
-        theirs = standing.name if number == standing.number else theirs
-        mine = self._name(call) if number == call.number else mine
-        return (
-            f"rank {self.transport.rank}: rank {peer} makes {theirs}, this rank {mine}; "
-            "all ranks must make the same calls in the same order"
-        )
+    def _notes(self, tag: int) -> Iterator[tuple[int, bytes]]:
+        """Take all notes with a tag, each with the rank that it is from."""
+        for peer in range(self.transport.size):
+            while peer != self.transport.rank and (note := self.transport.take(peer, tag)) is not None:
+                yield peer, note
 
 
 class WaitMonitor:
@@ -300,8 +288,8 @@ def failure_note(rank: int, error: BaseException) -> bytes:
 
 def rank_failed(rank: int, gone: dict[int, str]) -> RankFailedError:
     """The error that `rank` raises since others are gone, each with how that is known."""
-    told = ", ".join(f"rank {peer} {how}" for peer, how in sorted(gone.items()))
-    error = RankFailedError(f"rank {rank}: {told}; go on with the others: comm.shrink()")
+    losses = ", ".join(f"rank {peer} {how}" for peer, how in sorted(gone.items()))
+    error = RankFailedError(f"rank {rank}: {losses}; go on with the others: comm.shrink()")
     first = min(gone)
     error.report = {"rank": first, "kind": "RankFailedError", "text": f"rank {first} {gone[first]}"}  # type: ignore[attr-defined]
     return error
@@ -310,19 +298,11 @@ def rank_failed(rank: int, gone: dict[int, str]) -> RankFailedError:
 def _reported(rank: int, report: dict[str, Any]) -> TopocommError:
     """The error that this rank raises because of another rank's failure."""
     origin, text = report["rank"], report["text"]
-    told = text if text.startswith(f"rank {origin}") else f"rank {origin} failed: {report['kind']}: {text}"
-    error = FAILURES.get(report["kind"], RankFailedError)(f"rank {rank}: stopped, since {told}")
+    cause = text if text.startswith(f"rank {origin}") else f"rank {origin} failed: {report['kind']}: {text}"
+    error = FAILURES.get(report["kind"], RankFailedError)(f"rank {rank}: stopped, since {cause}")
     error.report = report  # type: ignore[attr-defined]
     return error
 
 
 def _peers(awaited: AwaitedMessages) -> set[int]:
     return {m.peer for m in (*awaited.receives, *awaited.sends)}
-
-
-def _whom(awaited: AwaitedMessages) -> str:
-    parts = [f"rank {m.peer}{f' ({m.payload_bytes} bytes from it)' * bool(m.ranges)}" for m in awaited.receives]
-    parts += [f"rank {m.peer} (to take {m.payload_bytes} bytes)" for m in awaited.sends]
-    if awaited.stage is not None and awaited.stage < 0 and parts:
-        return ", ".join(parts) + " to finish an earlier call"
-    return ", ".join(parts) or "messages under way"

@@ -44,7 +44,12 @@ def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Session:
         check_world(mpi)
     if comm.size > 1:
         end_on_uncaught(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size, _abort)
-    _await_all(comm)
+    limit_s = Settings.from_environment().timeout_s
+    if not completes(comm.Ibarrier(), time.monotonic() + limit_s):  # the next step blocks in MPI
+        raise DeadlineError(
+            f"rank {comm.rank}: Communicator.from_mpi is collective, and not all of {comm.size} ranks have called "
+            f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+        )
     return _assemble(MpiTransport(comm), topology)
 
 
@@ -54,10 +59,10 @@ def from_torch(group: Any, topology: Topology | None) -> Session:
     if group.size() == 1:
         return on_one_thread(topology)
     transport = TorchGroupTransport.of_group(group, Settings.from_environment().timeout_s)
-    made = _assemble(transport, topology)
-    _over_torch.add(made)
+    session = _assemble(transport, topology)
+    _over_torch.add(session)
     end_on_uncaught(transport.rank, transport.size, _fail)
-    return made
+    return session
 
 
 def on_one_thread(topology: Topology | None) -> Session:
@@ -77,9 +82,8 @@ def _assemble(transport: Transport, topology: Topology | None) -> Session:
             return Session(transport, topology, places_of(topology, transport.size))
         return Session(transport, *find_places(transport), find_places)
     except BaseException as error:
-        for peer in range(transport.size):
-            if peer != transport.rank:
-                transport.post(peer, FAILURE_TAG, failure_note(transport.rank, error))
+        for peer in {*range(transport.size)} - {transport.rank}:
+            transport.post(peer, FAILURE_TAG, failure_note(transport.rank, error))
         raise
 
 
@@ -104,23 +108,12 @@ def _fail(error: BaseException) -> None:
         session.fail(error)
 
 
-def _await_all(comm: MPI.Comm) -> None:
-    """Wait until all ranks have come, since the next step blocks in MPI."""
-    limit_s = Settings.from_environment().timeout_s
-    if not completes(comm.Ibarrier(), time.monotonic() + limit_s):
-        raise DeadlineError(
-            f"rank {comm.rank}: Communicator.from_mpi is collective, and not all of {comm.size} ranks have called "
-            f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
-        )
-
-
 def places_of(topology: Topology, size: int) -> tuple[str, ...]:
     """Return every rank's endpoint: by the topology, else spread over the endpoints in order."""
     if len(topology.ranks) == size:
         ordered = sorted(topology.ranks, key=lambda place: place.rank)
         return place_ranks(topology, [place.device for place in ordered])
-    ends = place_ranks(topology, None)
-    return tuple(spread(ends, size))
+    return tuple(spread(place_ranks(topology, None), size))
 
 
 def session_of_job(topology: Topology | None) -> Session:

@@ -27,24 +27,19 @@ def meet(waiting: Waiting, hosts: Sequence[str], check: str) -> None:
     transport = waiting.transport
     if transport.in_process or transport.size == 1:
         return
-    record = json.dumps([*process_space(), os.getpid(), kernels_available(), _cores(), check])
-    met = [json.loads(text) for text in gather_texts(waiting, record.encode(), what="the set-up of ranks")]
-    if unlike := difference([{"TOPOCOMM_CHECK": one[5]} for one in met]):
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)  # not Linux
+    cores_mask = format(sum(1 << core for core in usable), "x")
+    record = json.dumps([*process_space(), os.getpid(), kernels_available(), cores_mask, check])
+    records = [json.loads(text) for text in gather_texts(waiting, record.encode(), what="the set-up of ranks")]
+    if unlike := difference([{"TOPOCOMM_CHECK": other[5]} for other in records]):
         raise MismatchError(f"rank {transport.rank}: settings differ: {unlike}; set them alike on all ranks")
-    places = [tuple(one[:2]) for one in met]
-    here = [r for r, place in enumerate(places) if place == places[transport.rank] and r != transport.rank]
-    transport.watch = Watch({r: met[r][2] for r in here})
-    keys = [(places[r], hosts[r]) if able else r for r, (_, _, _, able, *_) in enumerate(met)]
+    places = [tuple(other[:2]) for other in records]
+    neighbours = [r for r, place in enumerate(places) if place == places[transport.rank] and r != transport.rank]
+    transport.watch = Watch({r: records[r][2] for r in neighbours})
+    keys = [(places[r], hosts[r]) if able else r for r, (_, _, _, able, *_) in enumerate(records)]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     transport.hosts = tuple(numbers[key] for key in keys)
     cores = dict.fromkeys(transport.hosts, 0)
-    for host, one in zip(transport.hosts, met, strict=True):
-        cores[host] |= int(one[4], 16)
+    for host, other in zip(transport.hosts, records, strict=True):
+        cores[host] |= int(other[4], 16)
     transport.cores = cores[transport.hosts[transport.rank]].bit_count()
-
-
-def _cores() -> str:
-    """Return the cores that this process may use, as a mask in hexadecimal digits."""
-    if not hasattr(os, "sched_getaffinity"):  # not Linux
-        return format((1 << (os.cpu_count() or 1)) - 1, "x")
-    return format(sum(1 << core for core in os.sched_getaffinity(0)), "x")

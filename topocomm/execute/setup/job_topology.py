@@ -50,7 +50,11 @@ def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
     claims = [Claim(cpus, tuple(visible), *rest) for cpus, visible, *rest in map(json.loads, texts)]
     leaders = [hosts.index(host) for host in dict.fromkeys(hosts)]
     local = {leader: [other for other, name in enumerate(hosts) if name == hosts[leader]] for leader in leaders}
-    document = _own_document([claims[other] for other in local[rank]]) if rank in leaders else b""
+    document = b""
+    if rank in leaders:
+        usable = set().union(*(cpus_of(claims[other].cpus) for other in local[rank]))
+        own_host = to_document(discover(usable=usable or None))
+        document = json.dumps({"topology": own_host, "address": own_addresses()}).encode()
     texts = gather_texts(waiting, document, what=WHAT)
     documents = [json.loads(texts[leader]) for leader in leaders]
     topologies = [from_document(document["topology"]) for document in documents]
@@ -73,12 +77,6 @@ def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
     names = [merged.by_id[places[leader].device].host for leader in leaders]
     fabric = addressed_fabric({name: document["address"] for name, document in zip(names, documents, strict=True)})
     return with_fabric(merged, fabric) if fabric is not None and len(leaders) > 1 else merged
-
-
-def _own_document(claims: Sequence[Claim]) -> bytes:
-    """Return this host in the form that others read."""
-    usable = set().union(*(cpus_of(claim.cpus) for claim in claims))
-    return json.dumps({"topology": to_document(discover(usable=usable or None)), "address": own_addresses()}).encode()
 
 
 def own_addresses() -> list[str]:

@@ -38,8 +38,6 @@ LAUNCHERS = (
 )
 """In the order in which they are believed: torchrun runs inside steps of the others, never around them; variables
 that a script sets for torch say more than those that srun sets for every program."""
-
-
 OTHER_KINDS = ("MPICH", "MVAPICH", "Intel")
 """Names of MPI libraries that Open MPI's mpirun cannot start."""
 
@@ -80,9 +78,8 @@ def check_world(mpi: Any) -> None:
     if launch is None or launch.by.kind != "mpi":
         return
     if mpi.Is_initialized():
-        sees = mpi.COMM_WORLD.size
-        if sees == 1:
-            raise TopocommError(_two_mpis(launch, mpi, f"sees {sees} rank"))
+        if mpi.COMM_WORLD.size == 1:
+            raise TopocommError(_two_mpis(launch, mpi, "sees 1 rank"))
     elif launch.by is OPEN_MPI and any(kind in library_name(mpi) for kind in OTHER_KINDS):
         raise TopocommError(_two_mpis(launch, mpi, "is another one"))  # it would end the process in its set-up
 

@@ -80,18 +80,18 @@ def place_ranks_of_host(host: Topology, claims: Sequence[Claim]) -> Placed:
     if None not in chosen and len(set(chosen)) == len(chosen):
         choices = [(device,) for device in chosen if device]
     numbers = [claim.local_rank for claim in claims if claim.local_rank is not None]
-    told = len(set(numbers)) == len(claims)
-    order = sorted(range(len(claims)), key=lambda i: numbers[i] if told else i)
+    numbered = len(set(numbers)) == len(claims)
+    order = sorted(range(len(claims)), key=lambda i: numbers[i] if numbered else i)
     devices = [""] * len(claims)
     for choice in dict.fromkeys(choices):
-        mine = [i for i in order if choices[i] == choice]
-        for i, device in zip(mine, spread(choice, len(mine)), strict=True):
+        alike = [i for i in order if choices[i] == choice]
+        for i, device in zip(alike, spread(choice, len(alike)), strict=True):
             devices[i] = device
-        if told and len(mine) == len(claims) and max(numbers) < len(choice):  # some of the host's ranks, or all
+        if numbered and len(alike) == len(claims) and max(numbers) < len(choice):  # some of the host's ranks, or all
             devices = [choice[number] for number in numbers]
-        if len(choice) == 1 and len(mine) > 1 and len(host.endpoints) == 1 and claims[mine[0]].visible:
+        if len(choice) == 1 and len(alike) > 1 and len(host.endpoints) == 1 and claims[alike[0]].visible:
             warnings.append(
-                f"{len(mine)} ranks of {host.name} are shown {choice[0]} alone: where each is shown another GPU under "
+                f"{len(alike)} ranks of {host.name} are shown {choice[0]} alone: where each is shown another GPU under "
                 "this name, as Slurm does it, the others are not known"
             )
     return Placed(tuple(devices), nearest_nics(host, devices), tuple(dict.fromkeys(warnings)))
@@ -115,10 +115,10 @@ def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ..
     """
     nics = [d for d in host.devices if d.kind == "nic"]
     rates = {link.src: link.gb_per_s or 0.0 for link in host.links if link.dst == NETWORK.id}
-    told = host.facts.get("port_gb_per_s", {})
+    port_rates = host.facts.get("port_gb_per_s", {})
     codes = {(pair.a, pair.b): pair.code for pair in host.pairs}
     used: dict[str, int] = {}
-    found: dict[str, str] = {}
+    nearest: dict[str, str] = {}
     for end in sorted(set(devices), key=host.endpoints.index):
         numa = host.by_id[end].numa
 
@@ -126,13 +126,13 @@ def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ..
             code = codes.get((end, nic.id))
             unknown = numa is None or nic.numa is None
             level = LEVELS.get(code or "", _FAR if unknown else _FAR - 1 if nic.numa == numa else _FAR + 1)
-            return level, -float(told.get(nic.name or nic.id) or rates.get(nic.id, 0.0)), used.get(nic.id, 0)
+            return level, -float(port_rates.get(nic.name or nic.id) or rates.get(nic.id, 0.0)), used.get(nic.id, 0)
 
         if nics:
             best = min(nics, key=cost)
             used[best.id] = used.get(best.id, 0) + 1
-            found[end] = best.name or best.id
-    return tuple(found.get(end) for end in devices)
+            nearest[end] = best.name or best.id
+    return tuple(nearest.get(end) for end in devices)
 
 
 def _choice(host: Topology, claim: Claim, warnings: list[str]) -> tuple[str, ...]:
@@ -140,32 +140,31 @@ def _choice(host: Topology, claim: Claim, warnings: list[str]) -> tuple[str, ...
     ends = host.endpoints
     if host.by_id[ends[0]].kind == "cpu":
         allowed = cpus_of(claim.cpus)
-        mine = tuple(end for end in ends if cpus_of(host.by_id[end].cpu_affinity) & allowed)
-        return mine or ends
+        return tuple(end for end in ends if cpus_of(host.by_id[end].cpu_affinity) & allowed) or ends
     for text in claim.visible:
-        seen = _visible(text, ends, host.facts.get("uuids", {}))
-        if not seen:
+        visible = _visible(text, ends, host.facts.get("uuids", {}))
+        if not visible:
             if text.strip() not in ("", "-1", "NoDevFiles"):
                 warnings.append(f"visible GPUs {text!r} are not among those of {host.name}: the list is passed over")
             return host.endpoints
-        ends = seen
+        ends = visible
     return ends
 
 
 def _visible(text: str, ends: Sequence[str], uuids: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPUs of a list up to the first invalid entry, as the runtimes read it."""
-    found: list[str] = []
-    for word in (part.strip() for part in text.split(",")):
+    visible: list[str] = []
+    for word in map(str.strip, text.split(",")):
         if word.isdecimal():
             named = [ends[int(word)]] if len(word) < 5 and int(word) < len(ends) else []
         else:
             bare = word.lower().removeprefix("mig-").removeprefix("gpu-").partition("/")[0]
             uuid_of = {end: (uuids.get(end) or "").lower().removeprefix("gpu-") for end in ends}
             named = [end for end in ends if bare and uuid_of[end].startswith(bare)]
-        if len(named) != 1 or named[0] in found:
+        if len(named) != 1 or named[0] in visible:
             break
-        found += named
-    return tuple(found)
+        visible += named
+    return tuple(visible)
 
 
 def _chosen(modules: Mapping[str, Any]) -> str | None:
@@ -173,8 +172,8 @@ def _chosen(modules: Mapping[str, Any]) -> str | None:
     cuda = getattr(modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return None
-    told = cuda.get_device_properties(cuda.current_device())
-    domain, bus, device = (getattr(told, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
+    properties = cuda.get_device_properties(cuda.current_device())
+    domain, bus, device = (getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
     if domain is None or bus is None or device is None:  # older versions of torch
         return None
     return short_bus_id(f"{domain:08x}:{bus:02x}:{device:02x}.0")

@@ -50,5 +50,5 @@ class Settings:
         log = environment.get("TOPOCOMM_LOG", "off")
         if log not in LEVELS:
             raise TopocommError(f"TOPOCOMM_LOG={log!r}: expected {', '.join(LEVELS)}")
-        given = environment.get("TOPOCOMM_RECORD_DIR")
-        return cls(cast(Check, check), timeout_s, Path(given) if given else default_directory(), log)
+        folder = environment.get("TOPOCOMM_RECORD_DIR")
+        return cls(cast(Check, check), timeout_s, Path(folder) if folder else default_directory(), log)

@@ -13,7 +13,7 @@ from topocomm.operators.builtins.formula import Formula
 from topocomm.operators.dtypes import computed, kind, only, whole
 from topocomm.operators.kernels.cpu import compiled_kernel
 from topocomm.operators.layout import Arrays, Field, Layout
-from topocomm.operators.operator import Kernel, Operator, TritonCombine
+from topocomm.operators.operator import Operator, TritonCombine
 
 A, B = "a", "b"
 MOST_ON_GPU = 16
@@ -68,28 +68,26 @@ def AFFINE_MATRIX(d: int) -> Operator:
 @cache
 def _affine_matrix(d: int) -> Operator:
     def refuses(layout: Layout) -> str | None:
-        found = dict(layout.dims)["d"]
-        return only("f")(layout) if found == d else f"takes maps of vectors of size {d}, got {found}"
+        size = dict(layout.dims)["d"]
+        return only("f")(layout) if size == d else f"takes maps of vectors of size {d}, got {size}"
+
+    def triton(layout: Layout) -> TritonCombine | None:
+        if d > MOST_ON_GPU:  # a kernel takes minutes to compile
+            return None
+        from topocomm.operators.kernels.gpu_formulas import compose_matrices
+
+        return TritonCombine("triton.affine_matrix/1", compose_matrices, (d,), long=True)
 
     return Operator(
         f"affine_matrix({d})",
         (Field(A, ("*rows", "d", "d")), Field(B, ("*rows", "d"))),
         _compose_matrices,
         {A: np.eye(d), B: 0},
-        kernel=_kernel,
+        kernel=lambda layout: compiled_kernel("affine_matrix", 1, [f.dtype for f in layout.fields]),
         default_dims={"d": d},
         refuses=refuses,
-        triton=_triton,
+        triton=triton,
     )
-
-
-def _triton(layout: Layout) -> TritonCombine | None:
-    """None for matrices of which a kernel takes minutes to compile."""
-    if dict(layout.dims)["d"] > MOST_ON_GPU:
-        return None
-    from topocomm.operators.kernels.gpu_formulas import compose_matrices
-
-    return TritonCombine("triton.affine_matrix/1", compose_matrices, (dict(layout.dims)["d"],), long=True)
 
 
 def _compose_matrices(left: Arrays, right: Arrays) -> dict[str, NDArray[Any]]:
@@ -104,7 +102,3 @@ def _compose_matrices(left: Arrays, right: Arrays) -> dict[str, NDArray[Any]]:
             a = a + right_a[..., :, at : at + 1] * left_a[..., at : at + 1, :]
             b = b + right_a[..., :, at] * left_b[..., at : at + 1]
         return {A: a.astype(dtype), B: (b + right_b).astype(dtype)}
-
-
-def _kernel(layout: Layout) -> Kernel | None:
-    return compiled_kernel("affine_matrix", 1, [f.dtype for f in layout.fields])

@@ -55,7 +55,12 @@ def elementwise(
         return _kernel(choose(dtypes), names, dtypes)
 
     def triton(layout: Layout) -> TritonCombine | None:
-        return _triton(choose(tuple(f.dtype for f in layout.fields)))
+        formula = choose(tuple(f.dtype for f in layout.fields))
+        if formula.tiles is None:
+            return None
+        from topocomm.operators.kernels import gpu_formulas
+
+        return TritonCombine(f"triton.{formula.name}/{formula.version}", getattr(gpu_formulas, formula.tiles))
 
     return Operator(
         name,
@@ -74,14 +79,6 @@ def elementwise(
 def _kernel(formula: Formula, names: tuple[str, ...], dtypes: Dtypes) -> Kernel:
     kernel = compiled_kernel(formula.name, formula.version, dtypes)
     return kernel or Kernel(f"numpy.{formula.name}/{formula.version}", _numpy_bind(formula, names, dtypes))
-
-
-def _triton(formula: Formula) -> TritonCombine | None:
-    if formula.tiles is None:
-        return None
-    from topocomm.operators.kernels import gpu_formulas
-
-    return TritonCombine(f"triton.{formula.name}/{formula.version}", getattr(gpu_formulas, formula.tiles))
 
 
 def _combine(formula: Formula, names: tuple[str, ...], dtypes: Dtypes, left: Arrays, right: Arrays) -> dict[str, Any]:
@@ -132,17 +129,14 @@ def _numpy_bind(
     def bind(layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
         first, *rest = (layout.views(buffer, offset, rows) for offset in offsets)
 
-        def block(target: Arrays, part: slice) -> None:
-            acc: Arrays = {name: first[name][part] for name in names}
-            for operand in rest:
-                right = {name: operand[name][part] for name in names}
-                acc = _combine(formula, names, dtypes, acc, right)
-            for name in names:
-                target[name][part] = acc[name]
-
         def fold(target: Arrays) -> None:
             for start in range(0, rows, BLOCK_ROWS):
-                block(target, slice(start, start + BLOCK_ROWS))
+                part = slice(start, start + BLOCK_ROWS)
+                acc: Arrays = {name: first[name][part] for name in names}
+                for operand in rest:
+                    acc = _combine(formula, names, dtypes, acc, {name: operand[name][part] for name in names})
+                for name in names:
+                    target[name][part] = acc[name]
 
         def fold_alike(target: Arrays) -> None:
             assert ufunc is not None, "bound where there is one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,15 +79,11 @@ def _extreme(name: str, floats: Callable[..., Any], others: Callable[..., Any], 
 
 def _place(name: str, function: Callable[..., Any], limit: Limit) -> Operator:
     formula = Formula(name, function, tiles=function.__name__.removeprefix("_"))
-
-    def identity(dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
-        return {VALUE: limit(dtypes[VALUE]), INDEX: NOWHERE}
-
     return elementwise(
         name,
         [Field(VALUE), Field(INDEX, dtype=np.int64)],
         lambda dtypes: formula,
-        identity,
+        lambda dtypes: {VALUE: limit(dtypes[VALUE]), INDEX: NOWHERE},
         commutative=True,
         refuses=only("iu", "f", alike=(VALUE,)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -13,7 +12,7 @@ from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind, lowest, only, whole
 from topocomm.operators.kernels.cpu import compiled_kernel
 from topocomm.operators.layout import Arrays, Field, Layout
-from topocomm.operators.operator import Kernel, Operator, TritonCombine
+from topocomm.operators.operator import Operator, TritonCombine
 
 VALUES, PAYLOAD = "values", "payload"
 EMPTY = -1
@@ -24,29 +23,33 @@ MOST_ON_GPU = 1024
 
 @cache
 def _topk(k: int) -> Operator:
+    def refuses(layout: Layout) -> str | None:
+        items = dict(layout.dims)["k"]
+        if items != k:
+            return f"takes rows of {k} items, got {items}; topk_value(values, {k}) makes them"
+        return only("iu", "f", alike=(VALUES,))(layout)
+
+    def triton(layout: Layout) -> TritonCombine | None:
+        if k > MOST_ON_GPU:
+            return None
+        from topocomm.operators.kernels.gpu_formulas import merge_sorted
+
+        dtype = layout.fields[0].dtype
+        least = 0 if kind(dtype) == "f" else int(lowest(dtype))  # of floats it is -inf
+        return TritonCombine("triton.topk/1", merge_sorted, (k, least, (k - 1).bit_length()), long=True)
+
     return Operator(
         f"topk({k})",
         (Field(VALUES, ("*rows", "k")), Field(PAYLOAD, ("*rows", "k"), np.int64)),
         _combine,
-        _identity,
+        lambda dtypes: {VALUES: lowest(dtypes[VALUES]), PAYLOAD: EMPTY},
         commutative=True,
-        kernel=_kernel,
+        kernel=lambda layout: compiled_kernel("topk", 1, [f.dtype for f in layout.fields]),
         default_dims={"k": k},
-        refuses=lambda layout: _refuse(layout, k),
+        refuses=refuses,
         sample=_sample,
-        triton=_triton,
+        triton=triton,
     )
-
-
-def _triton(layout: Layout) -> TritonCombine | None:
-    """A bitonic merge; none for rows that would not fit in the registers of a program."""
-    k, dtype = dict(layout.dims)["k"], layout.fields[0].dtype
-    if k > MOST_ON_GPU:
-        return None
-    from topocomm.operators.kernels.gpu_formulas import merge_sorted
-
-    least = 0 if kind(dtype) == "f" else int(lowest(dtype))  # of floats it is -inf
-    return TritonCombine("triton.topk/1", merge_sorted, (k, least, (k - 1).bit_length()), long=True)
 
 
 def TOPK(k: int) -> Operator:
@@ -117,21 +120,6 @@ def _ascending(values: NDArray[Any]) -> NDArray[Any]:
 def _combine(left: Arrays, right: Arrays) -> Arrays:
     values = np.concatenate([left[VALUES], right[VALUES]], axis=-1)
     return _best(values, np.concatenate([left[PAYLOAD], right[PAYLOAD]], axis=-1), left[VALUES].shape[-1])
-
-
-def _kernel(layout: Layout) -> Kernel | None:
-    return compiled_kernel("topk", 1, [f.dtype for f in layout.fields])
-
-
-def _identity(dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
-    return {VALUES: lowest(dtypes[VALUES]), PAYLOAD: EMPTY}
-
-
-def _refuse(layout: Layout, k: int) -> str | None:
-    found = dict(layout.dims)["k"]
-    if found != k:
-        return f"takes rows of {k} items, got {found}; topk_value(values, {k}) makes them"
-    return only("iu", "f", alike=(VALUES,))(layout)
 
 
 def _sample(rng: np.random.Generator, layout: Layout) -> Arrays:
