@@ -64,11 +64,7 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
 
 
 def reference_host(name: str) -> Host:
-    """Return one host of a reference system.
-
-    Raises:
-        TopologyError: No such system.
-    """
+    """Return one host of a reference system; a TopologyError lists them where there is no such system."""
     if name not in SYSTEMS:
         raise TopologyError(f"system {name!r} is not in the catalogue; it has {', '.join(SYSTEMS)}")
     return SYSTEMS[name]()

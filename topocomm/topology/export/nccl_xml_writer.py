@@ -241,7 +241,6 @@ class _Writer:
         return _element("pci", values | speed, inside)
 
     def _source_attributes(self, fact: str, device: Device, keys: tuple[str, ...]) -> dict[str, str]:
-        """The source's attributes of a PCI device."""
         known = self.topology.facts.get(fact)
         stated = known.get(device.bus_id) if isinstance(known, dict) else None
         return {key: str(stated[key]) for key in keys if key in stated} if isinstance(stated, dict) else {}

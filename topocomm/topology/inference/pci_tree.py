@@ -82,11 +82,7 @@ def path_code(a: Leaf, b: Leaf) -> str | None:
 
 
 def check_size(name: str, gpus: int, nics: int, numas: int = 0) -> None:
-    """Refuse sizes that no host has.
-
-    Raises:
-        TopologyError: More than MAX_GPUS, MAX_NICS or MAX_NUMA.
-    """
+    """Raise TopologyError for more than MAX_GPUS, MAX_NICS or MAX_NUMA, which no host has."""
     for count, most, what in ((gpus, MAX_GPUS, "GPUs"), (nics, MAX_NICS, "NICs"), (numas, MAX_NUMA, "NUMA nodes")):
         if count > most:
             raise TopologyError(f"{name}: {count} {what} in one host; expected at most {most}; is this one machine?")

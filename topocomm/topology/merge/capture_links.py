@@ -157,7 +157,6 @@ class JoinedLinks:
         return link
 
     def _check_totals(self, base: LinkSource) -> None:
-        """Compare links per GPU with the counts of other captures."""
         total: Counter[str] = Counter()
         for (src, _), link in base.lanes.items():
             if link.kind == "nvlink":

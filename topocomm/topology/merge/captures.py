@@ -117,10 +117,7 @@ class _Machine:
         self._add_pairs(topology, ids)
 
     def _add_device(self, device: Device, topology: Topology) -> None:
-        known = self.devices.get(device.id)
-        if known is None:
-            self.devices[device.id] = device
-            known = device
+        known = self.devices.setdefault(device.id, device)
         for key in ("name", "numa", "cpu_affinity", "bus_id"):
             value, kept = getattr(device, key), getattr(known, key)
             if value is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from topocomm.errors import TopologyError
@@ -171,11 +172,9 @@ def nic_name(nic: Device) -> str | None:
 
 def _index(devices: Iterable[Device], key: Callable[[Device], str | None]) -> dict[str, str]:
     """Ids by key, without keys that several devices have."""
-    ids: dict[str, list[str]] = {}
-    for device in devices:
-        if (mark := key(device)) is not None:
-            ids.setdefault(mark, []).append(device.id)
-    return {mark: own[0] for mark, own in ids.items() if len(own) == 1}
+    marks = {device.id: mark for device in devices if (mark := key(device)) is not None}
+    counts = Counter(marks.values())
+    return {mark: device for device, mark in marks.items() if counts[mark] == 1}
 
 
 def _common(left: Mapping[str, str], right: Mapping[str, str]) -> dict[str, str]:

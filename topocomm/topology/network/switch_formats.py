@@ -69,8 +69,6 @@ def checked(fabric: Fabric, file: str) -> Fabric:
 
 
 class _Builder:
-    """Collects the switches of a file and refuses contradictions."""
-
     def __init__(self, file: str) -> None:
         self.file = file
         self.switches: dict[str, tuple[str, ...]] = {}

@@ -49,7 +49,7 @@ def addressed_fabric(addresses: Mapping[str, Sequence[str]]) -> Fabric | None:
     (`switch.switch.node`), empty where they are not set. The fabric is None where a path has no
     switches, as without Slurm's tree plugin.
     """
-    switches: dict[str, list[str]] = {}
+    switches: dict[str, dict[str, None]] = {}
     hosts: dict[str, list[str]] = {}
     for host, (address, pattern) in addresses.items():
         kinds, words = pattern.split("."), address.split(".")
@@ -57,12 +57,11 @@ def addressed_fabric(addresses: Mapping[str, Sequence[str]]) -> Fabric | None:
         if not path or kinds != ["switch"] * len(path) + ["node"] or len(words) < len(kinds) or "" in path:
             return None
         for upper, lower in pairwise(path):
-            switches.setdefault(upper, [])
-            if lower not in switches[upper]:
-                switches[upper].append(lower)
-        switches.setdefault(path[-1], [])
+            switches.setdefault(upper, {})[lower] = None
+        switches.setdefault(path[-1], {})
         hosts.setdefault(path[-1], []).append(host)
-    fabric = Fabric("job", "SLURM_TOPOLOGY_ADDR", _frozen(switches), _frozen(hosts))
+    below, own = ({name: tuple(names) for name, names in lists.items()} for lists in (switches, hosts))
+    fabric = Fabric("job", "SLURM_TOPOLOGY_ADDR", below, own)
     try:
         return checked(fabric, "SLURM_TOPOLOGY_ADDR")
     except TopologyError:  # a node below several leaves has them all in one word, `[s1,s2]`
@@ -145,7 +144,3 @@ def _kept(fabric: Fabric, leaf_of: Mapping[str, str]) -> dict[str, tuple[str, in
         for name in fabric.switches
         if name in keep
     }
-
-
-def _frozen(lists: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(names) for name, names in lists.items()}

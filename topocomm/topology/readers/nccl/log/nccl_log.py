@@ -30,8 +30,10 @@ from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
 from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels
 from topocomm.topology.readers.nccl.log.nccl_log_comms import communicator
 from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, address
-from topocomm.topology.readers.nccl.log.nccl_log_lines import is_log, parts
+from topocomm.topology.readers.nccl.log.nccl_log_lines import matches, parts
 from topocomm.topology.readers.nccl.log.nccl_log_machines import machines
+
+__all__ = ["matches", "read"]
 
 SOURCE = "NCCL_DEBUG log"
 
@@ -41,11 +43,6 @@ MAX_DEVICES = 1024
 _MAX_WARNINGS = 40
 _AT_LINE = re.compile(r"line (\d+): ")
 _REMEDY = "log with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH and give the whole log"
-
-
-def matches(text: str) -> bool:
-    """Return whether the text holds lines of NCCL's logger, or its system tree without them."""
-    return is_log(text)
 
 
 def read(text: str, name: str) -> Topology:

@@ -71,9 +71,7 @@ class Channels:
 
     def facts(self) -> dict[str, Any]:
         """Return `nchannels`, `rings` {channel: ranks}, `trees` {channel: {rank: {parent, children}}}."""
-        facts: dict[str, Any] = {}
-        if self.number is not None:
-            facts["nchannels"] = self.number
+        facts: dict[str, Any] = {} if self.number is None else {"nchannels": self.number}
         if self.rings:
             facts["rings"] = {str(channel): self.rings[channel] for channel in sorted(self.rings)}
         for key, trees in (("trees", self.trees), ("trees_broadcast", self.broadcast)):

@@ -116,7 +116,6 @@ def _name_writers(sessions: list[Session]) -> None:
 
 
 def _sessions(parts: list[Part]) -> list[Session]:
-    """Return all sessions in order of their first lines."""
     current: dict[Thread | None, Session] = {}
     sessions: list[Session] = []
     before = None

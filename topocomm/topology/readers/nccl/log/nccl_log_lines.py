@@ -52,8 +52,8 @@ class Part(NamedTuple):
     """Counted from 1."""
 
 
-def is_log(text: str) -> bool:
-    """Return whether the text holds a line of the logger, or the title of its system tree."""
+def matches(text: str) -> bool:
+    """Return whether the text holds lines of NCCL's logger, or its system tree without them."""
     return ("NCCL" in text and _SHORT.search(text) is not None) or _BARE.search(text) is not None
 
 

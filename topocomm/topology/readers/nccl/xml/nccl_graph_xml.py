@@ -66,7 +66,13 @@ class _Reader:
         self.warnings.append(f"{PurePath(self.name).name}:{element.line}: {message}")
 
     def topology(self, text: str) -> Topology:
-        root = safe_xml.parse(_document(text, self.name), self.name)
+        start = _START.search(text)
+        if start is None:
+            raise TopologyError(f"{self.name}: no element <graphs>; {_REMEDY}")
+        end = text.find(_END, start.start())
+        before = re.sub(r"[^\r\n]", " ", text[: start.start()])  # lines and columns keep their numbers
+        document = text[start.start() : len(text) if end < 0 else end + len(_END)]
+        root = safe_xml.parse(before + document, self.name)
         version = self._whole(root, "version")
         if version is None:
             self.warn(root, "<graphs> has no version; read as version 1")
@@ -166,13 +172,3 @@ class _Reader:
         if not (isfinite(value) and value >= 0):
             self.fail(element, f"<{element.tag}> {key}={text!r}: expected a number of at least 0")
         return int(value) if value.is_integer() else value
-
-
-def _document(text: str, name: str) -> str:
-    """Return the document without text before and behind it; lines and columns keep their numbers."""
-    start = _START.search(text)
-    if start is None:
-        raise TopologyError(f"{name}: no element <graphs>; {_REMEDY}")
-    end = text.find(_END, start.start())
-    before = re.sub(r"[^\r\n]", " ", text[: start.start()])
-    return before + (text[start.start() :] if end < 0 else text[start.start() : end + len(_END)])

@@ -55,11 +55,11 @@ def read(text: str, name: str) -> Topology:
         place = safe_xml.Element("system", {}, second)
         notes.add("a second <system> starts here; only the first is read", place, "several files")
     graph = Graph(system, name, notes)
-    links = Fabric(system, graph.numa_id, name, notes)
+    links = Fabric(system, name, notes)
     stem = PurePath(name).stem
     bare = Topology(stem, SOURCE, (*graph.devices, *links.devices), (*links.links, *graph.links))
-    virtual = {nic.id: {graph.numa_id(cpu) for cpu in nic.cpus} for nic in system.nics if len(nic.cpus) > 1}
-    home = {gpu.id: graph.numa_id(gpu.pci.cpu) for gpu in system.gpus}
+    virtual = {nic.id: {cpu.device for cpu in nic.cpus} for nic in system.nics if len(nic.cpus) > 1}
+    home = {gpu.id: gpu.pci.cpu.device for gpu in system.gpus}
     pairs = []
     for pair in nccl_paths.pairs(bare):
         if pair.b in virtual:  # a NIC without PCI device under several processors is near to the GPUs of each

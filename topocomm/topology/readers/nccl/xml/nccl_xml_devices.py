@@ -55,6 +55,8 @@ class Cpu:
     words: list[str] | None
     """Of its CPU mask; None where the mask is missing or damaged."""
     children: list[Pci] = field(default_factory=list)
+    device: str = ""
+    """Id of its device, once it has one."""
 
 
 @dataclass(eq=False, slots=True)

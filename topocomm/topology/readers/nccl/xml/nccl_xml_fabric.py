@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from itertools import chain
 
 from topocomm.errors import TopologyError
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, Link
-from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Gpu, Notes, System
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Gpu, Notes, System
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key, is_hidden, whole
 from topocomm.topology.readers.plain.safe_xml import Element
 
@@ -50,13 +49,11 @@ def kind_of(tag: str, sm: int | None, gcn: str | None) -> str:
 class Fabric:
     """The links that are not PCIe, all switches folded into one, as NCCL does; counts of links by GPU and by target.
 
-    `numa_id` gives the device id of a processor.
-
     Raises:
         TopologyError: A link without target or with a wrong count.
     """
 
-    def __init__(self, system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> None:
+    def __init__(self, system: System, file: str, notes: Notes) -> None:
         self.system, self.file, self.notes = system, file, notes
         self.by_bus = {(gpu.pci.cpu.host, bus_key(gpu.pci.bus_id)): gpu for gpu in system.gpus}
         self.direct: dict[tuple[str, str], int] = defaultdict(int)
@@ -69,10 +66,11 @@ class Fabric:
         self.switches: dict[str, dict[str, int]] = {}
         """By bus id of an NVSwitch: links by GPU."""
         self.kinds: dict[str, tuple[str, float | None]] = {}
+        """By GPU the row of `links.KINDS` or the family, and GB/s of one link where topocomm wrote it."""
         self.tags: set[str] = set()
         """Elements of the file: `nvlink`, `xgmi`."""
         c2c: list[Link] = []
-        cpus = {gpu.id: numa_id(gpu.pci.cpu) for gpu in system.gpus}
+        cpus = {gpu.id: gpu.pci.cpu.device for gpu in system.gpus}
         for gpu in system.gpus:
             for element in [] if gpu.element is None else gpu.element.children:
                 if element.tag in ("nvlink", "xgmi"):
@@ -95,7 +93,6 @@ class Fabric:
             self.devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network="nvls" if nvls else None))
 
     def _count(self, gpu: Gpu, element: Element) -> None:
-        """Count one `<nvlink>` or `<xgmi>` by its target."""
         target = element.attributes.get("target", "").strip()
         count = whole(element, "count", self.file, most=_MAX_COUNT)
         if not target or count is None:
@@ -107,7 +104,12 @@ class Fabric:
         if not count:
             return
         self.tags.add(element.tag)
-        self.kinds.setdefault(gpu.id, self._kind(gpu, element))
+        rate = element.attributes.get(RATE)
+        if rate is not None and (_RATE.fullmatch(rate) is None or float(rate) == 0):
+            words = f'{RATE}="{rate[:40]}": expected GB/s of one link, such as 25'
+            raise TopologyError(f"{self.file}:{element.line}: {words}")
+        kind = kind_of(element.tag, self._sm(gpu), gcn_of(gpu)) if rate is None else element.tag
+        self.kinds.setdefault(gpu.id, (kind, None if rate is None else float(rate)))
         peer = self.by_bus.get((gpu.pci.cpu.host, bus_key(target)))
         if peer is gpu:
             self.loops[gpu.id] = self.loops.get(gpu.id, 0) + count
@@ -131,16 +133,6 @@ class Fabric:
         if gpu.element is None or gcn_of(gpu) is not None:
             return None
         return whole(gpu.element, "sm", self.file, most=10**4)
-
-    def _kind(self, gpu: Gpu, element: Element) -> tuple[str, float | None]:
-        """Return the row of `links.KINDS` or the family, and GB/s of one link where topocomm wrote it."""
-        text = element.attributes.get(RATE)
-        if text is None:
-            return kind_of(element.tag, self._sm(gpu), gcn_of(gpu)), None
-        if _RATE.fullmatch(text) is None or float(text) == 0:
-            words = f'{RATE}="{text[:40]}": expected GB/s of one link, such as 25'
-            raise TopologyError(f"{self.file}:{element.line}: {words}")
-        return element.tag, float(text)
 
     def _join(self, a: str, b: str, lanes: int, latency_us: float | None = None) -> tuple[Link, Link]:
         kind, rate = self.kinds[a]

@@ -10,8 +10,8 @@ from topocomm.topology.inference.cpu_lists import mask_ranges
 from topocomm.topology.inference.nccl_paths import ADAPTER, PORT
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link
-from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Notes, Pci, System
-from topocomm.topology.readers.nccl.xml.nccl_xml_values import Rate, gt_per_s, pcie_rate, smp_kind, whole
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Notes, Pci, System
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import gt_per_s, pcie_rate, smp_kind, whole
 from topocomm.topology.readers.plain.safe_xml import Element
 
 _PIX_US, _PXB_US, _PHB_US, _SYS_US = (PATH_LATENCY_US[code] / 2 for code in ("PIX", "PXB", "PHB", "SYS"))
@@ -19,16 +19,13 @@ _PIX_US, _PXB_US, _PHB_US, _SYS_US = (PATH_LATENCY_US[code] / 2 for code in ("PI
 _SLOW_GT_PER_S, _FAST_GT_PER_S = 5.0, 16.0
 """No switch has a Gen2 port upwards and Gen4 devices below: the speed of such a virtual port says nothing."""
 
+_LINK = ("link_speed", "link_width")
 _MAX_MBPS = 3_200_000
 """Mb/s; no port is faster, and some plugins write kb/s."""
 
 
 def net_gb_per_s(net: Element, file: str, notes: Notes) -> float | None:
-    """Return GB/s of a network port; None where the file does not say it.
-
-    Raises:
-        TopologyError: Its speed is no number.
-    """
+    """Return GB/s of a network port; None where the file does not say it."""
     mbps = whole(net, "speed", file, least=-(2**31), most=2**62)
     if mbps is None or mbps <= 0:
         return None
@@ -39,12 +36,9 @@ def net_gb_per_s(net: Element, file: str, notes: Notes) -> float | None:
 
 
 class Graph:
-    """The devices and PCIe links of a system.
+    """The devices and PCIe links of a system, whose processors get the ids of their devices.
 
     Latencies depend on the level at which two devices meet alone (`links.PATH_LATENCY_US`), as in `host_tree`.
-
-    Raises:
-        TopologyError: A number in the file is none.
     """
 
     def __init__(self, system: System, file: str, notes: Notes) -> None:
@@ -53,7 +47,6 @@ class Graph:
         self.links: list[Link] = []
         self._several = len({cpu.host for cpu in system.cpus}) > 1
         self._taken = {gpu.id for gpu in system.gpus} | {nic.id for nic in system.nics}
-        self._numas: dict[int, str] = {}
         self._ends: dict[int, list[str]] = {}
         self._ports = {nic.id: net_gb_per_s(nic.element, file, notes) if nic.is_net else None for nic in system.nics}
         self._depth: dict[int, int] = {}
@@ -65,15 +58,11 @@ class Graph:
         for cpu in system.cpus:
             for child in cpu.children:
                 self._measure(child)
-                self._plant(child, self.numa_id(cpu), _PHB_US)
+                self._plant(child, cpu.device, _PHB_US)
         for nic in system.nics:  # without PCI device; one under several processors has no place, so it gets no link
             if nic.pci is None and len(nic.cpus) == 1:
-                self.links += both_ways(nic.id, self.numa_id(nic.cpus[0]), "pcie", latency_us=_PHB_US)
+                self.links += both_ways(nic.id, nic.cpus[0].device, "pcie", latency_us=_PHB_US)
         self._put_hosts()
-
-    def numa_id(self, cpu: Cpu) -> str:
-        """Return the device id of a processor."""
-        return self._numas[id(cpu)]
 
     def _name_numas(self) -> None:
         for cpu in self.system.cpus:
@@ -82,7 +71,7 @@ class Graph:
             name = self._free(chain([wanted], (f"{wanted}.{n}" for n in count(1))))
             if name != wanted:
                 self.notes.add("more than one <cpu> has this number; they stay apart", cpu.element, wanted)
-            self._numas[id(cpu)] = name
+            cpu.device = name
 
     def _free(self, names: Iterable[str]) -> str:
         """Return the first name that no device has yet."""
@@ -108,7 +97,7 @@ class Graph:
             if nic.pci is not None:
                 self._ends.setdefault(id(nic.pci), []).append(nic.id)
         for cpu in self.system.cpus:
-            self.devices.append(Device(self.numa_id(cpu), "numa", cpu.host, None, cpu.numa, cpus[id(cpu)]))
+            self.devices.append(Device(cpu.device, "numa", cpu.host, None, cpu.numa, cpus[id(cpu)]))
 
     def _measure(self, pci: Pci) -> int:
         """Return the number of switches above one another down to a GPU or NIC; -1 where none is below."""
@@ -140,31 +129,26 @@ class Graph:
         return ident
 
     def _join(self, pci: Pci, node: str, parent: str, latency_us: float) -> None:
-        rate = self._rate(pci)
-        links = both_ways(node, parent, "pcie", gb_per_s=rate.gb_per_s, latency_us=round(latency_us, 6))
-        if rate.assumed:
-            links = links[0]._replace(gb_per_s_source="assumed"), links[1]._replace(gb_per_s_source="assumed")
-        self.links += links
-
-    def _rate(self, pci: Pci) -> Rate:
-        """Return GB/s of the link upwards; replace a speed or width that says nothing, with a warning."""
+        """Add the link upwards; replace a speed or width that says nothing, with a warning."""
         attributes = pci.element.attributes
-        rate = pcie_rate(attributes)
-        if rate.assumed:
+        gb_per_s, assumed = pcie_rate(attributes)
+        if assumed:
             words = "link_speed or link_width says nothing; NCCL takes Gen3 and 16 lanes, assumed here too"
             self.notes.add(words, pci.element, pci.bus_id)
         speed = gt_per_s(attributes.get("link_speed"))
-        below = [child for child in pci.children if self._depth[id(child)] >= 0]
-        fastest = max((gt_per_s(child.element.attributes.get("link_speed")) or 0.0 for child in below), default=0.0)
-        if speed is None or speed > _SLOW_GT_PER_S or fastest < _FAST_GT_PER_S:
-            return rate
-        slow = f"at most {_SLOW_GT_PER_S:.0f} GT/s above faster devices"
-        self.notes.add(f"{slow}, as virtual ports say; assumed as fast as those", pci.element, pci.bus_id)
-        self.slow_ports[pci.bus_id] = {
-            key: attributes[key] for key in ("link_speed", "link_width") if key in attributes
-        }
-        rates = [gb_per_s for child in below if (gb_per_s := pcie_rate(child.element.attributes).gb_per_s) is not None]
-        return Rate(max(rates, default=None), assumed=True)
+        below = [child.element.attributes for child in pci.children if self._depth[id(child)] >= 0]
+        fastest = max((gt_per_s(child.get("link_speed")) or 0.0 for child in below), default=0.0)
+        if speed is not None and speed <= _SLOW_GT_PER_S and fastest >= _FAST_GT_PER_S:
+            slow = f"at most {_SLOW_GT_PER_S:.0f} GT/s above faster devices"
+            self.notes.add(f"{slow}, as virtual ports say; assumed as fast as those", pci.element, pci.bus_id)
+            self.slow_ports[pci.bus_id] = {key: attributes[key] for key in _LINK if key in attributes}
+            rates = [rate for child in below if (rate := pcie_rate(child)[0]) is not None]
+            gb_per_s = max(rates, default=None)
+            assumed = True
+        links = both_ways(node, parent, "pcie", gb_per_s=gb_per_s, latency_us=round(latency_us, 6))
+        if assumed:
+            links = links[0]._replace(gb_per_s_source="assumed"), links[1]._replace(gb_per_s_source="assumed")
+        self.links += links
 
     def _put_hosts(self) -> None:
         for host in dict.fromkeys(cpu.host for cpu in self.system.cpus):
@@ -178,4 +162,4 @@ class Graph:
                 keys = ("familyid", "modelid")
                 models = [whole(cpu.element, key, self.file, least=-1) if attributes.get(key) else None for key in keys]
                 kind = smp_kind(attributes.get("arch"), attributes.get("vendor"), *models)
-                self.links += both_ways(self.numa_id(cpu), name, kind, latency_us=round(_SYS_US - _PHB_US, 6))
+                self.links += both_ways(cpu.device, name, kind, latency_us=round(_SYS_US - _PHB_US, 6))

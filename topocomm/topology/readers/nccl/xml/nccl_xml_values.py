@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.cpu_lists import mask_of
@@ -56,13 +55,6 @@ _CPU_NAMES = {
 """NCCL writes AMD's family 17h as 143: base family plus sixteen times the extended one."""
 
 
-class Rate(NamedTuple):
-    """GB/s of a PCIe link, and whether a default stands for a speed or width that says nothing."""
-
-    gb_per_s: float | None
-    assumed: bool = False
-
-
 def whole(element: Element, key: str, file: str, *, least: int = 0, most: int = 2**31) -> int | None:
     """Return an attribute as a number, decimal or hexadecimal (`0x7`); None where it is absent.
 
@@ -105,19 +97,19 @@ def is_hidden(target: str) -> bool:
     return _HIDDEN.fullmatch(target.strip()) is not None
 
 
-def pcie_rate(attributes: Mapping[str, str]) -> Rate:
-    """Return GB/s of a PCIe link by its `link_speed` and `link_width`.
+def pcie_rate(attributes: Mapping[str, str]) -> tuple[float | None, bool]:
+    """Return GB/s of a PCIe link by its `link_speed` and `link_width`, and whether they are assumed.
 
     An absent attribute leaves the rate unknown, because NCCL fills it in on the machine. One that is empty, 0 or says
-    nothing stands for Gen3 and 16 lanes, as NCCL takes it; the rate is then `assumed`.
+    nothing stands for Gen3 and 16 lanes, as NCCL takes it; the rate is then assumed.
     """
     if "link_speed" not in attributes or "link_width" not in attributes:
-        return Rate(None)
+        return None, False
     rate = gt_per_s(attributes["link_speed"])
     number = _NUMBER.fullmatch(attributes["link_width"])
     lanes = _to_int(number) if number else 0
     assumed = rate is None or lanes not in _WIDTHS
-    return Rate(PCIE_LANE_GB_PER_S[rate or DEFAULT_GT_PER_S] * (lanes if lanes in _WIDTHS else DEFAULT_WIDTH), assumed)
+    return PCIE_LANE_GB_PER_S[rate or DEFAULT_GT_PER_S] * (lanes if lanes in _WIDTHS else DEFAULT_WIDTH), assumed
 
 
 def pcie_attributes(gb_per_s: float | None) -> dict[str, str]:
