@@ -29,8 +29,8 @@ def test_values_are_staged_through_host_memory_where_nothing_else_is_possible(re
         assert call.input is None
         for turn in range(3):
             found = call(x)
-            assert call._down.asked == turn + 1, "the value had not come to host memory"
-            assert call._up.asked == turn, "the result of the call before had not left it"
+            assert call._value_copied.asked == turn + 1, "the value had not come to host memory"
+            assert call._result_copied.asked == turn + 1, "the result of the call before had not left it"
         handle = call.start(x)
         out = torch.empty(8)
         again = handle.wait()

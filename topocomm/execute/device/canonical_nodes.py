@@ -42,7 +42,7 @@ class DeviceNodes(CanonicalNodes):
     def load(self) -> None:
         """Load the kernels of the folds; as `DeviceEngine.load`."""
         if self._run is not None:
-            load_folds(self._work, self.memories[0], self._folds, self._run)
+            load_folds(self._work.operator, self._work.layout, self.memories[0], self._folds, self._run)
 
     def _fold(self) -> None:
         if self._run is not None:

@@ -36,10 +36,20 @@ class DeviceValues:
 
     def __init__(self, structure: Structure, layout: Layout, value: Span, result: Span) -> None:
         self.structure = structure
-        self.value, self.result = (tensor_shapes(layout, span) for span in (value, result))
+        self.value, self.result = (
+            {f.name: ((*span.leading, *f.row_shape), torch_dtype(f.dtype)) for f in layout.fields}
+            for span in (value, result)
+        )
 
-    def read(self, what: str, x: Any, shapes: TensorShapes) -> Tensors:
-        """Return the tensors of x, by field; OperatorError where they do not fit."""
+    def read(self, x: Any, *, needed: bool) -> Tensors | None:
+        """Return the tensors of a value, by field, None for None; OperatorError where they do not fit."""
+        if x is not None:
+            return self._read("x", x, self.value)
+        if needed:
+            raise OperatorError("x is missing: this rank puts a value in")
+        return None
+
+    def _read(self, what: str, x: Any, shapes: TensorShapes) -> Tensors:
         structure = self.structure
         parts = dict(zip(structure.names, structure.parts(x), strict=True))
         assert structure.device is not None, "only values on devices are read here"
@@ -50,7 +60,7 @@ class DeviceValues:
 
     def writable(self, out: Any) -> Tensors:
         """Return the tensors of out, which fit and can be written; raises like `read`."""
-        fields = self.read("out", out, self.result)
+        fields = self._read("out", out, self.result)
         check_writable(fields)
         return fields
 
@@ -98,7 +108,7 @@ class DeviceCall(PreparedCall):
 
     @property
     def moved_by(self) -> str:
-        """What moves its data: the name of a wire or of a library's collective, or "kernel" where one runs the call."""
+        """What moves its data: a transport or a library's collective, by name, or "kernel" where one runs the call."""
         return "kernel" if self._transport is None else self.plan.native_call or self._transport.name
 
     @property
@@ -203,13 +213,9 @@ class DeviceCall(PreparedCall):
         return super()._fit(x, out, known=known)
 
     def _value(self, x: Any) -> Tensors | None:
-        if x is None:
-            if self._engine.takes_value:
-                raise OperatorError("x is missing: this rank puts a value in")
+        if x is not None and x is self._input and all(map(is_, self._structure.parts(x), self._input_fields)):
             return None
-        if x is self._input and all(map(is_, self._structure.parts(x), self._input_fields)):
-            return None
-        return self._values_on_device.read("x", x, self._values_on_device.value)
+        return self._values_on_device.read(x, needed=self._engine.takes_value)
 
     def fit_result(self, out: Any) -> Tensors:
         target = self._values_on_device.writable(out)
@@ -242,18 +248,11 @@ def _engine(work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequenc
     return engine
 
 
-def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Return shape and torch dtype of every field of a value."""
-    return {f.name: ((*span.leading, *f.row_shape), torch_dtype(f.dtype)) for f in layout.fields}
-
-
 def load_together(session: Session, load: Callable[[], Loaded]) -> Loaded:
     """Have this rank's device load what a call runs there, while no rank's call waits on a device; collective.
 
-    Args:
-        session: The communicator, whose ranks have agreed on the call if they ever do: what they called before is on
-            their streams then, and comes to its end.
-        load: Loads it.
+    The ranks have agreed on the call, if they ever do: what they called before is on their streams then, and comes to
+    its end.
     """
 
     def meet() -> None:

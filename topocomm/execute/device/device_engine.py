@@ -18,7 +18,7 @@ from topocomm.execute.host.call_engine import CallEngine, Work, messages_of, par
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.transport import DeviceTransport, Message
 from topocomm.operators.tensors import device_views, torch_dtype
-from topocomm.planning.program.slot_memory import RankProgram, Stage, common_cuts, rank_program
+from topocomm.planning.program.slot_memory import Stage, common_cuts, rank_program
 from topocomm.planning.schedule.schedule import Piece
 
 
@@ -90,7 +90,7 @@ class DeviceEngine(StreamEngine):
         self._transport = wire
         cuts = common_cuts(work.schedule)
         program = rank_program(work.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, cuts)
-        super().__init__(work, device, *_sizes(program, work))
+        super().__init__(work, device, *message_bytes(work))
         self.memory: Any = device.memory(max(program.arena_bytes, 1))
         self._offsets = program.offsets
         self._nodes = None if shards is None else DeviceNodes(work, shards, device)
@@ -106,7 +106,7 @@ class DeviceEngine(StreamEngine):
         if self._nodes is not None:
             self._nodes.load()
         for folds, run in self._folds:
-            load_folds(self._work, self.memory, folds, run)
+            load_folds(self._work.operator, self._work.layout, self.memory, folds, run)
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
         del apart  # the value is read before the result is written, to tensors of any strides
@@ -114,7 +114,11 @@ class DeviceEngine(StreamEngine):
         if self.follow(self.last, stream, (self.memory, *(() if self._nodes is None else self._nodes.memories))):
             self.last = stream
         if fields is not None:
-            self._pack(fields)
+            if self._nodes is not None:
+                fields = self._nodes.fold(fields)
+            rows = self._work.value.rows
+            for part in self._inputs:
+                part.view.copy_(fields[part.name].reshape(rows, *part.view.shape[1:])[part.rows])
         for step in self._steps:
             step(stream)
         if target is not None:
@@ -123,13 +127,6 @@ class DeviceEngine(StreamEngine):
 
     def check(self) -> None:
         self._transport.check(self.ranks)
-
-    def _pack(self, fields: Mapping[str, Any]) -> None:
-        if self._nodes is not None:
-            fields = self._nodes.fold(fields)
-        rows = self._work.value.rows
-        for part in self._inputs:
-            part.view.copy_(fields[part.name].reshape(rows, *part.view.shape[1:])[part.rows])
 
     def _give(self, target: Mapping[str, Any]) -> None:
         if self._identity is not None:
@@ -175,14 +172,11 @@ class DeviceEngine(StreamEngine):
         return {part.name: part.view.view((*value.leading, *part.view.shape[1:])) for part in self._inputs}
 
 
-def _sizes(program: RankProgram, work: Work) -> tuple[dict[int, int], dict[int, int]]:
-    """How many bytes this rank sends and receives in all, by rank."""
-
-    def total(moves: Sequence[Mapping[tuple[int, int, int], Sequence[Piece]]]) -> dict[int, int]:
-        sizes: dict[int, int] = {}
-        for stage in moves:
-            for (_, peer, _), pieces in stage.items():
-                sizes[peer] = sizes.get(peer, 0) + sum(work.chunk_bytes(chunk) for _, chunk in pieces)
-        return sizes
-
-    return total([stage.sends for stage in program.stages]), total([stage.receives for stage in program.stages])
+def message_bytes(work: Work) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the bytes that this rank sends and receives in messages, by rank."""
+    sends: dict[int, int] = {}
+    receives: dict[int, int] = {}
+    for move in work.schedule.transfers_of(work.rank):
+        peer, sizes = (move.dst, sends) if move.src == work.rank else (move.src, receives)
+        sizes[peer] = sizes.get(peer, 0) + work.chunk_bytes(move.chunk)
+    return sends, receives

@@ -7,7 +7,6 @@ implementation a rank has enters the agreement between ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from topocomm.errors import OperatorError
 from topocomm.execute.device.device_library import Device
 from topocomm.execute.device.device_values import Tensors, overlap
 from topocomm.execute.host.call_engine import Work
+from topocomm.operators.kernels import gpu
 from topocomm.operators.layout import ALIGNMENT_BYTES, Layout
 from topocomm.operators.operator import Operator
 from topocomm.operators.tensors import device_fold, device_views, torch_dtype
@@ -51,15 +51,9 @@ def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[
         folds: They read and write chunks of the arena; later ones may read what earlier ones wrote.
     """
     operator, layout = work.operator, work.layout
-    kernels = _kernels(arena.device)
-    if kernels is None or kernels.device_fold_version(operator, layout, arena.device.type) == TORCH:
+    if _kernel_version(operator, layout, arena.device) == TORCH:
         return combine_folds(operator, layout, arena, folds)
-    launches: list[Callable[[], None]] = [
-        kernels.bind_device_folds(operator, layout, arena, [tuple(fold) for fold in part])
-        for part in independent(layout, folds)
-    ]
-    if len(launches) == 1:
-        return launches[0]
+    launches = [gpu.bind_device_folds(operator, layout, arena, part) for part in independent(layout, folds)]
 
     def run() -> None:
         for launch in launches:
@@ -68,11 +62,13 @@ def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[
     return run
 
 
-def load_folds(work: Work, arena: Any, folds: Sequence[DeviceFold], run: Callable[[], None]) -> None:
+def load_folds(
+    operator: Operator, layout: Layout, arena: Any, folds: Sequence[DeviceFold], run: Callable[[], None]
+) -> None:
     """Load the kernels of bound folds by running them once, on identities."""
-    values = {name: value.to(arena.device) for name, value in identity_tensors(work.operator, work.layout).items()}
+    values = {name: value.to(arena.device) for name, value in identity_tensors(operator, layout).items()}
     for at, rows in sorted({(at, fold.rows) for fold in folds for at in fold.offsets}):
-        for name, view in device_views(work.layout, arena, at, rows).items():
+        for name, view in device_views(layout, arena, at, rows).items():
             view.copy_(values[name])
     run()
 
@@ -97,30 +93,21 @@ def independent(layout: Layout, folds: Sequence[DeviceFold]) -> list[list[Device
 
 def fold_version(operator: Operator, layout: Layout, device: Device) -> tuple[str, str]:
     """Return the version of the folds for a layout, equal where they round equally; and why there are none."""
-    kernels = _kernels(device.place)
-    version = TORCH if kernels is None else str(kernels.device_fold_version(operator, layout, device.place.type))
+    version = _kernel_version(operator, layout, device.place)
     if version != TORCH:
         return version, ""
     try:
         _probe(operator, layout, device)
-    except (ArithmeticError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError) as error:
-        return NONE, f"{type(error).__name__}: {_first_line(error)}"
     except OperatorError as error:
         return NONE, str(error)
-    except ValueError as error:
-        return NONE, f"ValueError: {_first_line(error)}"
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        return NONE, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
     return TORCH, ""
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
-
-
-def _kernels(place: Any) -> Any:
-    """Return the module of fused kernels; None where the device is no GPU."""
-    if place.type != "cuda":
-        return None
-    return import_module("topocomm.operators.kernels.gpu")
+def _kernel_version(operator: Operator, layout: Layout, place: Any) -> str:
+    """Return the version of the fused kernels on a GPU; TORCH where there are none, or the device is none."""
+    return gpu.device_fold_version(operator, layout, place.type) if place.type == "cuda" else TORCH
 
 
 def combine_folds(operator: Operator, layout: Layout, arena: Any, folds: Sequence[DeviceFold]) -> Callable[[], None]:
@@ -149,17 +136,10 @@ def _probe(operator: Operator, layout: Layout, device: Device) -> None:
     """Raise what `combine` raises on tensors of the device."""
     rows = PROBE_ROWS if layout.splittable else layout.rows
     size = -(-layout.packed_bytes(rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    folds = [DeviceFold(rows, (0, size), 0)]
     with device.current():
         memory = device.memory(2 * size)
-        for at in (0, size):
-            fill_identity(operator, layout, device_views(layout, memory, at, rows))
-        combine_folds(operator, layout, memory, [DeviceFold(rows, (0, size), 0)])()
-
-
-def fill_identity(operator: Operator, layout: Layout, views: Tensors) -> None:
-    """Write the operator's identity to tensors [rows, *dims]."""
-    for name, value in identity_tensors(operator, layout).items():
-        views[name].copy_(value)
+        load_folds(operator, layout, memory, folds, combine_folds(operator, layout, memory, folds))
 
 
 def identity_tensors(operator: Operator, layout: Layout) -> Tensors:

@@ -44,17 +44,15 @@ class Device:
     @property
     def bus_id(self) -> str | None:
         """The PCI address with domain; None where torch does not say it."""
-        told = self._torch.cuda.get_device_properties(self.index)
-        domain, bus, device = (getattr(told, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
-        if domain is None or bus is None or device is None:  # older versions of torch
-            return None
-        return short_bus_id(f"{domain:08x}:{bus:02x}:{device:02x}.0")
+        properties = self._torch.cuda.get_device_properties(self.index)
+        numbers: list[Any] = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        return None if None in numbers else short_bus_id("{:08x}:{:02x}:{:02x}.0".format(*numbers))
 
     @property
     def uuid(self) -> str | None:
-        """What tells it from every other GPU, slices of one among them; None where torch does not say it."""
-        told = getattr(self._torch.cuda.get_device_properties(self.index), "uuid", None)
-        return None if told is None else str(told)
+        """Unique id of the GPU or MIG slice; None where torch does not say it."""
+        uuid = getattr(self._torch.cuda.get_device_properties(self.index), "uuid", None)
+        return None if uuid is None else str(uuid)
 
     def memory(self, size_bytes: int) -> Any:
         """Bytes on the device that hold anything, uint8 [size_bytes]; of the current stream, others wait for it."""
@@ -66,8 +64,8 @@ class Device:
 
     def current(self) -> AbstractContextManager[Any]:
         """Make it the current device of this thread."""
-        made: AbstractContextManager[Any] = self._torch.cuda.device(self.index)
-        return made
+        context: AbstractContextManager[Any] = self._torch.cuda.device(self.index)
+        return context
 
     def stream(self) -> Any:
         """The current stream."""
@@ -79,8 +77,8 @@ class Device:
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Make a stream the current one."""
-        made: AbstractContextManager[Any] = self._torch.cuda.stream(stream)
-        return made
+        context: AbstractContextManager[Any] = self._torch.cuda.stream(stream)
+        return context
 
     def event(self) -> Any:
         """An event that takes no times."""
@@ -111,9 +109,7 @@ class Device:
         return bool(self._torch.cuda.is_current_stream_capturing())
 
 
-@cache
-def _device(index: int) -> Device:
-    return Device(index)
+_device = cache(Device)
 
 
 def device_of(part: Any) -> Device | None:
@@ -161,14 +157,17 @@ SOON_S = 0.00002
 """The same where the host has nothing else to do."""
 
 
-def reached(event: Any, timeout_s: float, check: Callable[[], None]) -> bool:
-    """Whether a stream has come to an event, or does so within about `timeout_s`; `check` raises where it cannot."""
+def reached(event: Any, timeout_s: float, check: Callable[[], None], poll_s: float = POLL_S) -> bool:
+    """Whether a stream has come to an event, or does so within about `timeout_s`; `check` raises where it cannot.
+
+    It has come to an event that was not recorded yet.
+    """
     until_s = time.monotonic() + timeout_s
     while not event.query():
         check()
         if time.monotonic() >= until_s:
             return False
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
     return True
 
 
@@ -194,14 +193,11 @@ class StreamEnd:
 
 def await_event(event: Any, timeout_s: float, device: Device, rank: int, what: str) -> None:
     """Wait until a stream has come to an event; DeadlineError, which names `what` comes after it, if it does not."""
-    until_s = time.monotonic() + timeout_s
-    while not event.query():
-        if time.monotonic() > until_s:
-            raise DeadlineError(
-                f"rank {rank}: {device.place} is not through with what was put on its stream before {what} after "
-                f"{timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
-            )
-        time.sleep(SOON_S)
+    if not reached(event, timeout_s, lambda: None, SOON_S):
+        raise DeadlineError(
+            f"rank {rank}: {device.place} is not through with what was put on its stream before {what} after "
+            f"{timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+        )
 
 
 MODULE_LOADING = "CUDA_MODULE_LOADING"
@@ -217,10 +213,6 @@ FOR_THREADS = {MODULE_LOADING: "EAGER", CONNECTIONS: str(MOST_CONNECTIONS)}
 
 
 def prepare_for_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set what is not set, for ranks that are threads of this process; to be called before CUDA starts in it.
-
-    Args:
-        environment: The environment.
-    """
+    """Set what is not set, for ranks that are threads of this process; to be called before CUDA starts in it."""
     for name, value in FOR_THREADS.items():
         environment.setdefault(name, value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from topocomm.errors import OperatorError
 from topocomm.execute.device.device_engine import StreamEngine
@@ -22,20 +21,13 @@ from topocomm.execute.liveness.waiting import UnderWay, Waiting, WaitMonitor
 from topocomm.execute.transports.transport import GATHER_TAG, DeviceTransport
 
 
-class InFlightCall(NamedTuple):
-    """A call with an event out."""
-
-    engine: StreamEngine
-    call: UnderWay
-    look: WaitMonitor
-
-
 class InFlightCalls:
     """The calls of one communicator on a device that nobody has seen to end."""
 
     def __init__(self, waiting: Waiting, device: Device, *means: DeviceTransport | PeerMemory) -> None:
         self._waiting, self._device, self._means = waiting, device, means
-        self._out: deque[InFlightCall] = deque()
+        self._out: deque[tuple[StreamEngine, UnderWay, WaitMonitor]] = deque()
+        """Calls with an event out."""
         self._marked: set[StreamEngine] = set()
         self._begun: dict[StreamEngine, UnderWay] = {}
         """Engines with calls that nobody has waited for, each with the last of them."""
@@ -48,11 +40,11 @@ class InFlightCalls:
             DeadlineError: One is not through after the limit.
             MismatchError, RankFailedError: As for any call.
         """
-        self._check(self._out[0].engine.ranks if self._out else ())
+        self._check(self._out[0][0].ranks if self._out else ())
         while self._out:
-            engine, call, look = self._out[0]
+            engine, call, monitor = self._out[0]
             if not engine.advance(0.0):
-                look.at_times(engine.awaited)
+                monitor.at_times(engine.awaited)
                 return
             self._out.popleft()
             if self._begun.get(engine) is call:
@@ -97,7 +89,7 @@ class InFlightCalls:
         """Have an event out for the last call of an engine."""
         engine.mark()
         call = self._begun[engine]
-        self._out.append(InFlightCall(engine, call, WaitMonitor(self._waiting, call, self._waiting.timeout_s)))
+        self._out.append((engine, call, WaitMonitor(self._waiting, call, self._waiting.timeout_s)))
 
     def _check(self, ranks: Sequence[int] = ()) -> None:
         """Raise what is known of errors, of graphs that were replayed too."""
@@ -125,11 +117,11 @@ class DevicePath:
         peer: PeerMemory | None = None,
     ) -> None:
         self.device, self.transport, self.reason, self.peer = device, wire, reason, peer
-        means = [one for one in (wire, peer) if one is not None]
+        means = [link for link in (wire, peer) if link is not None]
         self.in_flight = InFlightCalls(waiting, device, *means) if means else None
 
     def check(self, device: Device) -> None:
-        """Raise OperatorError where values are on another device than the way was made for."""
+        """Raise OperatorError where values are on another device than the path was made for."""
         if self.in_flight is not None and device is not self.device:
             raise OperatorError(
                 f"the value is on {device.place}; this communicator's first value was on {self.device.place}: all "
@@ -146,7 +138,7 @@ class DevicePath:
         return None if plan.refusal else plan
 
     def abort(self) -> None:
-        """End what the device waits for; the wire last, which waits for kernels before it on a stream."""
+        """End what the device waits for; the transport last, which waits for kernels before it on a stream."""
         for means in (self.peer, self.transport):
             if means is not None:
                 means.abort()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.prepared_call import PreparedCall
-from topocomm.execute.calls.structure import Structure
+from topocomm.execute.calls.structure import Fields, Structure
 from topocomm.execute.device.device_call import DeviceValues, TensorShapes, load_together
 from topocomm.execute.device.device_library import Device, await_event, load_copies
 from topocomm.execute.device.device_values import Tensors
@@ -34,15 +34,13 @@ class StagedCall(PreparedCall):
         self._device = structure.device
         host = replace(structure, device=None, is_torch=False, is_cupy=False, rebuild=dict, bare=False)
         super().__init__(session, work, host, local)
-        given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
-        self._given = structure
-        self._values_on_device = DeviceValues(structure, work.layout, given, work.result)
+        value = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
+        self._on_device = structure
+        self._values_on_device = DeviceValues(structure, work.layout, value, work.result)
         self._sent = _Pinned(self._device, self._values_on_device.value)
-        self._got = _Pinned(self._device, self._values_on_device.result)
+        self._received = _Pinned(self._device, self._values_on_device.result)
         self._takes = self._engines[0].takes_value
-        self._down, self._up = self._device.event(), self._device.event()
-        self._copied = False
-        """Whether a result's copy was begun, of which `_up` tells the end."""
+        self._value_copied, self._result_copied = self._device.event(), self._device.event()
         self.fast_path = None
         with self._device.current():
             load_together(
@@ -57,69 +55,59 @@ class StagedCall(PreparedCall):
 
     def __call__(self, x: Any = None, *, out: Any = None) -> Any:
         """As `PreparedCall`; the result is there for what comes later on the current stream."""
-        fields, given = self._fit_tensors(x, out)
-        self._fetch(fields)
-        result = super().__call__(self._sent.arrays if fields is not None else None, out=self._got.arrays)
-        return None if result is None else self._hand_over(given, out)
+        value, target = self._fetch(x, out)
+        result = super().__call__(value, out=self._received.arrays)
+        return None if result is None else self._hand_over(target, out)
 
     def repeat(self, x: Any, out: Any) -> Any:
         return self(x, out=out)
 
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
         """As `PreparedCall.start`, when the value has come to host memory."""
-        fields, given = self._fit_tensors(x, out)
-        self._fetch(fields)
-        handle = super().start(self._sent.arrays if fields is not None else None, out=self._got.arrays)
-        return StagedHandle(handle, lambda result: None if result is None else self._hand_over(given, out))
+        value, target = self._fetch(x, out)
+        handle = super().start(value, out=self._received.arrays)
+        return StagedHandle(handle, lambda result: None if result is None else self._hand_over(target, out))
 
-    def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
+    def _fetch(self, x: Any, out: Any) -> tuple[Fields | None, Tensors | None]:
+        """Return the value, brought to host memory when the result before has left it, and the tensors of out."""
         session = self._session
         if self._device.capturing():
             raise TopocommError(f"rank {session.rank}: this call goes through host memory, where no graph records it")
         try:
-            given = None if out is None or not self._gives else self._values_on_device.writable(out)
-            if x is None:
-                if self._takes:
-                    raise OperatorError("x is missing: this rank puts a value in")
-                return None, given
-            return self._values_on_device.read("x", x, self._values_on_device.value), given
+            target = None if out is None or not self._gives else self._values_on_device.writable(out)
+            fields = self._values_on_device.read(x, needed=self._takes)
         except OperatorError as error:
             session.refuse(self.tag, error)
             raise
-
-    def _fetch(self, fields: Tensors | None) -> None:
-        """Bring the value to host memory; and wait until the result of the call before has left it."""
-        session = self._session
+        value = None if fields is None else self._sent.arrays
         if session.refusal is not None:
             session.enter()  # raises, and says why
         if self._handle is not None and not self._handle.done:
-            return  # the call itself refuses
+            return value, target  # the call itself refuses
         try:
-            if self._copied:
-                self._await(self._up)
-            if fields is None or not self._takes:
-                return
-            with self._device.current():
-                for name, tensor in fields.items():
-                    self._sent.tensors[name].copy_(tensor, non_blocking=True)
-                self._down.record(self._device.stream())
-            self._await(self._down)
+            self._await(self._result_copied)
+            if fields is not None and self._takes:
+                with self._device.current():
+                    for name, tensor in fields.items():
+                        self._sent.tensors[name].copy_(tensor, non_blocking=True)
+                    self._value_copied.record(self._device.stream())
+                self._await(self._value_copied)
         except BaseException as error:
             session.fail_with(error)
             raise
+        return value, target
 
     def _await(self, event: Any) -> None:
         await_event(event, self._session.settings.timeout_s, self._device, self._session.rank, "this call")
 
-    def _hand_over(self, given: Tensors | None, out: Any) -> Any:
+    def _hand_over(self, target: Tensors | None, out: Any) -> Any:
         """The result on the device."""
         with self._device.current():
-            target = self._values_on_device.empty() if given is None else given
-            for name, tensor in target.items():
-                tensor.copy_(self._got.tensors[name], non_blocking=True)
-            self._up.record(self._device.stream())
-        self._copied = True
-        return self._given.give(target) if given is None else out
+            tensors = self._values_on_device.empty() if target is None else target
+            for name, tensor in tensors.items():
+                tensor.copy_(self._received.tensors[name], non_blocking=True)
+            self._result_copied.record(self._device.stream())
+        return self._on_device.give(tensors) if target is None else out
 
 
 class StagedHandle(Handle):

@@ -30,9 +30,9 @@ class NativeEngine(StreamEngine):
         (field,) = work.layout.fields
         size_bytes = work.value.rows * field.row_bytes
         self.memory: Any = device.memory(max(size_bytes, 1))
-        held = self.memory[:size_bytes].view(torch_dtype(field.dtype)).view((*work.value.leading, *field.row_shape))
-        self.views = {field.name: held}
-        self._name, self._sent = field.name, held
+        self._name, shape = field.name, (*work.value.leading, *field.row_shape)
+        self._sent = self.memory[:size_bytes].view(torch_dtype(field.dtype)).view(shape)
+        self.views = {field.name: self._sent}
         self.takes_value = self.gives_result = True
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
@@ -41,21 +41,19 @@ class NativeEngine(StreamEngine):
         stream = self._device.stream()
         if self.follow(self.last, stream, (self.memory,)):
             self.last = stream
-        made = target[self._name]
-        given = self._sent if fields is None else self._readable(fields[self._name], made)
-        self._run(given, made, stream)
+        result = target[self._name]
+        if fields is not None:
+            value = fields[self._name]
+            in_place = self._work.plan.collective.name == "allreduce" and value.data_ptr() == result.data_ptr()
+            if value.is_contiguous() and (in_place or not overlap([place_of(value)], [place_of(result)])):
+                self._run(value, result, stream)
+                return False
+            self._sent.copy_(value)
+        self._run(self._sent, result, stream)
         return False
 
     def check(self) -> None:
         self._transport.check(self.ranks)
-
-    def _readable(self, value: Any, made: Any) -> Any:
-        """The value where the library can read it while it writes the result."""
-        in_place = self._work.plan.collective.name == "allreduce" and value.data_ptr() == made.data_ptr()
-        if value.is_contiguous() and (in_place or not overlap([place_of(value)], [place_of(made)])):
-            return value
-        self._sent.copy_(value)
-        return self._sent
 
 
 def _sizes(work: Work) -> tuple[dict[int, int], dict[int, int]]:
@@ -69,5 +67,5 @@ def _sizes(work: Work) -> tuple[dict[int, int], dict[int, int]]:
     if name == "allreduce":
         whole = dict.fromkeys(others, work.layout.rows * row_bytes)
         return whole, whole
-    theirs, mine = {peer: parts[peer] * row_bytes for peer in others}, dict.fromkeys(others, parts[rank] * row_bytes)
-    return (theirs, mine) if name == "reduce_scatter" else (mine, theirs)
+    remote, own = {peer: parts[peer] * row_bytes for peer in others}, dict.fromkeys(others, parts[rank] * row_bytes)
+    return (remote, own) if name == "reduce_scatter" else (own, remote)

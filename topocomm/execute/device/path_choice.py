@@ -20,7 +20,7 @@ from topocomm.topology.model import Topology
 
 
 def choose_device_path(session: Session, device: Device) -> DevicePath:
-    """The way of a communicator whose ranks all give values on devices; collective.
+    """The path of a communicator whose ranks all give values on devices; collective.
 
     Raises:
         TopocommError: NCCL takes these ranks, and cannot be set up.
@@ -41,13 +41,8 @@ def choose_device_path(session: Session, device: Device) -> DevicePath:
         path = DevicePath(session.waiting, device, connect(session.waiting, device), "", peer)
         say(session.rank, f"values on devices go by NCCL {nccl_library.version_text(facts[0].version or 0)}")
     elif nccl_library.group_refusal(facts) is None:
-        path = DevicePath(
-            session.waiting,
-            device,
-            torch_device.TorchDeviceTransport(group, device, session.settings.timeout_s),
-            reason,
-            peer,
-        )
+        own_group = torch_device.TorchDeviceTransport(group, device, session.settings.timeout_s)
+        path = DevicePath(session.waiting, device, own_group, reason, peer)
         say(session.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
     else:
         wire, no_mpi = _by_mpi(session, mpi, device, facts)
@@ -56,10 +51,8 @@ def choose_device_path(session: Session, device: Device) -> DevicePath:
         say(session.rank, f"values on devices {how}, since NCCL cannot be used: {reason}{no_mpi}")
     planned = session.topology.by_id[session.places[session.rank]].bus_id
     if planned is not None and device.bus_id not in (None, planned):
-        say(
-            session.rank,
-            f"the values are on GPU {device.bus_id}, the topology has this rank on {planned}: costs are its",
-        )
+        text = f"the values are on GPU {device.bus_id}, the topology has this rank on {planned}: costs are its"
+        say(session.rank, text)
     return path
 
 
@@ -100,7 +93,7 @@ def find_peers(session: Session, device: Device) -> tuple[PeerMemory | None, str
     mapping, addresses = mapped
     from topocomm.operators.kernels.gpu import backend_of
 
-    made = PeerMemory(
+    memory = PeerMemory(
         device,
         session.rank,
         addresses,
@@ -110,7 +103,7 @@ def find_peers(session: Session, device: Device) -> tuple[PeerMemory | None, str
         crowded=len({fact.gpu for fact in facts}) < len(facts),
         mapping=mapping,
     )
-    return made, ""
+    return memory, ""
 
 
 def own_gpu(topology: Topology, place: str) -> int | None:

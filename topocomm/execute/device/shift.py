@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topocomm.errors import TopocommError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 GROUPS_KEPT = 16
 """Groups of messages kept for calls with the same tensors: a ring takes turns with few."""
-Ranges = Sequence[tuple[int, int]]
-Places = Sequence[Any] | None
 
 
 class Exchange(NamedTuple):
@@ -29,14 +28,14 @@ class Exchange(NamedTuple):
 
     Attributes:
         run: Puts it on a stream.
-        sent: Where what is sent is copied to before; None: it is sent from where it is.
-        received: Where what has come is copied from afterwards; None: it is received in place.
+        sent: Where what is sent is copied to before; empty: it is sent from where it is.
+        received: Where what has come is copied from afterwards; empty: it is received in place.
         messages: Sends and receives.
     """
 
     run: Callable[[Any], None]
-    sent: Sequence[Any] | None
-    received: Sequence[Any] | None
+    sent: Sequence[Any]
+    received: Sequence[Any]
     messages: tuple[list[Message], list[Message]]
 
 
@@ -113,7 +112,7 @@ class DeviceShift:
                 stream.wait_event(self._done)
                 for memory in self._own_memory():
                     device.keep(memory, stream)
-            for x, place in zip(self._receives, exchange.received or (), strict=False):
+            for x, place in zip(self._receives, exchange.received, strict=False):
                 x.copy_(place)
         self._receives = ()
 
@@ -133,10 +132,10 @@ class DeviceShift:
 
     def _own_memory(self) -> list[Any]:
         """Return the memory of its own that the exchange uses, if any."""
-        return [] if self._current is None or self._current.sent is None else [self._arena]
+        return [self._arena] if self._current is not None and self._current.sent else []
 
     def _put(self, exchange: Exchange, sends: Sequence[Any], stream: Any) -> None:
-        for x, place in zip(sends, exchange.sent or (), strict=False):
+        for x, place in zip(sends, exchange.sent, strict=False):
             place.copy_(x)
         exchange.run(stream)
 
@@ -152,43 +151,36 @@ class DeviceShift:
         key = tuple((x.data_ptr() if in_place else 0, x.numel()) for x in tensors)
         exchange = self._exchanges.get(key)
         if exchange is None:
-            exchange = self._exchanges[key] = (
-                self._in_place(sends, receives) if in_place else self._copied(sends, receives)
-            )
+            exchange = self._bind(tensors, len(sends), in_place)
+            self._exchanges[key] = exchange
             if len(self._exchanges) > GROUPS_KEPT:
                 self._exchanges.popitem(last=False)
         self._exchanges.move_to_end(key)
         return exchange
 
-    def _in_place(self, sends: Sequence[Any], receives: Sequence[Any]) -> Exchange:
-        storage = next(x for x in (*sends, *receives) if x.numel()).untyped_storage()
-        arena = sends[0].new_empty(0).set_(storage, 0, (storage.nbytes(),))
-        start = arena.data_ptr()
-        sent, received = ([(x.data_ptr() - start, x.numel()) for x in tensors] for tensors in (sends, receives))
-        return self._bound(arena, sent, received, None, None)
-
-    def _copied(self, sends: Sequence[Any], receives: Sequence[Any]) -> Exchange:
-        offsets, end = [], 0
-        for x in (*sends, *receives):
-            offsets.append((end, x.numel()))
-            end += -(-x.numel() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        if self._arena is None or self._arena.numel() < end:
-            self._exchanges.clear()  # they are bound to the memory before
-            self._arena = self._device.memory(end + end // 8)
-        places = [self._arena[at : at + size] for at, size in offsets]
-        count = len(sends)
+    def _bind(self, tensors: Sequence[Any], count: int, in_place: bool) -> Exchange:
+        """Prepare the messages of so many tensors to send, and of the others, to receive."""
+        if in_place:
+            storage = next(x for x in tensors if x.numel()).untyped_storage()
+            arena = tensors[0].new_empty(0).set_(storage, 0, (storage.nbytes(),))
+            starts = [x.data_ptr() - arena.data_ptr() for x in tensors]
+        else:
+            sizes = [-(-x.numel() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for x in tensors]
+            *starts, end = accumulate(sizes, initial=0)
+            if self._arena is None or self._arena.numel() < end:
+                self._exchanges.clear()  # they are bound to the memory before
+                self._arena = self._device.memory(end + end // 8)
+            arena = self._arena
+        ranges = [(start, x.numel()) for start, x in zip(starts, tensors, strict=True)]
+        places = [] if in_place else [arena[start : start + size] for start, size in ranges]
         if self._alone:
             return Exchange(lambda stream: None, places[:count], places[:count], ([], []))
-        return self._bound(self._arena, offsets[:count], offsets[count:], places[:count], places[count:])
-
-    def _bound(
-        self, arena: Any, sent_ranges: Ranges, received_ranges: Ranges, sent: Places, received: Places
-    ) -> Exchange:
         sends, receives = (
-            [Message(peer, (part,)) for part in ranges if part[1]]
-            for peer, ranges in ((self._following, sent_ranges), (self._preceding, received_ranges))
+            [Message(peer, (part,)) for part in parts if part[1]]
+            for peer, parts in ((self._following, ranges[:count]), (self._preceding, ranges[count:]))
         )
-        return Exchange(self._transport.group(arena, sends, receives), sent, received, (sends, receives))
+        run = self._transport.group(arena, sends, receives)
+        return Exchange(run, places[:count], places[count:], (sends, receives))
 
 
 class PinnedShift:
@@ -205,9 +197,7 @@ class PinnedShift:
         self._memory: dict[tuple[bool, int], Any] = {}
         self._receives: Sequence[Any] = ()
         with device.current():
-            self._stream = device.new_stream()
-            self._ready_event, self._sent_event, self._received_event = (device.event() for _ in range(3))
-        self._copied = False
+            self._sent_event, self._received_event = device.event(), device.event()
 
     def start(self, sends: Sequence[Any], receives: Sequence[Any], number: int) -> None:
         """Copy what is sent to host memory, for which the host waits, and post all messages there."""
@@ -216,22 +206,16 @@ class PinnedShift:
             raise TopocommError(
                 f"rank {self._session.rank}: this shift goes through host memory, where no graph records it"
             )
-        if self._copied:
-            self._await_event(self._received_event)  # what was received before has left the memory
+        self._await_event(self._received_event)  # what was received before has left the memory
         self._receives = receives
         sent, received = (
             [self._pinned(is_sent, index, x.numel()) for index, x in enumerate(tensors)]
             for is_sent, tensors in ((True, sends), (False, receives))
         )
         with device.current():
-            self._ready_event.record(device.stream())
-            self._stream.wait_event(self._ready_event)
-            with device.on(self._stream):
-                for place, x in zip(sent, sends, strict=True):
-                    place.copy_(x, non_blocking=True)
-                self._sent_event.record(self._stream)
-            for x in sends:
-                device.keep(x, self._stream)
+            for place, x in zip(sent, sends, strict=True):
+                place.copy_(x, non_blocking=True)
+            self._sent_event.record(device.stream())
         self._await_event(self._sent_event)
         self._in_host.start([as_array(x) for x in sent], [as_array(x) for x in received], number)
 
@@ -246,7 +230,6 @@ class PinnedShift:
             for index, x in enumerate(self._receives):
                 x.copy_(self._pinned(False, index, x.numel()), non_blocking=True)
             self._received_event.record(self._device.stream())
-        self._copied = True
 
     def free(self) -> None:
         """Do nothing: requests belong to the exchange of host memory."""

@@ -7,6 +7,7 @@ memory is not what the kernel can read, or lies under the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -71,7 +72,7 @@ class PeerEngine(StreamEngine):
         self.takes_value = bool(len(work.schedule.inputs_of(work.rank)))
         self.gives_result = bool(len(work.schedule.outputs_of(work.rank)))
         self.memory, self._sent = _fields(work, work.value if self.takes_value else Span(0, (0,)), device)
-        self._result_memory, self._made = _fields(work, work.result if self.gives_result else Span(0, (0,)), device)
+        self._result_memory, self._result = _fields(work, work.result if self.gives_result else Span(0, (0,)), device)
         views = self.takes_value and self._nodes is None and work.value.rows
         self.views = self._sent if views else None
         self._launch = self._bind(plan)
@@ -92,18 +93,17 @@ class PeerEngine(StreamEngine):
             self.last = peer.last = stream
         if fields is not None and self._nodes is not None:
             fields = self._nodes.fold(fields)
-        made = self._made if target is None or self._identity is not None else _readable(target, self._made)
-        self._launch(self._given(fields, made), made)
+        result = self._result if target is None or self._identity is not None else _readable(target, self._result)
+        self._launch(self._value(fields, result), result)
         if target is not None:
-            source = self._made if self._identity is None else self._identity
+            source = self._result if self._identity is None else self._identity
             for name, tensor in target.items():
-                if made[name] is not tensor:
+                if result[name] is not tensor:
                     tensor.copy_(source[name])
         return False
 
     def load(self) -> None:
-        """As `StreamEngine.load`; the peer kernel itself was loaded when it was bound."""
-        super().load()
+        super().load()  # the peer kernel itself was loaded when it was bound
         if self._nodes is not None:
             self._nodes.load()
 
@@ -117,26 +117,26 @@ class PeerEngine(StreamEngine):
         self.check()
         return through
 
-    def _given(self, fields: Mapping[str, Any] | None, made: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _value(self, fields: Mapping[str, Any] | None, result: Mapping[str, Any]) -> Mapping[str, Any]:
         """The value where the kernel can read it while it writes the result."""
         if fields is None:
             return self._sent
-        given = _readable(fields, self._sent)
+        value = _readable(fields, self._sent)
         apart = all(
-            (name == result and one.data_ptr() == other.data_ptr() and one.numel() == other.numel())
-            or not overlap([place_of(one)], [place_of(other)])
-            for name, one in given.items()
-            for result, other in made.items()
+            (name == target_name and x.data_ptr() == target.data_ptr() and x.numel() == target.numel())
+            or not overlap([place_of(x)], [place_of(target)])
+            for name, x in value.items()
+            for target_name, target in result.items()
         )
         for name, tensor in fields.items():
-            if not apart or given[name] is not tensor:
+            if not apart or value[name] is not tensor:
                 self._sent[name].copy_(tensor.reshape(self._sent[name].shape))
-        return given if apart else self._sent
+        return value if apart else self._sent
 
     def _bind(self, plan: PeerPlan) -> Callable[[Mapping[str, Any], Mapping[str, Any]], None]:
         """What launches the kernel for a value and a result; the kernel is compiled and loaded by then."""
         if not self._work.layout.packed_bytes(self._work.layout.rows):
-            return lambda given, made: None
+            return lambda value, result: None
         import torch
 
         from topocomm.operators.kernels.gpu_peer import peer_kernel
@@ -146,10 +146,10 @@ class PeerEngine(StreamEngine):
         words = torch.from_numpy(plan.program.words).to(self._device.place)
         grid = (min(plan.items, peer.programs), 1, 1)
 
-        def told(given: Mapping[str, Any], made: Mapping[str, Any], items: int = plan.items) -> tuple[Any, ...]:
+        def arguments(value: Mapping[str, Any], result: Mapping[str, Any], items: int) -> tuple[Any, ...]:
             return (
-                tuple(given[name].data_ptr() or peer.own for name in self._sent),
-                tuple(made[name].data_ptr() or peer.own for name in self._made),
+                tuple(value[name].data_ptr() or peer.own for name in self._sent),
+                tuple(result[name].data_ptr() or peer.own for name in self._result),
                 words.data_ptr(),
                 peer.table.data_ptr(),
                 peer.own,
@@ -164,9 +164,10 @@ class PeerEngine(StreamEngine):
                 peer.limit,
             )
 
-        launch = load_kernel(peer_kernel, told(self._sent, self._made, 0), plan.options)
-        launch(grid, *told(self._sent, self._made, 0))
-        return lambda given, made: launch(grid, *told(given, made))
+        no_items = arguments(self._sent, self._result, 0)
+        launch = load_kernel(peer_kernel, no_items, plan.options)
+        launch(grid, *no_items)
+        return lambda value, result: launch(grid, *arguments(value, result, plan.items))
 
 
 def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]]:
@@ -174,12 +175,11 @@ def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]
     shapes = [(f, (*span.leading, *f.row_shape)) for f in work.layout.fields]
     sizes = [-(-prod(shape) * f.dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for f, shape in shapes]
     memory = device.memory(max(sum(sizes), 1))
-    found, at = {}, 0
-    for (field, shape), size in zip(shapes, sizes, strict=True):
-        raw = memory[at : at + prod(shape) * field.dtype.itemsize]
-        found[field.name] = raw.view(torch_dtype(field.dtype)).view(shape)
-        at += size
-    return memory, found
+    tensors = {}
+    for (field, shape), size, end in zip(shapes, sizes, accumulate(sizes), strict=True):
+        raw = memory[end - size :][: prod(shape) * field.dtype.itemsize]
+        tensors[field.name] = raw.view(torch_dtype(field.dtype)).view(shape)
+    return memory, tensors
 
 
 def _readable(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

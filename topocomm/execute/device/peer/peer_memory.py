@@ -87,8 +87,7 @@ class PeerMemory:
         import torch
 
         self.rank, self.size, self.own = rank, len(addresses), addresses[rank]
-        self.programs, self.backend, self.crowded = programs, backend, crowded
-        self.room = room
+        self.programs, self.backend, self.crowded, self.room = programs, backend, crowded, room
         self.limit = int(timeout_s * DEVICE_SHARE * TICKS_A_SECOND[backend])
         self.table = torch.tensor(addresses, dtype=torch.int64).to(device.place)
         self.last: Any = None
@@ -103,12 +102,8 @@ class PeerMemory:
         return int(self._pinned.data_ptr())
 
     def check(self, peers: Sequence[int] = ()) -> None:
-        """Raise DeadlineError where a wait on the device has taken its time.
-
-        Args:
-            peers: Not asked for: the device has told whom it awaited.
-        """
-        del peers
+        """Raise DeadlineError where a wait on the device has taken its time."""
+        del peers  # the device has told whom it awaited
         awaited = np.flatnonzero(self._control[1:]).tolist()
         if awaited and not self._control[0]:
             ranks = f"rank{'s' * (len(awaited) > 1)} {', '.join(map(str, awaited))}"
@@ -128,6 +123,6 @@ class PeerMemory:
 
     def close(self) -> None:
         """Give back this rank's own; all ranks have left."""
-        mapping, self._mapping = self._mapping, None
-        if mapping is not None:
-            mapping.free()
+        if self._mapping is not None:
+            self._mapping.free()
+        self._mapping = None

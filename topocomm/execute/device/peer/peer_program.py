@@ -10,16 +10,19 @@ or folds in that stage.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.execute.device.device_engine import message_bytes
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES
 from topocomm.execute.host.call_engine import Work
 from topocomm.planning.program.slot_memory import common_cuts, output_pieces
-from topocomm.planning.schedule.schedule import Combine, Piece, Transfer, input_pieces
+from topocomm.planning.schedule.schedule import Piece, input_pieces
 
 INPUT, ARENA, OUTPUT = range(3)
 """As the kernel has them."""
@@ -68,31 +71,23 @@ def peer_program(work: Work) -> PeerProgram:
         (slot, chunk): (OUTPUT, work.parts[chunk][0] - work.result.first)
         for slot, chunk in output_pieces(schedule, rank)
     }
-    moves: list[list[Transfer]] = [[] for _ in work.parts]
-    folds: list[list[Combine]] = [[] for _ in work.parts]
-    for move in schedule.transfers_of(rank):
-        moves[move.chunk].append(move)
-    for fold in schedule.combines_of(rank):
-        folds[fold.chunk].append(fold)
-    codes = []
-    for chunk, (_, rows) in enumerate(work.parts):
-        steps = _Steps(rank, cuts, places, arenas) if rows else None
-        if steps is not None:
-            steps.move(moves[chunk])
-            steps.fold(folds[chunk], [(piece, place) for piece, place in results.items() if piece[1] == chunk])
-        codes.append([rows, *work.layout.addresses(0, rows), *([0] if steps is None else steps.words())])
-    totals: tuple[dict[int, int], dict[int, int]] = {}, {}
-    for move in schedule.transfers_of(rank):
-        peer, total = (move.dst, totals[0]) if move.src == rank else (move.src, totals[1])
-        total[peer] = total.get(peer, 0) + work.chunk_bytes(move.chunk)
-    several = {len(fold.operands) for fold in schedule.combines_of(rank)} - {1}
     spaces = [*(places[piece] for piece in inputs), *results.values()]
+    codes = []
+    for (_, rows), steps in zip(work.parts, _steps(work, cuts, places, arenas, results), strict=True):
+        code = [rows, *work.layout.addresses(0, rows), len(steps) if rows else 0]
+        for stage in sorted(steps) if rows else ():
+            code += [stage, *steps[stage].words()]
+        codes.append(code)
+    receivers, senders = message_bytes(work)
+    head = [len(receivers), *sorted(receivers)]
+    starts = np.cumsum([len(head) + len(codes), *map(len, codes)])[:-1].tolist()
+    several = {len(fold.operands) for fold in schedule.combines_of(rank)} - {1}
     return PeerProgram(
-        words=_words(sorted(totals[0]), codes),
+        words=np.array([*head, *starts, *chain.from_iterable(codes)], np.int32),
         stages=len(cuts) + 1,
         arena_bytes=arena_bytes,
-        receivers=totals[0],
-        senders=totals[1],
+        receivers=receivers,
+        senders=senders,
         operands=1 if not several else several.pop() if len(several) == 1 else 0,
         rows=frozenset(row for _, row in spaces),
     )
@@ -111,12 +106,6 @@ def _arenas(work: Work) -> tuple[list[dict[Piece, int]], int]:
     return arenas, max(tops)
 
 
-def _words(receivers: Sequence[int], codes: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-    head = [len(receivers), *receivers]
-    starts = np.cumsum([len(head) + len(codes), *map(len, codes)])[:-1].tolist()
-    return np.array([*head, *starts, *(word for code in codes for word in code)], np.int32)
-
-
 class _Step:
     """What is done with a chunk in one stage."""
 
@@ -127,58 +116,47 @@ class _Step:
         self.folds: list[tuple[Place, list[Place]]] = []
 
     def words(self) -> list[int]:
-        found = [len(self.sends)]
+        words = [len(self.sends)]
         for source, targets in self.sends.items():
-            found += [*source, len(targets), *(word for target in targets for word in target)]
-        found += [len(self.told), *self.told, len(self.awaited), *self.awaited, len(self.folds)]
+            words += [*source, len(targets), *chain.from_iterable(targets)]
+        words += [len(self.told), *self.told, len(self.awaited), *self.awaited, len(self.folds)]
         for target, operands in self.folds:
-            found += [*target, len(operands), *(word for operand in operands for word in operand)]
-        return found
+            words += [*target, len(operands), *chain.from_iterable(operands)]
+        return words
 
 
-class _Steps:
-    """All that is done with one chunk; `cuts` are the rounds with which a stage begins."""
+def _steps(
+    work: Work,
+    cuts: Sequence[int],
+    places: Mapping[Piece, Place],
+    arenas: Sequence[Mapping[Piece, int]],
+    results: Mapping[Piece, Place],
+) -> list[dict[int, _Step]]:
+    """Return what is done with every chunk, by stage; `cuts` are the rounds with which a stage begins.
 
-    def __init__(
-        self, rank: int, cuts: Sequence[int], places: Mapping[Piece, Place], arenas: Sequence[Mapping[Piece, int]]
-    ) -> None:
-        self._rank, self._cuts, self._places, self._arenas = rank, cuts, places, arenas
-        self._steps: dict[int, _Step] = {}
-
-    def move(self, moves: Sequence[Transfer]) -> None:
-        """Add messages."""
-        for move in moves:
-            step = self._steps.setdefault(bisect_right(self._cuts, move.round), _Step())
-            if move.src == self._rank:
-                source = self._places[move.src_slot, move.chunk]
-                there = self._arenas[move.dst][move.dst_slot, move.chunk]
-                step.sends.setdefault(source, []).append((move.dst, there))
-                step.told[move.dst] = None
-            else:
-                step.awaited[move.src] = None
-
-    def fold(self, folds: Sequence[Combine], results: Sequence[tuple[Piece, Place]]) -> None:
-        """Add folds, after the messages, and what becomes of the result.
-
-        A fold that is the last of all that is done writes the result itself: nothing reads it from then on, nor the
-        caller's value, which may lie there too.
-        """
-        told = [(fold, self._steps.setdefault(bisect_right(self._cuts, fold.round), _Step())) for fold in folds]
-        last = max(self._steps, default=0)
-        copies = dict(results)
-        for fold, step in told:
-            piece = fold.out_slot, fold.chunk
-            place = self._places[piece]
-            if fold is folds[-1] and step is self._steps[last]:
-                place = copies.pop(piece, place)
-            step.folds.append((place, [self._places[slot, fold.chunk] for slot in fold.operands]))
-        if copies:
-            some = [(target, [self._places[piece]]) for piece, target in copies.items()]
-            self._steps.setdefault(last, _Step()).folds += some
-
-    def words(self) -> list[int]:
-        """The number of steps, then these."""
-        found = [len(self._steps)]
-        for stage in sorted(self._steps):
-            found += [stage, *self._steps[stage].words()]
-        return found
+    The fold that is the last of all that is done with a chunk writes the result itself: nothing reads it from then on,
+    nor the caller's value, which may lie there too.
+    """
+    rank = work.rank
+    chunks: list[dict[int, _Step]] = [defaultdict(_Step) for _ in work.parts]
+    for move in work.schedule.transfers_of(rank):
+        step = chunks[move.chunk][bisect_right(cuts, move.round)]
+        if move.src == rank:
+            target = move.dst, arenas[move.dst][move.dst_slot, move.chunk]
+            step.sends.setdefault(places[move.src_slot, move.chunk], []).append(target)
+            step.told[move.dst] = None
+        else:
+            step.awaited[move.src] = None
+    folds = [(fold, chunks[fold.chunk][bisect_right(cuts, fold.round)]) for fold in work.schedule.combines_of(rank)]
+    last_folds = {fold.chunk: fold for fold, _ in folds}
+    last_stages = [max(steps, default=0) for steps in chunks]
+    copies = dict(results)
+    for fold, step in folds:
+        chunk, piece = fold.chunk, (fold.out_slot, fold.chunk)
+        place = places[piece]
+        if fold is last_folds[chunk] and step is chunks[chunk][last_stages[chunk]]:
+            place = copies.pop(piece, place)
+        step.folds.append((place, [places[slot, chunk] for slot in fold.operands]))
+    for (slot, chunk), place in copies.items():
+        chunks[chunk][last_stages[chunk]].folds.append((place, [places[slot, chunk]]))
+    return chunks
