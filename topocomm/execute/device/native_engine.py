@@ -30,7 +30,8 @@ class NativeEngine(StreamEngine):
         (field,) = work.layout.fields
         size_bytes = work.value.rows * field.row_bytes
         self.memory: Any = device.memory(max(size_bytes, 1))
-        self._name, shape = field.name, (*work.value.leading, *field.row_shape)
+        self._name = field.name
+        shape = (*work.value.leading, *field.row_shape)
         self._sent = self.memory[:size_bytes].view(torch_dtype(field.dtype)).view(shape)
         self.views = {field.name: self._sent}
         self.takes_value = self.gives_result = True

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,15 +73,7 @@ def _done(request: Any) -> bool:
 
 
 class MpiBatch(Batch):
-    """Persistent requests, receives first.
-
-    Args:
-        transport: Of the communicator.
-        buffer: What its slices are sent from and received to: an array, or what gives mpi4py memory for a slice.
-        sends: As `Transport.batch`.
-        receives: As there.
-        tag: As there.
-    """
+    """Persistent requests, receives first; `buffer` is an array, or what gives mpi4py memory for a slice."""
 
     def __init__(
         self,
@@ -96,8 +89,10 @@ class MpiBatch(Batch):
         self._buffer = buffer
         self._types: list[Any] = []
         self._requests: list[Any] = [
-            comm.Recv_init(self._spec(message), message.peer, tag) for message in self.receives
-        ] + [comm.Send_init(self._spec(message), message.peer, tag) for message in self.sends]
+            make(self._spec(message), message.peer, tag)
+            for make, messages in ((comm.Recv_init, self.receives), (comm.Send_init, self.sends))
+            for message in messages
+        ]
         self._start_all = self._mpi.Prequest.Startall
         self._test_all = self._mpi.Request.Testall
         self._error: Exception | None = None
@@ -125,11 +120,14 @@ class MpiBatch(Batch):
 
     def pending(self) -> tuple[list[Message], list[Message]]:
         # Test() on an inactive persistent request is true at once, so completed ones may be asked again.
-        open_ = [not self._arrived(request) for request in self._requests]
-        cut = len(self.receives)
-        receives = [m for m, still in zip(self.receives, open_[:cut], strict=True) if still]
-        sends = [m for m, still in zip(self.sends, open_[cut:], strict=True) if still]
-        return sends, receives
+        is_open = []
+        for request in self._requests:
+            try:
+                is_open.append(not request.Test())
+            except self._mpi.Exception as error:
+                self._error = error
+                is_open.append(True)
+        return list(compress(self.sends, is_open[len(self.receives) :])), list(compress(self.receives, is_open))
 
     def free(self) -> None:
         if self._mpi.Is_finalized():
@@ -147,21 +145,13 @@ class MpiBatch(Batch):
     def __del__(self) -> None:
         self.free()
 
-    def _arrived(self, request: Any) -> bool:
-        try:
-            return bool(request.Test())
-        except self._mpi.Exception as error:
-            self._error = error
-            return False
-
     def _spec(self, message: Message) -> Any:
         """Return buffer and datatype of a message: plain bytes, or an indexed type for separate ranges."""
         if len(message.ranges) == 1:
             offset, length = message.ranges[0]
             return [self._buffer[offset : offset + length], self._mpi.BYTE]
         lengths = [length for _, length in message.ranges]
-        offsets = [offset for offset, _ in message.ranges]
-        datatype = self._mpi.BYTE.Create_hindexed(lengths, offsets)
+        datatype = self._mpi.BYTE.Create_hindexed(lengths, [offset for offset, _ in message.ranges])
         datatype.Commit()
         self._types.append(datatype)
         return [self._buffer, 1, datatype]
@@ -185,7 +175,11 @@ class MpiTransport(Transport):
         self.hosts = tuple(range(self.size))
         self._closing: Any = None
         self._barriers = 0
-        self._tells_failures = self._has_fault_tolerance()
+        self._tells_failures = True  # ULFM, MPI 5.0
+        try:
+            self.comm.Get_failed().Free()
+        except (NotImplementedError, AttributeError, self._mpi.Exception):
+            self._tells_failures = False
         local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.first_tests = 1 if local.size > len(os.sched_getaffinity(0)) else CLOCK_EVERY
         local.Free()
@@ -207,7 +201,7 @@ class MpiTransport(Transport):
         except self._mpi.Exception:  # the peer is gone, and `failed` says so
             return None
         data = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
-        self.comm.Recv([data, self._mpi.BYTE], peer, tag)
+        self.comm.Recv([data, self._mpi.BYTE], status.Get_source(), status.Get_tag())
         return data.tobytes()
 
     def pause(self) -> None:
@@ -218,15 +212,14 @@ class MpiTransport(Transport):
         if self.rank not in members:
             self.comm.Split(self._mpi.UNDEFINED)
             return None
-        made = self.comm.Split(min(members), members.index(self.rank))
-        return self._of(made)
+        return self._of(self.comm.Split(min(members), members.index(self.rank)))
 
     def shrink(self, members: Sequence[int], number: int) -> MpiTransport:
         del number
-        made = self.comm.Shrink()
-        if made.size != len(members):
+        comm = self.comm.Shrink()
+        if comm.size != len(members):
             raise RankFailedError(f"rank {self.rank}: another rank failed while the communicator shrank; shrink again")
-        return self._of(made)
+        return self._of(comm)
 
     @staticmethod
     def _of(comm: Any) -> MpiTransport:
@@ -236,28 +229,20 @@ class MpiTransport(Transport):
             comm.Free()
 
     def failed(self) -> dict[int, str]:
-        found = super().failed()
+        failed = super().failed()
         if not self._tells_failures or self._mpi.Is_finalized():
-            return found
+            return failed
         group = self.comm.Get_failed()
         if group.size:
             everyone = self.comm.Get_group()
             for rank in group.Translate_ranks(list(range(group.size)), everyone):
-                found.setdefault(rank, "has failed, as MPI says")
+                failed.setdefault(rank, "has failed, as MPI says")
             everyone.Free()
         group.Free()
-        return found
+        return failed
 
     def blamed(self, error: BaseException) -> dict[int, str]:
         return self.failed() if isinstance(error, self._mpi.Exception) else {}
-
-    def _has_fault_tolerance(self) -> bool:
-        """Return whether this MPI reports failed ranks (ULFM, MPI 5.0)."""
-        try:
-            self.comm.Get_failed().Free()
-        except (NotImplementedError, AttributeError, self._mpi.Exception):
-            return False
-        return True
 
     def all_leave(self, timeout_s: float) -> bool:
         if self._mpi.Is_finalized():
@@ -285,12 +270,7 @@ class MpiTransport(Transport):
                 return False
             self._closing = None
             self._barriers += 1
-            self._drop_notes()
+            while self.take(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG) is not None:
+                pass
         self.comm.Free()
         return True
-
-    def _drop_notes(self) -> None:
-        status = self._mpi.Status()
-        while self.comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
-            data = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
-            self.comm.Recv([data, self._mpi.BYTE], status.Get_source(), status.Get_tag())

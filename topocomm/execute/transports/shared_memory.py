@@ -18,6 +18,7 @@ import mmap
 import os
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -50,9 +51,12 @@ def open_region(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> Buff
     file = _create(size_bytes) if rank == leader else None
     try:
         path = "" if file is None else f"/proc/{os.getpid()}/fd/{file}"
-        said = gather_notes(waiting, path.encode().ljust(NOTE_BYTES), tag=GATHER_TAG, what=what)[leader]
-        path = said.decode().strip()
-        region = _map(path, size_bytes) if path else None
+        paths = gather_notes(waiting, path.encode().ljust(NOTE_BYTES), tag=GATHER_TAG, what=what)
+        path = paths[leader].decode().strip()
+        region: Buffer | None = None
+        if path:
+            with suppress(OSError), open(path, "r+b") as shared:
+                region = np.frombuffer(mmap.mmap(shared.fileno(), size_bytes), np.uint8)
         mapped = gather_notes(waiting, bytes([region is not None]), tag=GATHER_TAG, what=what)
     finally:
         if file is not None:
@@ -192,11 +196,3 @@ def _create(size_bytes: int) -> int | None:
         os.close(file)
         return None
     return file
-
-
-def _map(path: str, size_bytes: int) -> Buffer | None:
-    try:
-        with open(path, "r+b") as file:
-            return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
-    except OSError:
-        return None

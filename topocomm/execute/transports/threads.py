@@ -7,8 +7,9 @@ is buffered and nothing grows. One lock guards all mailboxes of a world; each ra
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,16 +19,14 @@ from topocomm.operators.layout import Buffer
 TURN_S = 0.0005
 
 
+@dataclass(eq=False, slots=True)
 class Post:
-    """One side of a message that waits for the other."""
+    """One side of a message that waits for the other; a note has no batch, but data."""
 
-    __slots__ = ("batch", "data", "message", "tag")
-
-    def __init__(self, batch: ThreadBatch | None, message: Message, tag: int, data: bytes | None = None) -> None:
-        self.batch = batch
-        self.message = message
-        self.tag = tag
-        self.data = data
+    batch: ThreadBatch | None
+    message: Message
+    tag: int
+    data: bytes | None = None
 
 
 class World:
@@ -37,15 +36,11 @@ class World:
         self.size = size
         self.lock = threading.Lock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
-        self.sent: dict[tuple[int, int], deque[Post]] = {}
-        self.wanted: dict[tuple[int, int], deque[Post]] = {}
+        self.sent: defaultdict[tuple[int, int], deque[Post]] = defaultdict(deque)
+        self.wanted: defaultdict[tuple[int, int], deque[Post]] = defaultdict(deque)
         self.gone: set[int] = set()
         """Ranks whose thread has ended."""
         self.subsets: dict[tuple[int, tuple[int, ...]], World] = {}
-        for src in range(size):
-            for dst in range(size):
-                self.sent[src, dst] = deque()
-                self.wanted[src, dst] = deque()
 
     def leave(self, rank: int) -> None:
         """Record that the thread of `rank` has ended, in sub-worlds too."""
@@ -101,19 +96,20 @@ class ThreadBatch(Batch):
     def free(self) -> None:
         world, rank = self._world, self._rank
         with world.lock:
-            for post in self._in:
-                _drop(world.wanted[post.message.peer, rank], post)
-            for post in self._out:
-                _drop(world.sent[rank, post.message.peer], post)
+            lines = [(world.wanted[post.message.peer, rank], post) for post in self._in]
+            lines += [(world.sent[rank, post.message.peer], post) for post in self._out]
+            for line, post in lines:
+                if post in line:
+                    line.remove(post)
             self.left.clear()
 
-    def _offer(self, post: Post, mine: deque[Post], other: deque[Post]) -> None:
+    def _offer(self, post: Post, posts: deque[Post], partners: deque[Post]) -> None:
         """Match the oldest partner with this tag, or queue."""
-        partner = next((p for p in other if p.tag == post.tag and p.batch is not None), None)
-        if partner is None or any(p.tag == post.tag for p in mine):
-            mine.append(post)
+        partner = next((p for p in partners if p.tag == post.tag and p.batch is not None), None)
+        if partner is None or any(p.tag == post.tag for p in posts):
+            posts.append(post)
             return
-        other.remove(partner)
+        partners.remove(partner)
         sender, receiver = (post, partner) if post in self._out else (partner, post)
         _copy(sender, receiver)
         for side in (post, partner):
@@ -178,11 +174,6 @@ class ThreadTransport(Transport):
         """Do nothing: mailboxes belong to the world."""
         del timeout_s
         return True
-
-
-def _drop(line: deque[Post], post: Post) -> None:
-    if post in line:
-        line.remove(post)
 
 
 def _copy(sender: Post, receiver: Post) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,10 +119,8 @@ class _Part:
 
     def scatter(self) -> None:
         if self._staged:
-            start = 0
-            for view in self._views:
-                view[...] = self._memory[start : start + view.size]
-                start += view.size
+            for view, end in zip(self._views, accumulate(view.size for view in self._views), strict=True):
+                view[...] = self._memory[end - view.size : end]
 
 
 class TorchGroupTransport(Transport):
@@ -146,7 +145,14 @@ class TorchGroupTransport(Transport):
         self.hosts = tuple(range(size))
         self._store, self._timeout_s = store, timeout_s
         self.helpers = Helpers()
-        self.gloo = self._connect(store, timeout_s)
+        try:
+            limit = timedelta(seconds=timeout_s)
+            self.gloo: Any = self.torch.distributed.ProcessGroupGloo(store, rank, size, limit)
+        except RuntimeError as error:
+            raise TopocommError(
+                f"rank {rank}: gloo cannot connect the {size} ranks: {str(error).splitlines()[0]}; "
+                "GLOO_SOCKET_IFNAME names the network interface to take"
+            ) from error
         self.notes = Notes(self.torch, self.gloo, self.helpers)
 
     @classmethod
@@ -157,9 +163,9 @@ class TorchGroupTransport(Transport):
             DeadlineError: Not all ranks come in time.
             TopocommError: The ranks cannot be connected.
         """
-        made = cls(_own_store(load_torch(), group, timeout_s), group.rank(), group.size(), timeout_s)
-        made.device_group = group
-        return made
+        transport = cls(_own_store(load_torch(), group, timeout_s), group.rank(), group.size(), timeout_s)
+        transport.device_group = group
+        return transport
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
         return TorchBatch(self, buffer, sends, receives, tag)
@@ -188,16 +194,6 @@ class TorchGroupTransport(Transport):
     def _among(self, members: Sequence[int], name: str) -> TorchGroupTransport:
         store = self.torch.distributed.PrefixStore(name, self._store)
         return TorchGroupTransport(store, members.index(self.rank), len(members), self._timeout_s)
-
-    def _connect(self, store: Any, timeout_s: float) -> Any:
-        limit = timedelta(seconds=timeout_s)
-        try:
-            return self.torch.distributed.ProcessGroupGloo(store, self.rank, self.size, limit)
-        except RuntimeError as error:
-            raise TopocommError(
-                f"rank {self.rank}: gloo cannot connect the {self.size} ranks: {str(error).splitlines()[0]}; "
-                "GLOO_SOCKET_IFNAME names the network interface to take"
-            ) from error
 
 
 def _own_store(torch: Any, group: ProcessGroup, timeout_s: float) -> Any:

@@ -37,7 +37,7 @@ def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, me
         post: `send` or `recv` of a process group.
         tensor: Its bytes.
         message: Which one it is.
-        tag: The tag under which torch.distributed carries it.
+        tag: Of torch.distributed.
         memory: What else must live as long as it is under way.
     """
     try:
@@ -79,17 +79,14 @@ class InFlightMessages:
             index, departure = self.waiting.popleft()
         except IndexError:
             return False
+        failed = None
         try:
             if isinstance(departure.work, RuntimeError):
                 raise departure.work
             departure.work.wait(NEVER)
-        except RuntimeError as error:
-            self._arrive(index, (departure.message.peer, _first_sentence(error)))
-        else:
-            self._arrive(index, None)
-        return True
-
-    def _arrive(self, index: int, failed: tuple[int, str] | None) -> None:
+        except RuntimeError as error:  # gloo's message, without its source line and advice
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
+            failed = departure.message.peer, text.split("] ", 1)[-1].split(". ")[0]
         with self._guard:
             over = self.failed is not None
             if failed is None:
@@ -97,6 +94,7 @@ class InFlightMessages:
             self.failed = self.failed or failed
             if not over and (failed is not None or not self._left):
                 self._landed.release()
+        return True
 
 
 class Helpers:
@@ -136,9 +134,3 @@ class Helpers:
             self._idle.append(orders)
             if self._closed:
                 return
-
-
-def _first_sentence(error: RuntimeError) -> str:
-    """Return gloo's message without its source line and advice."""
-    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return text.split("] ", 1)[-1].split(". ")[0]

@@ -54,13 +54,15 @@ class Inbox:
     def __init__(self, size: int) -> None:
         self._lines: list[deque[tuple[int, bytes]]] = [deque() for _ in range(size)]
         self._news = threading.Condition()
-        self._told = [False] * size
+        self._failed: set[int] = set()
+        """Ranks that have reported their failure."""
 
     def put(self, peer: int, tag: int, data: bytes) -> None:
         """Add a note from `peer`."""
         with self._news:
             self._lines[peer].append((tag, data))
-            self._told[peer] |= tag == FAILURE_TAG
+            if tag == FAILURE_TAG:
+                self._failed.add(peer)
             self._news.notify_all()
 
     def take(self, peer: int, tag: int) -> bytes | None:
@@ -81,7 +83,7 @@ class Inbox:
     def told_failure(self, peer: int, timeout_s: float) -> bool:
         """Return whether `peer` reports its failure within this time."""
         with self._news:
-            return self._news.wait_for(lambda: self._told[peer], timeout_s)
+            return self._news.wait_for(lambda: peer in self._failed, timeout_s)
 
 
 class Notes:
@@ -161,8 +163,7 @@ class Notes:
             self._say_goodbye(until_s)
         for distance in range(1, self._size):  # one that is still there is enough: its wait runs out
             with contextlib.suppress(RuntimeError):
-                memory = self._torch.zeros(1, dtype=self._torch.uint8)
-                self._gloo.recv([memory], (self._rank + distance) % self._size, BREAK_TAG).wait(AT_ONCE)
+                self._gloo.recv([self._byte()], (self._rank + distance) % self._size, BREAK_TAG).wait(AT_ONCE)
         until_s = time.monotonic() + LEAVE_S
         self._threads[WATCH].join(LEAVE_S)
         self._helpers.close(until_s)
@@ -171,8 +172,7 @@ class Notes:
     def _say_goodbye(self, until_s: float) -> None:
         for flight in self._posted:
             flight.wait(max(0.0, until_s - time.monotonic()))
-        byte = self._torch.zeros(1, dtype=self._torch.uint8)
-        flight = InFlightMessages([depart(self._gloo.send, byte, Message(self._previous, ()), LIFE_TAG)])
+        flight = InFlightMessages([depart(self._gloo.send, self._byte(), Message(self._previous, ()), LIFE_TAG)])
         self._helpers.send_with(flight)
         flight.wait(max(GOODBYE_S, until_s - time.monotonic()))
 
@@ -194,18 +194,18 @@ class Notes:
                 continue
             note = begun.setdefault(sender, bytearray())
             note += buffer[HEAD.size : HEAD.size + min(whole - len(note), PART_BYTES)].tobytes()
-            if len(note) < whole:
-                continue
-            del begun[sender]
-            self.inbox.put(sender, tag, bytes(note))
+            if len(note) == whole:
+                self.inbox.put(sender, tag, bytes(begun.pop(sender)))
 
     def _watch(self, gloo: Any) -> None:
-        memory = self._torch.zeros(1, dtype=self._torch.uint8)
-        end = InFlightMessages([depart(gloo.recv, memory, Message(self._next, ()), LIFE_TAG)])
+        end = InFlightMessages([depart(gloo.recv, self._byte(), Message(self._next, ()), LIFE_TAG)])
         end.await_next()
         if end.failed is None or self._left or not self.lose(*end.failed):
             return
         self._tell_all(FAILURE_TAG, _obituary(*end.failed))
+
+    def _byte(self) -> Any:
+        return self._torch.zeros(1, dtype=self._torch.uint8)
 
     def _tell_all(self, tag: int, data: bytes) -> None:
         for distance in range(1, self._size):

@@ -28,11 +28,8 @@ class Watch:
 
     def ended(self) -> dict[int, str]:
         """Return the ranks whose process has ended, each with the evidence."""
-        found = {}
-        for file, _ in self._poll.poll(0):
-            rank, process = self._ranks[file]
-            found[rank] = f"has ended (process {process})"
-        return found
+        ranks = [self._ranks[file] for file, _ in self._poll.poll(0)]
+        return {rank: f"has ended (process {process})" for rank, process in ranks}
 
     def close(self) -> None:
         """Stop watching."""

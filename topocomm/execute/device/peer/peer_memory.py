@@ -87,7 +87,8 @@ class PeerMemory:
         import torch
 
         self.rank, self.size, self.own = rank, len(addresses), addresses[rank]
-        self.programs, self.backend, self.crowded, self.room = programs, backend, crowded, room
+        self.programs, self.backend, self.crowded = programs, backend, crowded
+        self.room = room
         self.limit = int(timeout_s * DEVICE_SHARE * TICKS_A_SECOND[backend])
         self.table = torch.tensor(addresses, dtype=torch.int64).to(device.place)
         self.last: Any = None

@@ -152,7 +152,8 @@ def _steps(
     last_stages = [max(steps, default=0) for steps in chunks]
     copies = dict(results)
     for fold, step in folds:
-        chunk, piece = fold.chunk, (fold.out_slot, fold.chunk)
+        chunk = fold.chunk
+        piece = fold.out_slot, chunk
         place = places[piece]
         if fold is last_folds[chunk] and step is chunks[chunk][last_stages[chunk]]:
             place = copies.pop(piece, place)

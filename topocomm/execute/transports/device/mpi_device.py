@@ -15,13 +15,12 @@ from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, TopocommError
 from topocomm.execute.calls.agreement import gather_texts
-from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_library import SOON_S, Device, reached
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay, Waiting
 from topocomm.execute.transports.mpi import MpiBatch, MpiTransport, library_name, load_mpi
 from topocomm.execute.transports.transport import DEVICE_TAG, DeviceTransport, Message
 
-POLL_S = 0.00002
 PROOF_BYTES = (8, 1 << 16)
 """Bytes of the trial messages: one sent eagerly, one by rendezvous."""
 PROOF_S = 10.0
@@ -79,11 +78,11 @@ def prove(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
         DeadlineError, RankFailedError: A rank is gone, or does not say what it found.
     """
     try:
-        found = _try(waiting, device, wire)
+        fault = _try(waiting, device, wire)
     except (DeadlineError, load_mpi().Exception) as error:
-        found = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    told = [text.decode() for text in gather_texts(waiting, found.encode(), what=WHAT)]
-    return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(told) if text)
+        fault = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    faults = gather_texts(waiting, fault.encode(), what=WHAT)
+    return "; ".join(f"rank {rank}: {text.decode()}" for rank, text in enumerate(faults) if text)
 
 
 def _try(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
@@ -99,11 +98,11 @@ def _try(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
                 memory = device.memory(2 * size_bytes)
                 memory[:size_bytes].copy_(pattern + rank % 4)
                 memory[size_bytes:].fill_(255)
-                there, before = (rank + 1) % size, (rank - 1) % size
-                sends, receives = [Message(there, ((0, size_bytes),))], [Message(before, ((size_bytes, size_bytes),))]
-                wire.group(memory, sends, receives)(device.stream())
-                if not torch.equal(memory[size_bytes:].cpu(), pattern + before % 4):
-                    return f"of {size_bytes} bytes of device memory others came than rank {before} sent"
+                following, preceding = (rank + 1) % size, (rank - 1) % size
+                receives = [Message(preceding, ((size_bytes, size_bytes),))]
+                wire.group(memory, [Message(following, ((0, size_bytes),))], receives)(device.stream())
+                if not torch.equal(memory[size_bytes:].cpu(), pattern + preceding % 4):
+                    return f"of {size_bytes} bytes of device memory others came than rank {preceding} sent"
     finally:
         wire.limit_s = None
     return ""
@@ -128,14 +127,11 @@ class _Stage:
     def advance(self, timeout_s: float) -> bool:
         """Wait briefly; return whether it is over."""
         until_s = time.monotonic() + timeout_s
-        while not self._started:
-            if self._event.query():
-                self._batch.start()
-                self._started = True
-            elif time.monotonic() >= until_s:
+        if not self._started:
+            if not reached(self._event, timeout_s, lambda: None, SOON_S):
                 return False
-            else:
-                time.sleep(POLL_S)
+            self._batch.start()
+            self._started = True
         return self._batch.wait(max(0.0, until_s - time.monotonic()))
 
     def awaited(self) -> AwaitedMessages:
@@ -150,11 +146,7 @@ KINDS_KEY = "mpi_memory_alloc_kinds"
 
 
 def refusal(mpi: Any) -> str:
-    """Why the library is not given device memory, in words; empty where it says that it takes it.
-
-    Args:
-        mpi: The initialised `mpi4py.MPI`.
-    """
+    """Why the library, an initialised `mpi4py.MPI`, gets no device memory; empty where it says that it takes it."""
     import torch
 
     kind = "cuda" if getattr(torch.version, "hip", None) is None else "rocm"

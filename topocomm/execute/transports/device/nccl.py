@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -31,9 +31,6 @@ from topocomm.planning import native
 
 END_S = 5.0
 """Seconds to wait for the end of a communicator."""
-Operation = tuple[Callable[..., None], int, int, int]
-"""Function of pointer, bytes and peer."""
-
 OPERATORS = tuple(operator.name for operator in native.OPERATORS)
 
 
@@ -42,7 +39,7 @@ class NcclDeviceTransport(DeviceTransport):
 
     Args:
         nccl: The module `cupy.cuda.nccl`.
-        handle: Its NcclCommunicator; the wire ends it.
+        handle: Its NcclCommunicator, which the transport ends.
         rank: This rank.
         device: Where the memory is.
         timeout_s: Limit of a call into NCCL.
@@ -58,14 +55,14 @@ class NcclDeviceTransport(DeviceTransport):
         self._error: str | None = None
         self._guard = Guard(self.abort, timeout_s)
         _alive.add(self)
-        _at_exit()
+        _abort_at_exit()
 
     def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
         """As `DeviceTransport.group`. Counts go to CuPy as plain ints."""
         start, base = self._nccl.groupStart, int(arena.data_ptr())
-        operations: list[Operation] = [
+        operations = [
             (function, base + int(at), int(length), int(message.peer))
-            for function, messages in ((self._send, sends), (self._receive, receives))
+            for function, messages in (("send", sends), ("recv", receives))
             for message in messages
             for at, length in message.ranges
             if length
@@ -77,7 +74,7 @@ class NcclDeviceTransport(DeviceTransport):
             start()
             try:
                 for function, at, length, peer in operations:
-                    function(at, length, byte, peer, where)
+                    getattr(self._handle, function)(at, length, byte, peer, where)
             finally:
                 self._nccl.groupEnd()  # whatever has happened: an open group would swallow all later calls
 
@@ -102,9 +99,9 @@ class NcclDeviceTransport(DeviceTransport):
         def run(send: Any, receive: Any, stream: Any) -> None:
             count = receive.numel() if collective == "reduce_scatter" else send.numel()
             count *= send.element_size() if gathers else 1
-            told = send.data_ptr(), receive.data_ptr(), count, int(kind), *how
+            arguments = send.data_ptr(), receive.data_ptr(), count, int(kind), *how
             self._guarded(
-                lambda where: getattr(self._handle, function)(*told, where), self._device.pointer(stream), others
+                lambda where: getattr(self._handle, function)(*arguments, where), self._device.pointer(stream), others
             )
 
         return run
@@ -122,14 +119,6 @@ class NcclDeviceTransport(DeviceTransport):
 
     def close(self) -> None:
         self._end("destroy", "it was closed")
-
-    # Looked up at each call, so that a transport whose communicator has ended raises.
-
-    def _send(self, *told: Any) -> None:
-        self._handle.send(*told)
-
-    def _receive(self, *told: Any) -> None:
-        self._handle.recv(*told)
 
     def _guarded(self, post: Callable[[Any], None], where: Any, peers: Sequence[int]) -> None:
         """Make a call that enqueues on the stream `where`, with its time limit."""
@@ -237,16 +226,14 @@ class Guard:
 _alive: WeakSet[NcclDeviceTransport] = WeakSet()
 
 
-@cache
-def _at_exit() -> None:
-    atexit.register(_abort_all)
-
-
 def _abort_all() -> None:
     """Abort what is left at the end of this process, since destroying would wait for other ranks."""
-    for wire in list(_alive):
+    for transport in list(_alive):
         with suppress(Exception):
-            wire.abort()
+            transport.abort()
+
+
+_abort_at_exit = cache(partial(atexit.register, _abort_all))
 
 
 WHAT = "the set-up of NCCL"
@@ -278,28 +265,51 @@ def connect(waiting: Waiting, device: Device) -> NcclDeviceTransport:
         TopocommError: Rank 0 makes no id, or NCCL cannot be set up here.
         DeadlineError, RankFailedError: Not all ranks come, or one fails.
     """
-    nccl, transport = nccl_library.load_nccl(), waiting.transport
+    nccl = nccl_library.load_nccl()
+    rank = waiting.transport.rank
     unique_id = _share_id(waiting, nccl)
-    everyone = [Message(peer, ()) for peer in range(transport.size) if peer != transport.rank]
-    others = AwaitedMessages(0, (), everyone)
-    making = BackgroundCall(lambda: _make(nccl, device, transport.size, unique_id, transport.rank), "nccl", others)
-    waiting.for_call(UnderWay(making, GATHER_TAG, waiting.recorder.calls, WHAT))
+    make = partial(nccl_library.make_communicator, nccl, waiting.transport.size, unique_id, rank)
+    making = call_on_all(waiting, device, make, "nccl", WHAT)
     if making.error is not None:
         raise TopocommError(
-            f"rank {transport.rank}: NCCL cannot be set up: {making.error}; NCCL_DEBUG=WARN shows more"
+            f"rank {rank}: NCCL cannot be set up: {making.error}; NCCL_DEBUG=WARN shows more"
         ) from making.error
-    return NcclDeviceTransport(nccl, making.made, transport.rank, device, waiting.timeout_s)
+    return NcclDeviceTransport(nccl, making.made, rank, device, waiting.timeout_s)
+
+
+def call_on_all(waiting: Waiting, device: Device, call: Callable[[], Any], name: str, what: str) -> BackgroundCall:
+    """Make a call of a library that waits for all other ranks; return it when it is through.
+
+    Args:
+        waiting: How to wait for it; a rank may be gone, or have come to an error.
+        device: The current one during the call.
+        call: What is called.
+        name: Of its thread.
+        what: The call in words.
+
+    Raises:
+        DeadlineError, RankFailedError: Not all ranks come, or one fails.
+    """
+
+    def on_device() -> Any:
+        with device.current():
+            return call()
+
+    others = [Message(peer, ()) for peer in range(waiting.transport.size) if peer != waiting.transport.rank]
+    background = BackgroundCall(on_device, name, AwaitedMessages(0, (), others))
+    waiting.for_call(UnderWay(background, GATHER_TAG, waiting.recorder.calls, what))
+    return background
 
 
 def _share_id(waiting: Waiting, nccl: Any) -> bytes:
     """Return rank 0's unique id, or raise its reason on every rank."""
-    rank, told = waiting.transport.rank, {}
+    rank, record = waiting.transport.rank, {}
     if rank == 0:
         try:
-            told = {"id": nccl_library.id_to_bytes(nccl.get_unique_id()).hex()}
+            record = {"id": nccl_library.id_to_bytes(nccl.get_unique_id()).hex()}
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
-            told = {"why": f"{type(error).__name__}: {error}"}
-    first = json.loads(gather_texts(waiting, json.dumps(told).encode(), what=WHAT)[0])
+            record = {"why": f"{type(error).__name__}: {error}"}
+    first = json.loads(gather_texts(waiting, json.dumps(record).encode(), what=WHAT)[0])
     if "why" in first:
         raise TopocommError(f"rank {rank}: NCCL cannot be set up: rank 0 makes no unique id: {first['why']}")
     unique_id = bytes.fromhex(first["id"])
@@ -309,8 +319,3 @@ def _share_id(waiting: Waiting, nccl: Any) -> bytes:
             f"not {nccl_library.ID_BYTES}"
         )
     return unique_id
-
-
-def _make(nccl: Any, device: Device, size: int, unique_id: bytes, rank: int) -> Any:
-    with device.current():
-        return nccl_library.make_communicator(nccl, size, unique_id, rank)

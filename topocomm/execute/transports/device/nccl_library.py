@@ -64,11 +64,7 @@ def allows_several(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def refusal(facts: Sequence[Facts]) -> str | None:
-    """Why these ranks cannot use NCCL together, in words; None if they can.
-
-    Args:
-        facts: Of all ranks, in rank order.
-    """
+    """Why these ranks cannot use NCCL together, in words; None if they can. Facts are in rank order."""
     missing = [f"rank {rank}: {fact.why}" for rank, fact in enumerate(facts) if fact.version is None]
     if missing:
         return "; ".join(missing[:4])
@@ -76,8 +72,8 @@ def refusal(facts: Sequence[Facts]) -> str | None:
     for rank, fact in enumerate(facts):
         versions.setdefault(fact.version, rank)
     if len(versions) > 1:
-        told = ", ".join(f"{version_text(code or 0)} on rank {rank}" for code, rank in versions.items())
-        return f"NCCL is {told}; install one version everywhere"
+        listed = ", ".join(f"{version_text(code or 0)} on rank {rank}" for code, rank in versions.items())
+        return f"NCCL is {listed}; install one version everywhere"
     return _shared_gpu(facts)
 
 
@@ -90,8 +86,8 @@ def group_refusal(facts: Sequence[Facts]) -> str | None:
 
 def mpi_refusal(facts: Sequence[Facts]) -> str | None:
     """Return why these ranks do not give MPI device memory; None if they do."""
-    told = [f"rank {rank}: {fact.mpi}" for rank, fact in enumerate(facts) if fact.mpi]
-    return "; ".join(told[:4]) or None
+    reasons = [f"rank {rank}: {fact.mpi}" for rank, fact in enumerate(facts) if fact.mpi]
+    return "; ".join(reasons[:4]) or None
 
 
 def _shared_gpu(facts: Sequence[Facts]) -> str | None:
@@ -99,11 +95,8 @@ def _shared_gpu(facts: Sequence[Facts]) -> str | None:
     for rank, fact in enumerate(facts):
         by_gpu.setdefault(fact.gpu, []).append(rank)
     shared = [ranks for ranks in by_gpu.values() if len(ranks) > 1]
-    if not shared:
-        return None
     version = facts[0].version or 0
-    able = version >= MULTI_RANK_SINCE
-    if able and all(facts[rank].multi for ranks in shared for rank in ranks):
+    if not shared or (version >= MULTI_RANK_SINCE and all(facts[rank].multi for ranks in shared for rank in ranks)):
         return None
     ranks = shared[0]
     names = ", ".join(map(str, ranks[:8]))

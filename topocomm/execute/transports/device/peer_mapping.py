@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.device.device_library import Device, visible_devices
-from topocomm.execute.liveness.pollable import AwaitedMessages, BackgroundCall
-from topocomm.execute.liveness.waiting import UnderWay, Waiting
+from topocomm.execute.liveness.waiting import Waiting
+from topocomm.execute.transports.device.nccl import call_on_all
 from topocomm.execute.transports.device.torch_device import device_backend
-from topocomm.execute.transports.transport import GATHER_TAG, Message
 from topocomm.execute.transports.watch import process_space
 
 WHAT = "the set-up of memory inside the host"
@@ -162,50 +161,36 @@ def map_memory(
     way = way_of(facts)
     assert way is not None, "asked for only where there is one"
     mapping = MAPPINGS[way](device, waiting.transport.rank, size_bytes, group)
-    offers = _both(waiting, mapping.offer)
+    offers = _gather_results(waiting, mapping.offer)
     if isinstance(offers, str):
         return f"{way}: {offers}"
-    addresses: list[int] = []
 
-    def open_all() -> str:
-        addresses.extend(_open(waiting, mapping, offers, facts))
-        return ""
+    def open_all() -> Sequence[int]:  # torch's waits for the others, one of whom may have come to an error
+        opening = call_on_all(waiting, device, lambda: mapping.open(offers, facts), "peers", WHAT)
+        if opening.error is not None:
+            raise opening.error
+        addresses: Sequence[int] = opening.made
+        return addresses
 
-    opened = _both(waiting, open_all)
-    if isinstance(opened, str):
+    addresses = _gather_results(waiting, open_all)
+    if isinstance(addresses, str):
         mapping.leave()  # its own stays: others may have it mapped still
-        return f"{way}: {opened}"
-    return mapping, addresses
+        return f"{way}: {addresses}"
+    return mapping, addresses[mapping.rank]
 
 
-def _open(waiting: Waiting, mapping: Mapping, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
-    """`Mapping.open`, aside: torch's waits for the others, one of whom may have come to an error."""
-
-    def on_device() -> Sequence[int]:
-        with mapping.device.current():
-            return mapping.open(offers, facts)
-
-    everyone = [Message(peer, ()) for peer in range(len(facts)) if peer != mapping.rank]
-    opening = BackgroundCall(on_device, "peers", AwaitedMessages(0, (), everyone))
-    waiting.for_call(UnderWay(opening, GATHER_TAG, waiting.recorder.calls, WHAT))
-    if opening.error is not None:
-        raise opening.error
-    made: Sequence[int] = opening.made
-    return made
-
-
-def _both(waiting: Waiting, step: Callable[[], str]) -> list[str] | str:
-    """Gather the result of a step on every rank; if it fails on some, their errors."""
-    told, why = "", ""
+def _gather_results(waiting: Waiting, step: Callable[[], Any]) -> list[Any] | str:
+    """Return the results of a step on every rank; if it fails on some, their errors."""
+    result, why = None, ""
     try:
-        told = step()
+        result = step()
     except TopocommError:  # not this rank's own: nobody waits for it
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to hear of it
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    records = [json.loads(text) for text in gather_texts(waiting, json.dumps([told, why]).encode(), what=WHAT)]
+    records = [json.loads(text) for text in gather_texts(waiting, json.dumps([result, why]).encode(), what=WHAT)]
     failed = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(records) if text]
-    return "; ".join(failed[:4]) if failed else [text for text, _ in records]
+    return "; ".join(failed[:4]) if failed else [result for result, _ in records]
 
 
 class ThreadsMapping(Mapping):
@@ -236,9 +221,9 @@ def _reach(device: Device, number: int) -> None:
     if torch.version.hip is not None:
         raise RuntimeError("plain memory of an AMD GPU does not show another what is written while a kernel runs")
     own = torch.zeros(1, device=device.place)
-    there = torch.zeros(1, device=torch.device("cuda", number))
-    own.copy_(there)
-    there.copy_(own)
+    other = torch.zeros(1, device=torch.device("cuda", number))
+    own.copy_(other)
+    other.copy_(own)
     torch.cuda.synchronize(device.index)
 
 
@@ -290,7 +275,7 @@ class CupyMapping(Mapping):
             for peer, offer in enumerate(offers):
                 if peer != self.rank:
                     self._opened[peer] = int(self._runtime.ipcOpenMemHandle(bytes.fromhex(offer)))
-        return [self._own if peer == self.rank else self._opened[peer] for peer in range(len(offers))]
+        return [self._opened.get(peer, self._own) for peer in range(len(offers))]
 
     def leave(self) -> None:
         with self._device:
