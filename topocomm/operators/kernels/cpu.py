@@ -27,10 +27,8 @@ def compiled_kernel(operator: str, version: int, dtypes: Sequence[np.dtype[Any]]
         from topocomm.native._native import fold_address
     except ImportError:  # the compiled part is optional
         return None
-    address = fold_address(operator, ",".join(map(_code, dtypes)))
+    codes = [
+        "f2b" if dtype == BFLOAT16 else f"{kind(dtype)}{dtype.itemsize}" for dtype in dtypes
+    ]  # as in the C sources
+    address = fold_address(operator, ",".join(codes))
     return Kernel(f"c.{operator}/{version}", compiled=address) if address else None
-
-
-def _code(dtype: np.dtype[Any]) -> str:
-    """Name a dtype as the C sources do."""
-    return "f2b" if dtype == BFLOAT16 else f"{kind(dtype)}{dtype.itemsize}"

@@ -116,13 +116,13 @@ def bind_device_folds(
     combine = usable(operator, layout, buffer.device.type)
     if combine is not None:
         return _launch_all(combine, layout, buffer, work)
-    alone = [
+    bound = [
         (bind_device_fold(operator, layout, buffer, rows, offsets), device_views(layout, buffer, target, rows))
         for rows, offsets, target in folds
     ]
 
     def run() -> None:
-        for fold, target in alone:
+        for fold, target in bound:
             fold(target)
 
     return run
@@ -145,17 +145,17 @@ def _check(layout: Layout, buffer: Any, work: Sequence[Work]) -> None:
     if not buffer.is_contiguous() or buffer.data_ptr() % ALIGNMENT_BYTES:
         raise OperatorError("buffer must be contiguous and start at an address that 16 divides; take it from its start")
     step = max(f.dtype.itemsize for f in layout.fields)
-    for one in work:
-        if not one.offsets:
+    for rows, offsets, target in work:
+        if not offsets:
             raise OperatorError("offsets: expected one operand or more, got none")
-        places = [("offset", at) for at in one.offsets]
-        if one.target is not None:
-            places.append(("target offset", one.target))
+        places = [("offset", at) for at in offsets]
+        if target is not None:
+            places.append(("target offset", target))
         for name, at in places:
-            end = at + layout.packed_bytes(one.rows)
+            end = at + layout.packed_bytes(rows)
             if at < 0 or end > buffer.numel():
                 raise OperatorError(
-                    f"{name} {at}: a chunk of {one.rows} rows ends at byte {end} of a buffer of {buffer.numel()}"
+                    f"{name} {at}: a chunk of {rows} rows ends at byte {end} of a buffer of {buffer.numel()}"
                 )
             if at % step:
                 raise OperatorError(f"{name} {at}: expected a multiple of {step}, the largest item; align the chunks")
@@ -198,11 +198,11 @@ def power_of_two(least: int) -> int:
 def fold_table(layout: Layout, work: Sequence[Work]) -> NDArray[np.int64]:
     """Where all is, a row for every fold, as the kernel reads it; zeros where there are fewer operands."""
     fields = len(layout.fields)
-    table = np.zeros((len(work), 2 + fields * (1 + max(len(one.offsets) for one in work))), np.int64)
-    for row, one in zip(table, work, strict=True):
-        starts = [0] * fields if one.target is None else layout.addresses(one.target, one.rows)
-        starts += [at for place in one.offsets for at in layout.addresses(place, one.rows)]
-        row[: 2 + len(starts)] = [one.rows, len(one.offsets), *starts]
+    table = np.zeros((len(work), 2 + fields * (1 + max(len(fold.offsets) for fold in work))), np.int64)
+    for row, (rows, offsets, target) in zip(table, work, strict=True):
+        starts = [0] * fields if target is None else layout.addresses(target, rows)
+        starts += [at for place in offsets for at in layout.addresses(place, rows)]
+        row[: 2 + len(starts)] = [rows, len(offsets), *starts]
     return table
 
 
@@ -218,8 +218,8 @@ def backend_of(device_type: str) -> str:
 def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work], backend: str) -> dict[str, Any]:
     """Return the kernel's constants by name, and the options of a launch."""
     fields, table = layout.fields, fold_table(layout, work)
-    operands = {0} if combine.long else {len(one.offsets) for one in work}
-    return tile_options(combine, layout, sum(one.rows for one in work), backend) | {
+    operands = {0} if combine.long else {len(fold.offsets) for fold in work}
+    return tile_options(combine, layout, sum(fold.rows for fold in work), backend) | {
         "ALIGNS": tuple(power_that_divides(table[:, 2 + index :: len(fields)]) for index in range(len(fields))),
         "ROW_FACTOR": power_that_divides(table[:, 0]),
         "OPERANDS": max(operands) if len(operands) == 1 and max(operands) <= MOST_UNROLLED else 0,
@@ -244,16 +244,20 @@ def tile_options(combine: TritonCombine | None, layout: Layout, rows: int, backe
     }
 
 
-def _fold_grid(work: Sequence[Work], options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (programs of all folds, programs of one)."""
-    tiles = -(-max(one.rows for one in work) // options["ROWS"])
-    return len(work) * tiles, tiles
+def _launch_of(
+    combine: TritonCombine, layout: Layout, buffer: torch.Tensor, work: Sequence[Work]
+) -> tuple[dict[str, Any], torch.Tensor, int]:
+    """Return constants and options of a launch, the table on the device, and the programs of one fold."""
+    import torch
+
+    options = launch_options(combine, layout, work, backend_of(buffer.device.type))
+    table = torch.from_numpy(fold_table(layout, work)).to(buffer.device)
+    return options, table, -(-max(fold.rows for fold in work) // options["ROWS"])
 
 
 def _launch_into(
     combine: TritonCombine, layout: Layout, buffer: torch.Tensor, rows: int, offsets: Sequence[int]
 ) -> DeviceFold:
-    import torch
     import triton
     import triton.language as tl
 
@@ -262,18 +266,15 @@ def _launch_into(
     expected = device_views(layout, buffer, offsets[0], rows)
     launch = None
     if layout.packed_bytes(rows):
-        work = [Work(rows, offsets)]
-        options = launch_options(combine, layout, work, backend_of(buffer.device.type))
-        table = torch.from_numpy(fold_table(layout, work)).to(buffer.device)
-        programs, tiles = _fold_grid(work, options)
-        launch = launcher(fold_kernel, (programs,))
+        options, table, tiles = _launch_of(combine, layout, buffer, [Work(rows, offsets)])
+        launch = launcher(fold_kernel, (tiles,))
         aligned = (triton.reinterpret(buffer, tl.uint8),) * len(expected)
         with on_device(buffer):
             load_kernel(fold_kernel, (buffer, aligned, table, table.shape[1], tiles), options)
 
     def fold(target: Mapping[str, Any]) -> None:
         for name, like in expected.items():
-            _check_target(name, target, like)
+            _check_target(name, target.get(name), like)
         if launch is not None:
             targets = tuple(triton.reinterpret(target[name], tl.uint8) for name in expected)
             launch(buffer, targets, table, table.shape[1], tiles, **options)
@@ -284,39 +285,32 @@ def _launch_into(
 def _launch_all(
     combine: TritonCombine, layout: Layout, buffer: torch.Tensor, work: Sequence[Work]
 ) -> Callable[[], None]:
-    import torch
-
     from topocomm.operators.kernels.gpu_kernel import fold_kernel
 
-    some = [one for one in work if layout.packed_bytes(one.rows)]
-    if not some:
+    work = [fold for fold in work if layout.packed_bytes(fold.rows)]
+    if not work:
         return lambda: None
-    options = launch_options(combine, layout, some, backend_of(buffer.device.type))
-    table = torch.from_numpy(fold_table(layout, some)).to(buffer.device)
-    programs, tiles = _fold_grid(some, options)
+    options, table, tiles = _launch_of(combine, layout, buffer, work)
     args = (buffer, (buffer,) * len(layout.fields), table, table.shape[1], tiles)
     with on_device(buffer):
         launch = load_kernel(fold_kernel, args, options)
-    return lambda: launch((programs,), *args)
+    return lambda: launch((len(work) * tiles,), *args)
 
 
-def _check_target(name: str, target: Mapping[str, Any], like: torch.Tensor) -> None:
-    given = target.get(name)
-    if given is None or given.shape != like.shape or given.dtype != like.dtype or given.device != like.device:
-        got = "none" if given is None else f"{given.dtype} {list(given.shape)} on {given.device}"
+def _check_target(name: str, target: torch.Tensor | None, like: torch.Tensor) -> None:
+    if target is None or target.shape != like.shape or target.dtype != like.dtype or target.device != like.device:
+        got = "none" if target is None else f"{target.dtype} {list(target.shape)} on {target.device}"
         raise OperatorError(
             f"target {name!r}: expected a tensor {like.dtype} {list(like.shape)} on {like.device}, got {got}"
         )
-    if not given.is_contiguous():
+    if not target.is_contiguous():
         raise OperatorError(f"target {name!r} must be contiguous; take one of its own memory")
 
 
 def _triton_dtype(dtype: np.dtype[Any]) -> Any:
     import triton.language as tl
 
-    if kind(dtype) == "b":
-        return tl.uint8
-    name = f"float{4 * dtype.itemsize}" if kind(dtype) == "c" else dtype.name
+    name = {"b": "uint8", "c": f"float{4 * dtype.itemsize}"}.get(kind(dtype) or "", dtype.name)
     return getattr(tl, name)
 
 

@@ -98,7 +98,10 @@ def on_device(x: Any) -> AbstractContextManager[Any]:
 def _launch(kernel: Any, grid: Grid, *args: Any, **options: Any) -> None:
     """Launch for arguments of a possibly new kind."""
     number = id(kernel)
-    width_only, _ = _known.get(number) or _ask(kernel)
+    known = _known.get(number)
+    if known is None:
+        known = _known[number] = tuple(bool(parameter.do_not_specialize) for parameter in kernel.params), kernel
+    width_only, _ = known
     kinds = map(_kind, args, width_only)
     key = (number, _driver().active.get_current_device(), tuple(options), *options.values(), *kinds)
     launch = _loaded.get(key)
@@ -116,16 +119,11 @@ def _kind(x: Any, width_only: bool) -> Any:
     if kind is float or kind is bool or x is None:
         return kind
     if kind is tuple:
-        return tuple([_kind(one, width_only) for one in x])
-    if hasattr(x, "data_ptr"):
-        return x.dtype, x.data_ptr() % DIVISOR == 0, _on_amd() and _is_near(x)
+        return tuple([_kind(item, width_only) for item in x])
+    if hasattr(x, "data_ptr"):  # for AMD's GPUs Triton asks whether 32-bit offsets reach all of a tensor's memory
+        is_near = _on_amd() and hasattr(x, "untyped_storage") and x.untyped_storage().nbytes() < INT32_END
+        return x.dtype, x.data_ptr() % DIVISOR == 0, is_near
     return x
-
-
-def _is_near(x: Any) -> bool:
-    """Return whether 32-bit offsets reach all of a tensor's memory, which Triton asks for AMD's GPUs."""
-    storage = getattr(x, "untyped_storage", None)
-    return storage is not None and storage().nbytes() < INT32_END
 
 
 @cache
@@ -133,11 +131,6 @@ def _on_amd() -> bool:
     import torch
 
     return torch.version.hip is not None
-
-
-def _ask(kernel: Any) -> tuple[tuple[bool, ...], Any]:
-    known = _known[id(kernel)] = tuple(bool(one.do_not_specialize) for one in kernel.params), kernel
-    return known
 
 
 @cache

@@ -34,14 +34,7 @@ class PeerCase(NamedTuple):
 
 
 def covers(operator: Operator, layout: Layout, device_type: str, *, folds: bool) -> bool:
-    """Return whether the peer kernel takes values of this layout on devices of a type, as "cuda".
-
-    Args:
-        operator: Whose values.
-        layout: Theirs.
-        device_type: Of the devices.
-        folds: Whether any are folded, rather than moved only.
-    """
+    """Return whether the peer kernel takes values on devices of a type, as "cuda"; it moves them, or `folds` them."""
     return usable(operator, layout, device_type) is not None if folds else takes(layout, device_type)
 
 
@@ -51,8 +44,8 @@ def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: st
     starts = np.array([layout.addresses(0, count) for count in case.chunk_rows]).reshape(-1, len(layout.fields))
     combine = None if case.operands == 1 else operator.triton_combine(layout)
     tiles = tile_options(combine, layout, sum(case.chunk_rows), backend)
-    few = case.operands <= MOST_UNROLLED and tiles["ROWS"] * sum(tiles["WIDTHS"]) <= MOST_UNROLLED_ITEMS
-    unrolled = few and not (combine is not None and combine.long)
+    fits = case.operands <= MOST_UNROLLED and tiles["ROWS"] * sum(tiles["WIDTHS"]) <= MOST_UNROLLED_ITEMS
+    unrolled = fits and not (combine is not None and combine.long)
     return tiles | {
         "ROW_BYTES": tuple(f.row_bytes for f in layout.fields),
         "ALIGNS": tuple(

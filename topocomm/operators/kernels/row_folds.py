@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
@@ -64,10 +65,7 @@ def compile_row_function(function: Any, fields: tuple[BoundField, ...]) -> int:
     key = f"{getattr(function, '__name__', function)}({described}) {fingerprint(function)}"
     spec = Spec(function if hasattr(function, "py_func") else njit(function, error_model="numpy"), fields)
     _specs[key] = spec
-    offsets, end = [], 0
-    for f in fields:
-        offsets.append(end)
-        end += -(-f.row_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    *offsets, end = accumulate((-(-f.row_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for f in fields), initial=0)
     try:
         _alive.append(_make_fold(key, tuple(offsets), end))
     except (NumbaError, AttributeError):
@@ -108,18 +106,14 @@ def _make_fold(key: str, offsets: tuple[int, ...], row_bytes: int) -> Any:
         return cfunc(FOLD, error_model="numpy")(fold)  # no folder to keep it in can be written
 
 
-def _announce(key: str) -> None:
-    """Say once that a fold is compiled; called by numba while it compiles, not for what it has on disk."""
-    if key not in _announced:
-        _announced.add(key)
-        sys.stderr.write(f"topocomm: compiling, once: fold of {key.rpartition(' ')[0]}\n")
-
-
 @intrinsic(prefer_literal=True)
 def _combine_row(typingctx, key, left, left_row, right, right_row, out):
     """Row 0 of out = two rows combined; left, right and out are where the addresses of their fields stand."""
-    spec = _specs[key.literal_value]
-    _announce(key.literal_value)
+    name = key.literal_value
+    spec = _specs[name]
+    if name not in _announced:  # numba compiles: what it has on disk does not come here
+        _announced.add(name)
+        sys.stderr.write(f"topocomm: compiling, once: fold of {name.rpartition(' ')[0]}\n")
     function = typingctx.resolve_value_type(spec.function)
     signature = typingctx.resolve_function_type(function, spec.views * 3, {})
 
@@ -145,9 +139,8 @@ def _copy_row(typingctx, key, left, left_row, out, out_row):
     def codegen(context, builder, _, args):
         _, left, left_row, out, out_row = args
         for index, f in enumerate(spec.fields):
-            to = _row_address(builder, out, index, f, out_row)
-            come_from = _row_address(builder, left, index, f, left_row)
-            pointers = [builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in (to, come_from)]
+            rows = _row_address(builder, out, index, f, out_row), _row_address(builder, left, index, f, left_row)
+            pointers = [builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in rows]
             cgutils.raw_memcpy(builder, *pointers, ir.Constant(WORD, f.row_bytes), 1)
         return context.get_dummy_value()
 
