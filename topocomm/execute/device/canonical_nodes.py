@@ -12,12 +12,7 @@ from topocomm.operators.tensors import device_views
 
 
 class DeviceNodes(CanonicalNodes):
-    """The nodes of one rank on a device.
-
-    Args:
-        work: The call; its layout is that of one shard's value.
-        shards: As `CanonicalNodes`.
-        device: Where the values are.
+    """The nodes of one rank on a device; `work.layout` is that of one shard's value.
 
     Attributes:
         memories: Tensors that it uses on the device.
@@ -40,7 +35,7 @@ class DeviceNodes(CanonicalNodes):
         self._run = bind_folds(work, memory, self._folds) if self._folds and layout.rows else None
 
     def load(self) -> None:
-        """Load the kernels of the folds; as `DeviceEngine.load`."""
+        """Load the kernels of the folds."""
         if self._run is not None:
             load_folds(self._work.operator, self._work.layout, self.memories[0], self._folds, self._run)
 

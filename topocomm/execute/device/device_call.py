@@ -15,9 +15,10 @@ from topocomm.execute.calls.agreement import gather_notes
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure
+from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.device_engine import DeviceEngine, StreamEngine
 from topocomm.execute.device.device_path import DevicePath
-from topocomm.execute.device.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
+from topocomm.execute.device.device_values import Tensors, check_writable, to_tensor
 from topocomm.execute.device.native_engine import NativeEngine
 from topocomm.execute.device.peer.peer_engine import PeerEngine, PeerPlan
 from topocomm.execute.host.call_engine import Span, Work
@@ -50,12 +51,21 @@ class DeviceValues:
         return None
 
     def _read(self, what: str, x: Any, shapes: TensorShapes) -> Tensors:
-        structure = self.structure
+        structure, device = self.structure, self.structure.device
         parts = dict(zip(structure.names, structure.parts(x), strict=True))
-        assert structure.device is not None, "only values on devices are read here"
-        check_place(what, parts, structure.device)
+        assert device is not None, "only values on devices are read here"
+        for name, part in parts.items():
+            if devices.device_of(part) is not device:
+                place = getattr(part, "device", "host memory")
+                raise OperatorError(f"{what}: field {name!r} is on {place}; the call was prepared for {device.place}")
         fields = {name: to_tensor(name, part) for name, part in parts.items()}
-        check_tensors(what, fields, shapes)
+        for name, (shape, dtype) in shapes.items():
+            tensor = fields[name]
+            if tensor.shape != shape or tensor.dtype != dtype:
+                raise OperatorError(
+                    f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, got {tensor.dtype} "
+                    f"{list(tensor.shape)}"
+                )
         return fields
 
     def writable(self, out: Any) -> Tensors:
@@ -126,14 +136,10 @@ class DeviceCall(PreparedCall):
         return self._input
 
     def __call__(self, x: Any = None, *, out: Any = None) -> Any:
-        """Put the collective on the current stream; as `PreparedCall`, but for the following.
+        """Put the collective on the current stream; as `PreparedCall`, with x and out on the device, which may overlap.
 
         The result is there for what comes later on that stream. A call asks whether those before it can still come
         through; `Communicator.synchronize` waits for them.
-
-        Args:
-            x: As there, on the device.
-            out: As there, on the device; may overlap x.
         """
         fields, given = self._fit(x, out)
         engine, number = self._enter()
@@ -165,10 +171,7 @@ class DeviceCall(PreparedCall):
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
         """Begin the collective on a stream of its own, beside what is put on the current one later.
 
-        Args:
-            x: As for a call; what was put on the current stream before is seen. It and out must be left alone until
-                the handle is through.
-            out: As for a call.
+        It sees what was put on the current stream before. x and out must be left alone until the handle is through.
 
         Raises:
             OperatorError: x or out does not fit.

@@ -53,7 +53,7 @@ class StreamEngine(CallEngine):
         """Raise where it is known that the call does not come through; asks nothing of the device."""
 
     def load(self) -> None:
-        """Have the device load all kernels that a call runs; see `device_loading`."""
+        """Have the device load all kernels that a call runs."""
         load_copies(self._device, (torch_dtype(field.dtype) for field in self._work.layout.fields))
 
     def mark(self) -> None:

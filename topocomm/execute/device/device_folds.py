@@ -45,10 +45,7 @@ class DeviceFold(NamedTuple):
 def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[[], None]:
     """Return a function that runs all folds of a stage, in order, on the current stream.
 
-    Args:
-        work: The call; its operator has folds on the device (`fold_version`).
-        arena: uint8 memory of the device.
-        folds: They read and write chunks of the arena; later ones may read what earlier ones wrote.
+    They are chunks of the uint8 arena; later folds may read what earlier ones wrote.
     """
     operator, layout = work.operator, work.layout
     if _kernel_version(operator, layout, arena.device) == TORCH:

@@ -24,11 +24,7 @@ ALIGNMENT_BYTES = 256
 
 
 class Device:
-    """One GPU as this process numbers it, asked through torch.
-
-    Attributes:
-        index: The number.
-    """
+    """One GPU as this process numbers it, asked through torch."""
 
     def __init__(self, index: int) -> None:
         import torch
@@ -174,10 +170,7 @@ def reached(event: Any, timeout_s: float, check: Callable[[], None], poll_s: flo
 class StreamEnd:
     """What is on a device's current stream now, as something to wait for.
 
-    Args:
-        device: The device.
-        check: Raises where it does not come to its end.
-        peers: Messages of the ranks that it waits for, as far as that is known.
+    `check` raises where it does not come to its end; `peers` are messages of the ranks that it waits for, if known.
     """
 
     def __init__(self, device: Device, check: Callable[[], None], peers: Sequence[Message] = ()) -> None:

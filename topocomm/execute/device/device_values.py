@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from topocomm.errors import OperatorError
-from topocomm.execute.device import device_library as devices
 
 Tensors = dict[str, Any]
 
@@ -57,25 +56,6 @@ def place_of(tensor: Any) -> tuple[int, int]:
 def overlap(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
     """Return whether any of some [start, end) ranges shares anything with one of others."""
     return any(max(start, begin) < min(stop, end) for start, stop in ranges for begin, end in others)
-
-
-def check_tensors(what: str, fields: Mapping[str, Any], shapes: Mapping[str, tuple[tuple[int, ...], Any]]) -> None:
-    """Raise OperatorError unless the tensors have the shapes and torch dtypes of a prepared call."""
-    for name, (shape, dtype) in shapes.items():
-        tensor = fields[name]
-        if tensor.shape != shape or tensor.dtype != dtype:
-            raise OperatorError(
-                f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, got {tensor.dtype} "
-                f"{list(tensor.shape)}"
-            )
-
-
-def check_place(what: str, fields: Mapping[str, Any], device: devices.Device) -> None:
-    """Raise OperatorError unless all fields lie on the device that the call was prepared for."""
-    for name, part in fields.items():
-        if devices.device_of(part) is not device:
-            where = getattr(part, "device", "host memory")
-            raise OperatorError(f"{what}: field {name!r} is on {where}; the call was prepared for {device.place}")
 
 
 def check_writable(fields: Mapping[str, Any]) -> None:

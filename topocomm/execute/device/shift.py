@@ -184,13 +184,7 @@ class DeviceShift:
 
 
 class PinnedShift:
-    """The exchange of device memory by pinned host memory, where nothing moves device memory between the ranks.
-
-    Args:
-        session: The communicator.
-        in_host: The exchange of host memory.
-        device: Where the tensors are.
-    """
+    """The exchange of device memory by pinned host memory, where nothing moves device memory between the ranks."""
 
     def __init__(self, session: Session, in_host: HostShift, device: Device) -> None:
         self._session, self._in_host, self._device = session, in_host, device

@@ -158,11 +158,7 @@ class MpiBatch(Batch):
 
 
 class MpiTransport(Transport):
-    """One rank of an MPI communicator.
-
-    Args:
-        comm: An intracommunicator; it is duplicated, collectively, and never used itself again.
-    """
+    """One rank of an MPI intracommunicator, which is duplicated, collectively, and never used itself again."""
 
     name = "mpi"
 

@@ -124,13 +124,7 @@ class _Part:
 
 
 class TorchGroupTransport(Transport):
-    """One rank of a process group; collective.
-
-    Args:
-        store: A part of the group's key-value store for this transport alone.
-        rank: This rank.
-        size: How many there are.
-        timeout_s: Limit of the set-up.
+    """One rank of a process group, set up by a part of a key-value store for this transport alone; collective.
 
     Raises:
         TopocommError: The ranks cannot be connected.

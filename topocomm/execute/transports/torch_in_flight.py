@@ -31,14 +31,9 @@ class Departure(NamedTuple):
 
 
 def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, memory: Any = None) -> Departure:
-    """A message sent or received by `post`; one that is refused fails when it is awaited.
+    """A message sent or received by `post` of a process group; one that is refused fails when it is awaited.
 
-    Args:
-        post: `send` or `recv` of a process group.
-        tensor: Its bytes.
-        message: Which one it is.
-        tag: Of torch.distributed.
-        memory: What else must live as long as it is under way.
+    `memory` is what else, beside its bytes, must live as long as it is under way.
     """
     try:
         return Departure(message, post([tensor], message.peer, tag), (tensor, memory))

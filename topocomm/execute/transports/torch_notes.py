@@ -69,11 +69,11 @@ class Inbox:
         """Return the oldest note from `peer` with this tag."""
         with self._news:
             line = self._lines[peer]
-            for index, (other, data) in enumerate(line):
-                if other == tag:
-                    del line[index]
-                    return data
-        return None
+            note = next((note for note in line if note[0] == tag), None)
+            if note is None:
+                return None
+            line.remove(note)
+            return note[1]
 
     def pause(self, timeout_s: float) -> None:
         """Wait until a note comes, or for this time."""
@@ -87,13 +87,7 @@ class Inbox:
 
 
 class Notes:
-    """One rank's side of the notes.
-
-    Args:
-        torch: The module.
-        gloo: A process group of our own.
-        helpers: Threads that wait for what is sent.
-    """
+    """One rank's side of the notes, on a gloo group of our own; helpers wait for what is sent."""
 
     def __init__(self, torch: Any, gloo: Any, helpers: Helpers) -> None:
         self.inbox = Inbox(gloo.size())

@@ -9,11 +9,7 @@ from pathlib import Path
 
 
 class Watch:
-    """Watcher of processes of this host.
-
-    Args:
-        processes: Process id by rank.
-    """
+    """Watcher of processes of this host, given by rank."""
 
     def __init__(self, processes: Mapping[int, int]) -> None:
         self._ranks: dict[int, tuple[int, int]] = {}

@@ -18,17 +18,12 @@ from topocomm.operators.tensors import BFLOAT16
 def compiled_kernel(operator: str, version: int, dtypes: Sequence[np.dtype[Any]]) -> Kernel | None:
     """Return the kernel of a built-in operator; None without the compiled part, or where it has no such fold.
 
-    Args:
-        operator: Name of the fold in C, such as "sum".
-        version: Counts changes of what the fold computes.
-        dtypes: Of the operator's fields, in its order.
+    `operator` names the fold in C, as "sum"; `version` counts changes of what it computes.
     """
     try:
         from topocomm.native._native import fold_address
     except ImportError:  # the compiled part is optional
         return None
-    codes = [
-        "f2b" if dtype == BFLOAT16 else f"{kind(dtype)}{dtype.itemsize}" for dtype in dtypes
-    ]  # as in the C sources
+    codes = ["f2b" if dtype == BFLOAT16 else f"{kind(dtype)}{dtype.itemsize}" for dtype in dtypes]
     address = fold_address(operator, ",".join(codes))
     return Kernel(f"c.{operator}/{version}", compiled=address) if address else None

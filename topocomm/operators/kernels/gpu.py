@@ -39,6 +39,8 @@ MOST_ROW_ITEMS = 16384
 """Most items of a row that fit in the registers of a program."""
 MOST_UNROLLED = 8
 """Most operands whose loads are all in flight at once; more run in a loop."""
+TRITON_NAMES = {"bool": "uint8", "complex64": "float32", "complex128": "float64"}
+"""Dtypes of items in the kernels, where they differ from a field's: complex numbers are two items."""
 ITEMS_PER_THREAD = 8
 MOST_REGISTERS = 255
 """Register limit of an NVIDIA thread, given so that the assembler reserves none for absent programs and spills."""
@@ -228,13 +230,15 @@ def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work],
 
 def tile_options(combine: TritonCombine | None, layout: Layout, rows: int, backend: str) -> dict[str, Any]:
     """What a kernel on tiles of values is compiled for, `rows` of them in all; None combines nothing."""
+    import triton.language as tl
+
     fields = layout.fields
     widths = tuple(_width(f) for f in fields)
     tile_rows = _tile_rows(rows, sum(widths))
     return {
         "COMBINE": None if combine is None else combine.function,
         "CONSTANTS": () if combine is None else tuple(combine.constants),
-        "DTYPES": tuple(_triton_dtype(f.dtype) for f in fields),
+        "DTYPES": tuple(getattr(tl, TRITON_NAMES.get(f.dtype.name, f.dtype.name)) for f in fields),
         "ITEMS": tuple(_items(f) for f in fields),
         "WIDTHS": widths,
         "ROWS": tile_rows,
@@ -305,13 +309,6 @@ def _check_target(name: str, target: torch.Tensor | None, like: torch.Tensor) ->
         )
     if not target.is_contiguous():
         raise OperatorError(f"target {name!r} must be contiguous; take one of its own memory")
-
-
-def _triton_dtype(dtype: np.dtype[Any]) -> Any:
-    import triton.language as tl
-
-    name = {"b": "uint8", "c": f"float{4 * dtype.itemsize}"}.get(kind(dtype) or "", dtype.name)
-    return getattr(tl, name)
 
 
 def power_that_divides(words: NDArray[np.int64]) -> int:

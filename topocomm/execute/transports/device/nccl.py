@@ -35,14 +35,9 @@ OPERATORS = tuple(operator.name for operator in native.OPERATORS)
 
 
 class NcclDeviceTransport(DeviceTransport):
-    """One rank's NCCL communicator.
+    """One rank's NCCL communicator, by the module `cupy.cuda.nccl`; each call into NCCL has the limit `timeout_s`.
 
-    Args:
-        nccl: The module `cupy.cuda.nccl`.
-        handle: Its NcclCommunicator, which the transport ends.
-        rank: This rank.
-        device: Where the memory is.
-        timeout_s: Limit of a call into NCCL.
+    The handle is an NcclCommunicator, which the transport ends.
     """
 
     name = "nccl"
@@ -165,10 +160,8 @@ class NcclDeviceTransport(DeviceTransport):
 def end_aside(end: Callable[[], None], rank: int, timeout_s: float) -> None:
     """Destroy a communicator of NCCL, on a thread if it takes long: it waits for all graphs that captured messages.
 
-    Args:
-        end: What ends it. Errors do not matter: nothing more is done with the communicator.
-        rank: This rank.
-        timeout_s: Limit of a wait, if that is less than `END_S`.
+    Errors of `end` do not matter: nothing more is done with the communicator. It is awaited for `timeout_s`, but at
+    most `END_S`.
     """
     limit_s = min(END_S, timeout_s)
     try:
@@ -283,7 +276,7 @@ def call_on_all(waiting: Waiting, device: Device, call: Callable[[], Any], name:
     Args:
         waiting: How to wait for it; a rank may be gone, or have come to an error.
         device: The current one during the call.
-        call: What is called.
+        call: It gives other threads leave to run.
         name: Of its thread.
         what: The call in words.
 
