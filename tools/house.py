@@ -27,7 +27,6 @@ KERNELS = ("_kernel.py", "/kernels/", "gpu_")
 """Parts of paths of kernel files, whose functions may be long: a compiled function is one launch."""
 TWINS = {
     "shift": "one exchange, in host and in device memory",
-    "canonical_nodes": "one computation, in host and in device memory",
     "agreement": "ranks that agree before they wait for each other, in both packages",
 }
 """Basenames that modules share because they do the same job for another device or package."""

@@ -11,8 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from topocomm.execute.device.canonical_nodes import DeviceNodes
-from topocomm.execute.device.device_folds import DeviceFold, bind_folds, identity_tensors, load_folds
+from topocomm.execute.device.device_folds import DeviceFold, DeviceNodes, bind_folds, identity_tensors, load_folds
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device, load_copies, reached
 from topocomm.execute.host.call_engine import CallEngine, Work, messages_of, parts_of_pieces
 from topocomm.execute.liveness.pollable import AwaitedMessages

@@ -7,7 +7,6 @@ limit counts from when an event was put on the stream: a device that is busy for
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from topocomm.errors import OperatorError
@@ -26,9 +25,8 @@ class InFlightCalls:
 
     def __init__(self, waiting: Waiting, device: Device, *means: DeviceTransport | PeerMemory) -> None:
         self._waiting, self._device, self._means = waiting, device, means
-        self._out: deque[tuple[StreamEngine, UnderWay, WaitMonitor]] = deque()
-        """Calls with an event out."""
-        self._marked: set[StreamEngine] = set()
+        self._out: dict[StreamEngine, tuple[UnderWay, WaitMonitor]] = {}
+        """Engines with an event out, the oldest first, each with the call that it stands for."""
         self._begun: dict[StreamEngine, UnderWay] = {}
         """Engines with calls that nobody has waited for, each with the last of them."""
         self._recorded: set[object] = set()
@@ -40,24 +38,22 @@ class InFlightCalls:
             DeadlineError: One is not through after the limit.
             MismatchError, RankFailedError: As for any call.
         """
-        self._check(self._out[0][0].ranks if self._out else ())
+        self._check(next(iter(self._out)).ranks if self._out else ())
         while self._out:
-            engine, call, monitor = self._out[0]
+            engine, (call, monitor) = next(iter(self._out.items()))
             if not engine.advance(0.0):
                 monitor.at_times(engine.awaited)
                 return
-            self._out.popleft()
+            del self._out[engine]
             if self._begun.get(engine) is call:
                 del self._begun[engine]
-                self._marked.discard(engine)
             else:
                 self._mark(engine)
 
     def add(self, engine: StreamEngine, tag: int, number: int) -> None:
         """A call was put on a stream."""
         self._begun[engine] = UnderWay(engine, tag, number)
-        if engine not in self._marked:
-            self._marked.add(engine)
+        if engine not in self._out:
             self._mark(engine)
 
     def keep(self, memory: object) -> None:
@@ -78,7 +74,6 @@ class InFlightCalls:
             self._waiting.for_call(call)
             del self._begun[engine]
         self._out.clear()
-        self._marked.clear()
         with self._device.current():
             stream = StreamEnd(self._device, self._check)
         number = self._waiting.recorder.calls
@@ -89,7 +84,7 @@ class InFlightCalls:
         """Have an event out for the last call of an engine."""
         engine.mark()
         call = self._begun[engine]
-        self._out.append((engine, call, WaitMonitor(self._waiting, call, self._waiting.timeout_s)))
+        self._out[engine] = call, WaitMonitor(self._waiting, call, self._waiting.timeout_s)
 
     def _check(self, ranks: Sequence[int] = ()) -> None:
         """Raise what is known of errors, of graphs that were replayed too."""

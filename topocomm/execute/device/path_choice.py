@@ -15,7 +15,7 @@ from topocomm.execute.transports.device.mpi_device import MpiDeviceTransport, pr
 from topocomm.execute.transports.device.nccl import connect, gather_facts, own_facts
 from topocomm.execute.transports.device.nccl_library import Facts, mpi_refusal
 from topocomm.execute.transports.mpi import MpiTransport, load_mpi
-from topocomm.execute.transports.transport import GATHER_TAG, NoDeviceTransport
+from topocomm.execute.transports.transport import GATHER_TAG, DeviceTransport, NoDeviceTransport
 from topocomm.topology.model import Topology
 
 
@@ -37,18 +37,19 @@ def choose_device_path(session: Session, device: Device) -> DevicePath:
     reason = nccl_library.refusal(facts)
     peer, why_not = find_peers(session, device)
     say(session.rank, "short values on devices go by one kernel" if peer else f"no kernel runs whole calls: {why_not}")
+    transport: DeviceTransport | None
     if reason is None:
-        path = DevicePath(session.waiting, device, connect(session.waiting, device), "", peer)
-        say(session.rank, f"values on devices go by NCCL {nccl_library.version_text(facts[0].version or 0)}")
+        transport = connect(session.waiting, device)
+        how = f"go by NCCL {nccl_library.version_text(facts[0].version or 0)}"
     elif nccl_library.group_refusal(facts) is None:
-        own_group = torch_device.TorchDeviceTransport(group, device, session.settings.timeout_s)
-        path = DevicePath(session.waiting, device, own_group, reason, peer)
-        say(session.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
+        transport = torch_device.TorchDeviceTransport(group, device, session.settings.timeout_s)
+        how = f"go by a torch process group, since CuPy's NCCL cannot be used: {reason}"
     else:
-        wire, no_mpi = _by_mpi(session, mpi, device, facts)
-        path = DevicePath(session.waiting, device, wire, reason, peer)
-        how = "are staged through host memory" if wire is None else "go by MPI, which takes device memory"
-        say(session.rank, f"values on devices {how}, since NCCL cannot be used: {reason}{no_mpi}")
+        transport, no_mpi = _by_mpi(session, mpi, device, facts)
+        how = "are staged through host memory" if transport is None else "go by MPI, which takes device memory"
+        how += f", since NCCL cannot be used: {reason}{no_mpi}"
+    path = DevicePath(session.waiting, device, transport, reason or "", peer)
+    say(session.rank, f"values on devices {how}")
     planned = session.topology.by_id[session.places[session.rank]].bus_id
     if planned is not None and device.bus_id not in (None, planned):
         text = f"the values are on GPU {device.bus_id}, the topology has this rank on {planned}: costs are its"

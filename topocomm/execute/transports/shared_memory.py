@@ -137,15 +137,9 @@ class SharedArena:
         """Bytes of all segments."""
 
     def take(self, waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> tuple[Buffer, Segment] | None:
-        """The next bytes of this arena, zeroed, and their segment; all ranks take the same sizes in turn.
+        """The next bytes of this arena, zeroed, and their segment; None, on every rank, where a host gives no memory.
 
-        Args:
-            waiting: How to wait for the others; where the segment is full all ranks open another one.
-            size_bytes: The same on all ranks.
-            hosts: The host of every rank, by number.
-
-        Returns:
-            None, on every rank, where a host gives no memory.
+        All ranks take the same sizes in turn; where the segment is full all open another one, together.
         """
         size_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
         if self._left is None or self._left.size < size_bytes:
@@ -167,15 +161,9 @@ class SharedArena:
 
 
 def open_shared(arena: SharedArena, waiting: Waiting, size_bytes: int, hosts: tuple[int, ...]) -> SharedMemory | None:
-    """Two memories of this many bytes, a multiple of a cache line, on every host.
+    """Two memories of this many bytes, a multiple of a cache line, on every host; collective over all ranks.
 
-    None, on every rank, where a host gives none. Collective over all ranks.
-
-    Args:
-        arena: Where they are taken from.
-        waiting: How to wait for the others.
-        size_bytes: Of one memory, on the host that needs most.
-        hosts: The host of every rank, by number.
+    `size_bytes` is that of the host that needs most. None, on every rank, where a host gives none.
     """
     rank = waiting.transport.rank
     ranks = [peer for peer, host in enumerate(hosts) if host == hosts[rank]]

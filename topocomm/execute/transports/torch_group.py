@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm.errors import DeadlineError, MissingExtraError, TopocommError
-from topocomm.execute.transports.torch_in_flight import Helpers, InFlightMessages, depart
-from topocomm.execute.transports.torch_notes import BREAK_TAG, Notes
+from topocomm.execute.transports.torch_messages import BREAK_TAG, Helpers, InFlightMessages, Notes, depart
 from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.operators.layout import Buffer
 

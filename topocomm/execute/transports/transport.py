@@ -175,11 +175,7 @@ class DeviceTransport(ABC):
         return None
 
     def check(self, peers: Sequence[int] = ()) -> None:  # noqa: B027 - most raise where messages are awaited
-        """Raise an error that the transport knows of, without asking the device or waiting.
-
-        Args:
-            peers: Ranks with messages in flight, for the error.
-        """
+        """Raise an error that the transport knows of, without asking the device or waiting; it names the peers."""
 
     def abort(self) -> None:  # noqa: B027
         """Abort everything in flight at once, whatever other ranks do; nothing can be started afterwards."""

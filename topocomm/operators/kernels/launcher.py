@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
+from importlib import import_module
 from threading import Lock
 from typing import Any
 
@@ -126,26 +127,10 @@ def _kind(x: Any, width_only: bool) -> Any:
     return x
 
 
-@cache
-def _on_amd() -> bool:
-    import torch
-
-    return torch.version.hip is not None
-
-
-@cache
-def _driver() -> Any:
-    from triton.runtime import driver
-
-    return driver
-
-
 def _is_compiled(kernel: Any) -> bool:
     return isinstance(kernel, _compiled_type())
 
 
-@cache
-def _compiled_type() -> Any:
-    from triton.runtime import JITFunction
-
-    return JITFunction
+_driver = cache(lambda: import_module("triton.runtime").driver)
+_compiled_type = cache(lambda: import_module("triton.runtime").JITFunction)
+_on_amd = cache(lambda: import_module("torch").version.hip is not None)

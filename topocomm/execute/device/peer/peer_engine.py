@@ -12,8 +12,8 @@ from math import prod
 from typing import Any
 
 from topocomm.errors import TopocommError
-from topocomm.execute.device.canonical_nodes import DeviceNodes
 from topocomm.execute.device.device_engine import StreamEngine
+from topocomm.execute.device.device_folds import DeviceNodes
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device
 from topocomm.execute.device.device_values import overlap, place_of
 from topocomm.execute.device.peer.peer_memory import PeerMemory
@@ -143,23 +143,17 @@ class PeerEngine(StreamEngine):
         from topocomm.operators.kernels.launcher import load_kernel
 
         peer = self._peer
-        words = torch.from_numpy(plan.program.words).to(self._device.place)
+        self._words = torch.from_numpy(plan.program.words).to(self._device.place)
+        addresses = self._words.data_ptr(), peer.table.data_ptr(), peer.own, peer.control
+        sizes = peer.rank, peer.size, peer.room.arenas_at, peer.room.arena_bytes, plan.program.stages, plan.tiles
         grid = (min(plan.items, peer.programs), 1, 1)
 
         def arguments(value: Mapping[str, Any], result: Mapping[str, Any], items: int) -> tuple[Any, ...]:
             return (
                 tuple(value[name].data_ptr() or peer.own for name in self._sent),
                 tuple(result[name].data_ptr() or peer.own for name in self._result),
-                words.data_ptr(),
-                peer.table.data_ptr(),
-                peer.own,
-                peer.control,
-                peer.rank,
-                peer.size,
-                peer.room.arenas_at,
-                peer.room.arena_bytes,
-                plan.program.stages,
-                plan.tiles,
+                *addresses,
+                *sizes,
                 items,
                 peer.limit,
             )

@@ -54,19 +54,12 @@ PLENTY = Room()
 class PeerMemory:
     """What one rank's kernels know of the memories.
 
-    Args:
-        device: Where the rank's values are.
-        rank: This rank.
-        addresses: Where each rank's memory is mapped here; zeros were written to this rank's own, all ranks' before any
-            of them began.
-        programs: How many programs of a kernel surely run at the same time on the GPU of every rank.
-        backend: "cuda", "hip" or "interpreter".
-        timeout_s: Limit of a wait.
-        crowded: Whether ranks share a GPU, as threads of one process.
-        mapping: What gives the memory back; None where nothing needs to be done.
-        room: What a memory has room for.
+    Each rank's memory is mapped here at its address; zeros were written to all of them before any rank began.
 
     Attributes:
+        programs: How many programs of a kernel surely run at the same time on the GPU of every rank.
+        backend: "cuda", "hip" or "interpreter".
+        crowded: Whether ranks share a GPU, as threads of one process.
         last: The stream of the last call; None before the first.
         table: int64 [ranks] on the device: the addresses.
     """

@@ -32,12 +32,9 @@ def device_backend(group: Any) -> str | None:
 
 
 class TorchDeviceTransport(DeviceTransport):
-    """One rank's end of a group of its own; collective.
+    """One rank's end of a group of its own, with the ranks of another one; collective.
 
-    Args:
-        group: The process group whose ranks are those of the communicator.
-        device: Where the memory is.
-        timeout_s: Limit of the set-up, and of every message as torch watches it.
+    `timeout_s` is the limit of the set-up, and of every message as torch watches it.
 
     Raises:
         TopocommError: torch cannot make the group.
