@@ -20,8 +20,7 @@ from topocomm import (
     TopocommError,
 )
 from topocomm.execute.device import device_library as device
-from topocomm.execute.device.device_engine import DeviceEngine
-from topocomm.execute.device.native_engine import NativeEngine
+from topocomm.execute.device.device_engine import DeviceEngine, NativeEngine
 from topocomm.execute.transports.device import nccl_library
 
 RANKS = (2, 3, 8)

@@ -16,10 +16,9 @@ from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure
 from topocomm.execute.device import device_library as devices
-from topocomm.execute.device.device_engine import DeviceEngine, StreamEngine
+from topocomm.execute.device.device_engine import DeviceEngine, NativeEngine, StreamEngine
 from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.device_values import Tensors, check_writable, to_tensor
-from topocomm.execute.device.native_engine import NativeEngine
 from topocomm.execute.device.peer.peer_engine import PeerEngine, PeerPlan
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.liveness.waiting import UnderWay

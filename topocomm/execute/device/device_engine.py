@@ -1,4 +1,4 @@
-"""An engine in device memory: the stages of a call put on a stream one after the other, with nothing to wait for here.
+"""Engines in device memory: the stages of a call put on a stream one after the other, with nothing to wait for here.
 
 A stage is one group of messages, then its folds. Both ends of a message are in the same group, since all ranks cut
 their rounds alike: a device waits for all messages of a group before it goes on. What a stream runs it runs in order,
@@ -7,12 +7,13 @@ so one arena serves call after call, and no credits are needed.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topocomm.execute.device.device_folds import DeviceFold, DeviceNodes, bind_folds, identity_tensors, load_folds
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device, load_copies, reached
+from topocomm.execute.device.device_values import overlap, place_of
+from topocomm.execute.device.peer.peer_memory import PeerMemory
 from topocomm.execute.host.call_engine import CallEngine, Work, messages_of, parts_of_pieces
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.transport import DeviceTransport, Message
@@ -34,8 +35,15 @@ class StreamEngine(CallEngine):
     memory: Any
     """A tensor of the device: what its arrays lie in."""
 
-    def __init__(self, work: Work, device: Device, sends: Mapping[int, int], receives: Mapping[int, int]) -> None:
-        self._work, self._device = work, device
+    def __init__(
+        self,
+        work: Work,
+        device: Device,
+        link: DeviceTransport | PeerMemory,
+        sends: Mapping[int, int],
+        receives: Mapping[int, int],
+    ) -> None:
+        self._work, self._device, self._link = work, device, link
         self._peers = [
             [Message(peer, ((0, size),)) for peer, size in sorted(sizes.items())] for sizes in (sends, receives)
         ]
@@ -47,9 +55,9 @@ class StreamEngine(CallEngine):
             self._identity = {name: value.to(device.place) for name, value in identity.items()}
         self.last: Any = device.stream()  # whose memory this is: it may still be in use there
 
-    @abstractmethod
     def check(self) -> None:
         """Raise where it is known that the call does not come through; asks nothing of the device."""
+        self._link.check(self.ranks)
 
     def load(self) -> None:
         """Have the device load all kernels that a call runs."""
@@ -89,7 +97,7 @@ class DeviceEngine(StreamEngine):
         self._transport = wire
         cuts = common_cuts(work.schedule)
         program = rank_program(work.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, cuts)
-        super().__init__(work, device, *message_bytes(work))
+        super().__init__(work, device, wire, *message_bytes(work))
         self.memory: Any = device.memory(max(program.arena_bytes, 1))
         self._offsets = program.offsets
         self._nodes = None if shards is None else DeviceNodes(work, shards, device)
@@ -123,9 +131,6 @@ class DeviceEngine(StreamEngine):
         if target is not None:
             self._give(target)
         return False
-
-    def check(self) -> None:
-        self._transport.check(self.ranks)
 
     def _give(self, target: Mapping[str, Any]) -> None:
         if self._identity is not None:
@@ -179,3 +184,59 @@ def message_bytes(work: Work) -> tuple[dict[int, int], dict[int, int]]:
         peer, sizes = (move.dst, sends) if move.src == work.rank else (move.src, receives)
         sizes[peer] = sizes.get(peer, 0) + work.chunk_bytes(move.chunk)
     return sends, receives
+
+
+class NativeEngine(StreamEngine):
+    """One call of a library's collective, which the plan has chosen, on values of one field.
+
+    The library reads the caller's tensor and writes the result to the caller's; a value is copied first only where it
+    is not contiguous, or lies in part under the result.
+    """
+
+    def __init__(self, work: Work, device: Device, wire: DeviceTransport) -> None:
+        super().__init__(work, device, wire, *_dependent_bytes(work))
+        native = work.plan.native
+        assert native is not None, "chosen"
+        run = wire.native(work.plan.collective.name, native.dtype, work.plan.operator)
+        assert run is not None, "settled before the ranks agreed"
+        self._run = run
+        (field,) = work.layout.fields
+        size_bytes = work.value.rows * field.row_bytes
+        self.memory: Any = device.memory(max(size_bytes, 1))
+        self._name = field.name
+        shape = (*work.value.leading, *field.row_shape)
+        self._sent = self.memory[:size_bytes].view(torch_dtype(field.dtype)).view(shape)
+        self.views = {field.name: self._sent}
+        self.takes_value = self.gives_result = True
+
+    def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
+        del apart  # the memories are looked at; the target is contiguous
+        assert target is not None, "every rank gets a result"
+        stream = self._device.stream()
+        if self.follow(self.last, stream, (self.memory,)):
+            self.last = stream
+        result = target[self._name]
+        if fields is not None:
+            value = fields[self._name]
+            in_place = self._work.plan.collective.name == "allreduce" and value.data_ptr() == result.data_ptr()
+            if value.is_contiguous() and (in_place or not overlap([place_of(value)], [place_of(result)])):
+                self._run(value, result, stream)
+                return False
+            self._sent.copy_(value)
+        self._run(self._sent, result, stream)
+        return False
+
+
+def _dependent_bytes(work: Work) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes of this rank's value that each other rank's result depends on, and the other way round.
+
+    Which ranks exchange messages is the library's own choice; who waits for whom is not.
+    """
+    name, parts = work.plan.collective.name, work.plan.collective.parts
+    row_bytes, rank = work.layout.row_bytes, work.rank
+    others = [peer for peer in range(work.plan.collective.ranks) if peer != rank]
+    if name == "allreduce":
+        whole = dict.fromkeys(others, work.layout.rows * row_bytes)
+        return whole, whole
+    remote, own = {peer: parts[peer] * row_bytes for peer in others}, dict.fromkeys(others, parts[rank] * row_bytes)
+    return (remote, own) if name == "reduce_scatter" else (own, remote)

@@ -7,6 +7,7 @@ implementation a rank has enters the agreement between ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,13 +52,9 @@ def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[
     operator, layout = work.operator, work.layout
     if _kernel_version(operator, layout, arena.device) == TORCH:
         return combine_folds(operator, layout, arena, folds)
-    launches = [gpu.bind_device_folds(operator, layout, arena, part) for part in independent(layout, folds)]
-
-    def run() -> None:
-        for launch in launches:
-            launch()
-
-    return run
+    return partial(
+        _run_all, [gpu.bind_device_folds(operator, layout, arena, part) for part in independent(layout, folds)]
+    )
 
 
 def load_folds(
@@ -143,24 +140,17 @@ def _kernel_version(operator: Operator, layout: Layout, place: Any) -> str:
 
 def combine_folds(operator: Operator, layout: Layout, arena: Any, folds: Sequence[DeviceFold]) -> Callable[[], None]:
     """Return a function that runs folds by `combine` on tensors."""
-    bound = [
-        (
-            device_fold(
-                operator.name,
-                operator.combine,
-                [device_views(layout, arena, at, fold.rows) for at in fold.offsets],
-                arrays=False,
-            ),
-            device_views(layout, arena, fold.target, fold.rows),
-        )
-        for fold in folds
-    ]
+    runs = []
+    for fold in folds:
+        operands = [device_views(layout, arena, at, fold.rows) for at in fold.offsets]
+        run = device_fold(operator.name, operator.combine, operands, arrays=False)
+        runs.append(partial(run, device_views(layout, arena, fold.target, fold.rows)))
+    return partial(_run_all, runs)
 
-    def run() -> None:
-        for fold, target in bound:
-            fold(target)
 
-    return run
+def _run_all(runs: Sequence[Callable[[], None]]) -> None:
+    for run in runs:
+        run()
 
 
 def _probe(operator: Operator, layout: Layout, device: Device) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from topocomm.errors import DeadlineError
 from topocomm.execute.liveness.pollable import AwaitedMessages
+from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.transport import Message
 from topocomm.topology.discovery.pci_sysfs import short_bus_id
 
@@ -184,12 +185,12 @@ class StreamEnd:
         return AwaitedMessages(None, self._peers, self._peers)
 
 
-def await_event(event: Any, timeout_s: float, device: Device, rank: int, what: str) -> None:
+def await_event(event: Any, waiting: Waiting, device: Device, what: str) -> None:
     """Wait until a stream has come to an event; DeadlineError, which names `what` comes after it, if it does not."""
-    if not reached(event, timeout_s, lambda: None, SOON_S):
+    if not reached(event, waiting.timeout_s, lambda: None, SOON_S):
         raise DeadlineError(
-            f"rank {rank}: {device.place} is not through with what was put on its stream before {what} after "
-            f"{timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+            f"rank {waiting.transport.rank}: {device.place} is not through with what was put on its stream before "
+            f"{what} after {waiting.timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
         )
 
 

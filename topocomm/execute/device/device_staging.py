@@ -85,20 +85,17 @@ class StagedCall(PreparedCall):
         if self._handle is not None and not self._handle.done:
             return value, target  # the call itself refuses
         try:
-            self._await(self._result_copied)
+            await_event(self._result_copied, session.waiting, self._device, "this call")
             if fields is not None and self._takes:
                 with self._device.current():
                     for name, tensor in fields.items():
                         self._sent.tensors[name].copy_(tensor, non_blocking=True)
                     self._value_copied.record(self._device.stream())
-                self._await(self._value_copied)
+                await_event(self._value_copied, session.waiting, self._device, "this call")
         except BaseException as error:
             session.fail_with(error)
             raise
         return value, target
-
-    def _await(self, event: Any) -> None:
-        await_event(event, self._session.settings.timeout_s, self._device, self._session.rank, "this call")
 
     def _hand_over(self, target: Tensors | None, out: Any) -> Any:
         """The result on the device."""

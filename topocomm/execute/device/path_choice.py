@@ -81,7 +81,7 @@ def find_peers(session: Session, device: Device) -> tuple[PeerMemory | None, str
         DeadlineError, RankFailedError: Not all ranks come, or one fails.
     """
     group = session.transport.device_group
-    facts = peer_mapping.gather_peer_facts(session.waiting, peer_mapping.peer_facts(device, group))
+    facts = gather_facts(session.waiting, peer_mapping.peer_facts(device, group), peer_mapping.WHAT)
     reason = peer_mapping.peer_refusal(facts, MOST_RANKS)
     if reason is not None:
         return None, reason

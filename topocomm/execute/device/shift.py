@@ -195,12 +195,12 @@ class PinnedShift:
 
     def start(self, sends: Sequence[Any], receives: Sequence[Any], number: int) -> None:
         """Copy what is sent to host memory, for which the host waits, and post all messages there."""
-        device = self._device
+        device, waiting = self._device, self._session.waiting
         if device.capturing():
             raise TopocommError(
                 f"rank {self._session.rank}: this shift goes through host memory, where no graph records it"
             )
-        self._await_event(self._received_event)  # what was received before has left the memory
+        await_event(self._received_event, waiting, device, "this shift")  # what was received before has left the memory
         self._receives = receives
         sent, received = (
             [self._pinned(is_sent, index, x.numel()) for index, x in enumerate(tensors)]
@@ -210,7 +210,7 @@ class PinnedShift:
             for place, x in zip(sent, sends, strict=True):
                 place.copy_(x, non_blocking=True)
             self._sent_event.record(device.stream())
-        self._await_event(self._sent_event)
+        await_event(self._sent_event, waiting, device, "this shift")
         self._in_host.start([as_array(x) for x in sent], [as_array(x) for x in received], number)
 
     def progress(self) -> None:
@@ -233,6 +233,3 @@ class PinnedShift:
         if memory is None or memory.numel() < size:
             memory = self._memory[is_sent, index] = self._device.pinned(max(size + size // 8, ALIGNMENT_BYTES))
         return memory[:size]
-
-    def _await_event(self, event: Any) -> None:
-        await_event(event, self._session.settings.timeout_s, self._device, self._session.rank, "this shift")

@@ -66,7 +66,7 @@ class PeerEngine(StreamEngine):
 
     def __init__(self, plan: PeerPlan, device: Device, peer: PeerMemory, shards: Sequence[int] | None) -> None:
         work = plan.work
-        super().__init__(work, device, plan.program.receivers, plan.program.senders)
+        super().__init__(work, device, peer, plan.program.receivers, plan.program.senders)
         self._peer = peer
         self._nodes = None if shards is None else DeviceNodes(work, shards, device)
         self.takes_value = bool(len(work.schedule.inputs_of(work.rank)))
@@ -106,10 +106,6 @@ class PeerEngine(StreamEngine):
         super().load()  # the peer kernel itself was loaded when it was bound
         if self._nodes is not None:
             self._nodes.load()
-
-    def check(self) -> None:
-        """Raise DeadlineError where a kernel has waited its time."""
-        self._peer.check()
 
     def advance(self, timeout_s: float) -> bool:
         """As `StreamEngine.advance`; a kernel that ends since a wait took its time is not through."""

@@ -60,6 +60,7 @@ class PeerMemory:
         programs: How many programs of a kernel surely run at the same time on the GPU of every rank.
         backend: "cuda", "hip" or "interpreter".
         crowded: Whether ranks share a GPU, as threads of one process.
+        control: Address of what the host and the kernels tell each other.
         last: The stream of the last call; None before the first.
         table: int64 [ranks] on the device: the addresses.
     """
@@ -89,11 +90,7 @@ class PeerMemory:
         self._pinned = device.pinned(CONTROL_BYTES)
         self._control = self._pinned.numpy().view(np.int32)
         self._control[:] = 0
-
-    @property
-    def control(self) -> int:
-        """Address of what the host and the kernels tell each other."""
-        return int(self._pinned.data_ptr())
+        self.control = int(self._pinned.data_ptr())
 
     def check(self, peers: Sequence[int] = ()) -> None:
         """Raise DeadlineError where a wait on the device has taken its time."""

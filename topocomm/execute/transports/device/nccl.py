@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, RankFailedError, TopocommError
@@ -230,6 +230,7 @@ _abort_at_exit = cache(partial(atexit.register, _abort_all))
 
 
 WHAT = "the set-up of NCCL"
+AnyFacts = TypeVar("AnyFacts", bound=NamedTuple)
 
 
 def own_facts(device: Device, *, group: bool, mpi: str) -> Facts:
@@ -246,9 +247,9 @@ def own_facts(device: Device, *, group: bool, mpi: str) -> Facts:
     return Facts(gpu, address, version, why, nccl_library.allows_several(), group, mpi)
 
 
-def gather_facts(waiting: Waiting, own: Facts) -> list[Facts]:
+def gather_facts(waiting: Waiting, own: AnyFacts, what: str = WHAT) -> list[AnyFacts]:
     """Gather the facts of all ranks in rank order; collective."""
-    return [Facts(*json.loads(text)) for text in gather_texts(waiting, json.dumps(own).encode(), what=WHAT)]
+    return [own._make(json.loads(text)) for text in gather_texts(waiting, json.dumps(own).encode(), what=what)]
 
 
 def connect(waiting: Waiting, device: Device) -> NcclDeviceTransport:

@@ -98,11 +98,6 @@ def peer_facts(device: Device, group: Any) -> PeerFacts:
     return PeerFacts(host, os.getpid(), gpu, device.index, address, multiprocessors, ways, cut_off, why)
 
 
-def gather_peer_facts(waiting: Waiting, own: PeerFacts) -> list[PeerFacts]:
-    """Gather the facts of all ranks in rank order; collective."""
-    return [PeerFacts(*json.loads(text)) for text in gather_texts(waiting, json.dumps(own).encode(), what=WHAT)]
-
-
 def peer_refusal(facts: Sequence[PeerFacts], most_ranks: int) -> str | None:
     """Return why these ranks cannot write to each other's memory; None if they may try."""
     for rank, fact in enumerate(facts):
