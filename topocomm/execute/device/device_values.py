@@ -19,25 +19,24 @@ def is_cupy(x: Any) -> bool:
 
 
 def to_tensor(name: str, value: Any) -> Any:
-    """Return a dense tensor on the memory of a field's value; raises like `check_plain`."""
+    """Return a dense tensor on the memory of a field's value.
+
+    Raises:
+        OperatorError: A tensor requires gradients, is sparse, or is a lazy conjugate or negation.
+    """
     if is_cupy(value):
         from torch.utils.dlpack import from_dlpack
 
         return from_dlpack(value)
-    check_plain(name, value)
-    return value
-
-
-def check_plain(name: str, tensor: Any) -> None:
-    """Raise OperatorError where a tensor requires gradients, is sparse, or is a lazy conjugate or negation."""
-    if tensor.requires_grad:
+    if value.requires_grad:
         raise OperatorError(f"field {name!r} requires gradients; pass x.detach()")
-    if str(tensor.layout) != "torch.strided":
-        raise OperatorError(f"field {name!r} is sparse ({tensor.layout}); pass x.to_dense()")
-    if tensor.is_conj() or tensor.is_neg():
+    if str(value.layout) != "torch.strided":
+        raise OperatorError(f"field {name!r} is sparse ({value.layout}); pass x.to_dense()")
+    if value.is_conj() or value.is_neg():
         raise OperatorError(
             f"field {name!r} is conjugated or negated when it is read; pass x.resolve_conj().resolve_neg()"
         )
+    return value
 
 
 def to_cupy(tensor: Any) -> Any:

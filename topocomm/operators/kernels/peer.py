@@ -1,4 +1,4 @@
-"""Compile keys of the peer kernel, and whether it takes an operator."""
+"""Compile keys of the peer kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topocomm.operators.kernels.gpu import MOST_UNROLLED, power_of_two, power_that_divides, takes, tile_options, usable
+from topocomm.operators.kernels.gpu import MOST_UNROLLED, power_of_two, power_that_divides, tile_options
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 
@@ -31,11 +31,6 @@ class PeerCase(NamedTuple):
     operands: int
     ranks: int
     synchronises: bool
-
-
-def covers(operator: Operator, layout: Layout, device_type: str, *, folds: bool) -> bool:
-    """Return whether the peer kernel takes values on devices of a type, as "cuda"; it moves them, or `folds` them."""
-    return usable(operator, layout, device_type) is not None if folds else takes(layout, device_type)
 
 
 def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: str) -> dict[str, Any]:

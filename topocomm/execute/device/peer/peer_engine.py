@@ -19,6 +19,7 @@ from topocomm.execute.device.device_values import overlap, place_of
 from topocomm.execute.device.peer.peer_memory import PeerMemory
 from topocomm.execute.device.peer.peer_program import PeerProgram, peer_program
 from topocomm.execute.host.call_engine import Span, Work
+from topocomm.operators.kernels.gpu import takes, usable
 from topocomm.operators.tensors import torch_dtype
 
 MOST_BYTES = 256 << 10
@@ -36,7 +37,7 @@ class PeerPlan:
     """
 
     def __init__(self, work: Work, peer: PeerMemory, device_type: str) -> None:
-        from topocomm.operators.kernels.peer import PeerCase, covers, peer_options
+        from topocomm.operators.kernels.peer import PeerCase, peer_options
 
         self.work = work
         self.refusal = ""
@@ -44,8 +45,10 @@ class PeerPlan:
         folds = bool(len(work.schedule.combines))
         if payload_bytes > MOST_BYTES:
             self.refusal = f"{payload_bytes} bytes are more than {MOST_BYTES}"
-        elif not covers(work.operator, work.layout, device_type, folds=folds):
-            self.refusal = f"no kernel folds {work.operator.name}" if folds else "its dtypes are none of a kernel's"
+        elif folds and usable(work.operator, work.layout, device_type) is None:
+            self.refusal = f"no kernel folds {work.operator.name}"
+        elif not takes(work.layout, device_type):
+            self.refusal = "its dtypes are none of a kernel's"
         if self.refusal:
             return
         self.program: PeerProgram = peer_program(work)
