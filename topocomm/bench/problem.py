@@ -90,13 +90,10 @@ class Problem:
 
     def value(self, contributor: int) -> Fields:
         """Return the value of a rank (or virtual shard) as a new copy."""
-        return self.repeated(self.period(contributor), self.value_rows)
-
-    def repeated(self, period: Mapping[str, NDArray[Any]], rows: int) -> Fields:
-        """Repeat the rows of `period` up to `rows` rows."""
+        period = self.period(contributor)
         if not self.layout.splittable:
             return {name: array.copy() for name, array in period.items()}
-        return {name: np.resize(array, (rows, *array.shape[1:])) for name, array in period.items()}
+        return {name: np.resize(array, (self.value_rows, *array.shape[1:])) for name, array in period.items()}
 
     def empty_result(self) -> Fields:
         """Return uninitialised arrays for one rank's result."""

@@ -37,7 +37,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "bench",
-        help="measured latencies beside the alternatives",
         description="Measure a collective beside the alternatives on the same ranks: under mpirun, torchrun, or alone.",
     )
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")

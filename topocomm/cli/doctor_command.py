@@ -32,7 +32,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "doctor",
-        help="what is in order here, what is not, and what to do about it",
         description="Checks this machine and this launch: alone, or under mpirun or torchrun with its options. With "
         "--input or --system it checks that machine alone.",
     )

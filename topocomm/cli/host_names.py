@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from topocomm.errors import PlanError, TopologyError
-from topocomm.topology.model import Topology
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+|[A-Za-z][A-Za-z0-9_.-]*|([0-9]{1,3}\.){3}[0-9]{1,3}")
 """A host name or IPv4 address that PRRTE's rankfile can hold (src/mca/rmaps/rank_file/rmaps_rank_file_lex.l)."""
@@ -68,18 +67,3 @@ def read_host_names(path: str) -> list[str]:
     if not lines:
         raise PlanError(f"{path}: no host name; expected one a line")
     return list(lines)
-
-
-def check_host_names(names: list[str], topology: Topology, path: str) -> None:
-    """Refuse names that are not as many as the topology's hosts.
-
-    Raises:
-        PlanError: The message names the hosts.
-    """
-    hosts = topology.hosts
-    if len(names) != len(hosts):
-        shown = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
-        raise PlanError(
-            f"{path}: {len(names)} host names; topology {topology.name!r} has {len(hosts)} hosts ({shown}), expected a "
-            "name for each, in this order"
-        )

@@ -35,7 +35,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "inspect",
-        help="the topology of a machine",
         description="The topology of this machine (under mpirun, torchrun or srun of the whole job), of captured dumps "
         "(format recognised by content), or of a catalogue system.",
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from topocomm.cli.arguments import parse_bytes, parse_ranks
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.host_names import check_host_names, take_host_names
+from topocomm.cli.host_names import take_host_names
 from topocomm.cli.output import write_result
 from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import PlanError
@@ -25,7 +25,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "order",
-        help="the rank order that makes plans cheapest",
         description="Order the ranks of a communicator so that the best plan on a topology is as cheap as can be. The "
         "gain over the present order goes to stderr.",
     )
@@ -56,8 +55,13 @@ def run(args: argparse.Namespace) -> int:
     topology = read_job(args)
     if not speaks():
         return 0
-    if names is not None:
-        check_host_names(names, topology, path)
+    hosts = topology.hosts
+    if names is not None and len(names) != len(hosts):
+        shown = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+        raise PlanError(
+            f"{path}: {len(names)} host names; topology {topology.name!r} has {len(hosts)} hosts ({shown}), expected a "
+            "name for each, in this order"
+        )
     found = best_order(
         topology,
         args.collective,

@@ -66,7 +66,6 @@ def add_parser(subparsers: Any) -> None:
     """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "plan",
-        help="the best schedule for a machine, with proof and certificate",
         description="Plan a collective on a topology, prove the schedule, and say how far it can be from the optimum.",
     )
     add_sources(parser)

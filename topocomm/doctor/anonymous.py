@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
@@ -175,7 +176,9 @@ def anonymous(topology: Topology | None, environment: Environment, inputs: Seque
     here = [platform.node(), *(environment.get(name, "") for name in HOST_VARIABLES)]
     for name in dict.fromkeys(filter(None, here)):
         _number(hosts, [name, name.partition(".")[0]])
-    users = {environment.get(name, "") for name in USER_VARIABLES} | {_account()}
+    users = {environment.get(name, "") for name in USER_VARIABLES}
+    with suppress(KeyError, OSError, ImportError):  # a container's user without an account
+        users.add(getpass.getuser())
     homes = {environment.get("HOME", ""), os.path.expanduser("~")} - {"", "/", "~"}
     names = [PurePath(path).name for path in inputs]
     return Anonymous(
@@ -193,10 +196,3 @@ def _number(hosts: dict[str, str], names: Sequence[str]) -> None:
     for name in names:
         if name and not name.isdecimal():
             hosts.setdefault(name, number)
-
-
-def _account() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container's user without an account
-        return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import NamedTuple
 
@@ -92,8 +92,12 @@ def report_text(
     """
     plain = names.text
     head = f"Anonymised: it has no {OF_WHAT}. Device names, versions and settings are left: read it before you post it."
-    parts = ["topocomm doctor --report", *textwrap.wrap(head, WIDTH), "", *_versions(here, plain)]
-    if here is not None:
+    parts = ["topocomm doctor --report", *textwrap.wrap(head, WIDTH), "", "Versions"]
+    parts += [f"  {name} {text}" for name, text in versions().items()]
+    if here is not None:  # what runs here says nothing of the machine of a dump
+        parts += [f"  {plain(here.library)}"] if here.library is not None else []
+        system = plain(f"{platform.system()} {platform.release()} {platform.machine()}")
+        parts.append(f"  {system}, {processor() or 'processor not named'}")
         shown = sorted(name for name in here.environment if name.startswith(PREFIXES))
         values = [f"{name}={'(not shown)' if SECRET.search(name) else plain(here.environment[name])}" for name in shown]
         parts += ["", "Environment of rank 0", *(f"  {' '.join(line.split())}" for line in values)]
@@ -123,15 +127,6 @@ def _renamed(findings: list[Finding], topology: Topology | None, names: Anonymou
         else one
         for one in findings
     ]
-
-
-def _versions(here: Here | None, plain: Callable[[str], str]) -> list[str]:
-    lines = ["Versions", *(f"  {name} {text}" for name, text in versions().items())]
-    if here is None:  # what runs here says nothing of the machine of a dump
-        return lines
-    system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    lines += [f"  {plain(here.library)}"] if here.library is not None else []
-    return [*lines, f"  {plain(system)}, {processor() or 'processor not named'}"]
 
 
 MOST = 40

@@ -4,8 +4,9 @@ import pytest
 
 from tests.doctor.machines import pcie_host, with_facts
 from topocomm import catalog
-from topocomm.doctor.checks.host_views import hosts_of, number_of, some
+from topocomm.doctor.checks.host_views import hosts_of, number_of
 from topocomm.doctor.finding import Finding
+from topocomm.topology.draw.names import some
 
 
 def test_devices_links_and_codes_go_to_their_host():

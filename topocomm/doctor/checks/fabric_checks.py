@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topocomm.doctor.checks.host_views import Host, hosts_of, some
+from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.finding import Finding
 from topocomm.topology.draw.device_tree import FABRICS
-from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.names import plural, ranges, some
 from topocomm.topology.model import Topology
 
 CHECK = "NVLinks"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from topocomm.doctor.checks.host_views import Host, hosts_of, number_of, some
+from topocomm.doctor.checks.host_views import Host, hosts_of, number_of
 from topocomm.doctor.checks.pcie_checks import NVIDIA, pci_gpus
 from topocomm.doctor.finding import Finding, Level
-from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.names import plural, ranges, some
 from topocomm.topology.model import Topology
 
 SHOWN_HOLES = 16

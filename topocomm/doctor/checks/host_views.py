@@ -82,8 +82,3 @@ def number_of(device_id: str) -> int | None:
     """Return the number in the name of a GPU: 3 for `GPU3`; None without one."""
     match = re.fullmatch(r"GPU(\d{1,6})", device_id)
     return int(match[1]) if match else None
-
-
-def some(names: list[str], limit: int = 4) -> str:
-    """Return the first names as a phrase, and the number of the others."""
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

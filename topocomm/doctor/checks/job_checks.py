@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 from typing import NamedTuple
 
-from topocomm.doctor.checks.host_views import Host, hosts_of, some
+from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.checks.nic_checks import nearest
 from topocomm.doctor.finding import Finding
-from topocomm.topology.draw.names import natural, plural, ranges
+from topocomm.topology.draw.names import natural, plural, ranges, some
 from topocomm.topology.model import RankPlace, Topology
 
 HOSTS, ORDER, LOCAL = "hosts alike", "rank order", "local ranks"
@@ -169,8 +169,8 @@ def _rates(host: Host, kind: str, ends: Sequence[str]) -> str | None:
 
 def _codes(host: Host) -> str | None:
     gpus, nics = [gpu.id for gpu in host.gpus], [nic.id for nic in host.nics]
-    between = [host.codes[a, b] for i, a in enumerate(gpus) for b in gpus[i + 1 :] if (a, b) in host.codes]
-    return _counted([*between, *(host.codes[a, b] for a in gpus for b in nics if (a, b) in host.codes)])
+    pairs = (*combinations(gpus, 2), *product(gpus, nics))
+    return _counted([host.codes[pair] for pair in pairs if pair in host.codes])
 
 
 def _near(host: Host) -> str | None:

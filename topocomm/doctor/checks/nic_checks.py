@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from topocomm.doctor.checks.host_views import Host, hosts_of, some
+from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.checks.pcie_checks import family
 from topocomm.doctor.finding import Finding, Level
-from topocomm.topology.draw.names import natural, plural, ranges
+from topocomm.topology.draw.names import natural, plural, ranges, some
 from topocomm.topology.inference.host_tree import LEVELS, NODE
 from topocomm.topology.model import Device, Topology
 

@@ -8,8 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from topocomm.doctor.checks.host_views import Host, hosts_of, some
+from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.finding import Finding
+from topocomm.topology.draw.names import some
 from topocomm.topology.inference.host_tree import LEVELS
 from topocomm.topology.model import Device, Link, Topology
 

@@ -89,17 +89,13 @@ def check_settings(environment: Environment = os.environ) -> list[Finding]:
     except TopocommError as error:
         return [*findings, Finding("FAIL", "settings", str(error), f"unset {str(error).partition('=')[0]}")]
     record_dir = environment.get("TOPOCOMM_RECORD_DIR")
-    if record_dir and not _writable(Path(record_dir)):
+    folder = Path(record_dir or os.curdir)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if record_dir and not (folder.is_dir() and os.access(folder, os.W_OK)):
         text = f"TOPOCOMM_RECORD_DIR={record_dir} cannot be written: failures leave no record"
         findings.append(Finding("warn", "settings", text, f"mkdir -p {record_dir}"))
     if findings:
         return findings
     values = ", ".join(f"{name}={environment[name]}" for name in names) or "defaults"
     return [Finding("ok", "settings", f"{values}; every wait ends after {settings.timeout_s:g} s")]
-
-
-def _writable(path: Path) -> bool:
-    """Return whether a directory can be written, or created."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path.is_dir() and os.access(path, os.W_OK)

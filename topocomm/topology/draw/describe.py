@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.topology.draw.names import label
+from topocomm.topology.draw.names import kind_words, label
 from topocomm.topology.links import KINDS, assume
 from topocomm.topology.model import Device, FigureSource, Link
 from topocomm.topology.network.in_network import IN_NETWORK
 
-_LINK_KINDS = {
-    "nvlink": "NVLink",
-    "xgmi": "xGMI",
-    "xgmi-cpu": "xGMI to the CPU",
-    "pcie": "PCIe",
-    "smp": "between NUMA nodes (SMP)",
-    "network": "network",
-    "shared-memory": "shared memory",
-}
 _SOURCES: dict[FigureSource | None, str] = {
     "read": "read from the source",
     "table": "nominal",
@@ -35,11 +26,6 @@ _DEVICE_KINDS = {
 }
 MOST_DEVICES, MOST_LINKS = 12, 4
 """Devices and links that are described; more are counted."""
-
-
-def kind_words(kind: str) -> str:
-    """Return the display name of a kind of link."""
-    return _LINK_KINDS.get(kind, kind)
 
 
 def device_words(device: Device) -> str:

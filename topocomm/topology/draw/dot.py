@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import log2
 
-from topocomm.topology.draw.describe import kind_words, links_words
-from topocomm.topology.draw.names import named
+from topocomm.topology.draw.describe import links_words
+from topocomm.topology.draw.names import kind_words, named
 from topocomm.topology.draw.svg.svg_page import KIND_COLOURS, OTHER_COLOURS
 from topocomm.topology.model import Device, Link, Topology
 

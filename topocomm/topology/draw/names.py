@@ -11,14 +11,15 @@ from topocomm.topology.inference.nccl_paths import is_port
 from topocomm.topology.model import Device, Link, Topology
 
 _LINKS = {
-    "nvlink": "NVL",
-    "xgmi": "XGMI",
-    "xgmi-cpu": "XGMI",
-    "pcie": "PCI",
-    "smp": "SMP",
-    "network": "NET",
-    "shared-memory": "SHM",
+    "nvlink": ("NVL", "NVLink"),
+    "xgmi": ("XGMI", "xGMI"),
+    "xgmi-cpu": ("XGMI", "xGMI to the CPU"),
+    "pcie": ("PCI", "PCIe"),
+    "smp": ("SMP", "between NUMA nodes (SMP)"),
+    "network": ("NET", "network"),
+    "shared-memory": ("SHM", "shared memory"),
 }
+"""Short and full name of each kind of link."""
 _PREFIXES = ("nvswitch", "pcie", "bridge", "adapter", "card", "domain", "host", "numa", "gpu", "nic", "cpu")
 _SWITCHES = {"nvswitch": "NVS", "pcie": "PCI", "bridge": "HB", "adapter": "ADP", "card": "ADP"}
 _SWITCH_WORDS = {
@@ -34,7 +35,13 @@ _SWITCH_WORDS = {
 def figure(link: Link) -> str:
     """Return type and GB/s of a link: `NVL[450]`, or `NVL[?]` where GB/s is unknown."""
     rate = "?" if link.gb_per_s is None else f"{link.gb_per_s:.4g}"
-    return f"{_LINKS.get(link.kind, link.kind.upper())}[{rate}]"
+    short, _ = _LINKS.get(link.kind, (link.kind.upper(), ""))
+    return f"{short}[{rate}]"
+
+
+def kind_words(kind: str) -> str:
+    """Return the display name of a kind of link."""
+    return _LINKS[kind][1] if kind in _LINKS else kind
 
 
 def label(device: Device) -> str:
@@ -71,6 +78,11 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     """Return a sort key that takes numbers by value, leading zeros aside: GPU2 before GPU10."""
     parts = ((part, part.isdecimal(), part.lstrip("0")) for part in re.findall(r"\d+|\D+", name))
     return [(True, len(digits), digits) if is_number else (False, 0, part) for part, is_number, digits in parts]
+
+
+def some(names: Sequence[str], limit: int = 4) -> str:
+    """Return the first names as a phrase, and the number of the others."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def listed(devices: Sequence[Device]) -> str:

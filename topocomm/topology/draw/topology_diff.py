@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topocomm.topology.draw.device_tree import local
-from topocomm.topology.draw.names import counts, natural, plural, ranges
+from topocomm.topology.draw.names import counts, natural, plural, ranges, some
 from topocomm.topology.model import Link, Topology
 
 Facts = dict[str, str]
@@ -117,5 +117,4 @@ def _listed(keys: Sequence[str]) -> str:
     drawn = ranges(keys)
     if len(drawn) <= MOST_LETTERS and not any(c in key for key in keys for c in "- "):
         return drawn
-    shown = ", ".join(keys[:MOST_NAMES])
-    return shown + (f" and {len(keys) - MOST_NAMES} more" if len(keys) > MOST_NAMES else "")
+    return some(keys, MOST_NAMES)

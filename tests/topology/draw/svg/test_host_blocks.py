@@ -44,7 +44,7 @@ def test_a_switch_holds_its_gpus_and_nics():
     assert [nic.devices[0].id for nic in switch.nics] == ["NIC0"]
     assert (found.home["GPU0"].level, switch.level) == (0, 1)
     assert sorted(found.row.order) == [f"GPU{i}" for i in range(8)]
-    assert {frozenset(pair) for pair in found.chords} >= {frozenset(("GPU0", "GPU3"))}
+    assert {frozenset(pair) for pair in found.fabric.chords} >= {frozenset(("GPU0", "GPU3"))}
 
 
 def test_endpoints_beyond_the_most_are_left_out():

@@ -73,8 +73,7 @@ class HostBlocks:
     roots: list[Block]
     row: Row
     fabric: Fabric
-    chords: dict[Pair, list[Link]]
-    """Single links between endpoints, keyed by the ids of the blocks' first devices."""
+    """Its single links are keyed by the ids of the blocks' first devices."""
     home: dict[str, Block]
     """Block by device."""
     rest: list[Link]
@@ -110,7 +109,7 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
     roots.sort(key=lambda root: numa_order(next(iter(root.ends()), root).devices[0].numa))
     home = {d.id: block for block in walk(roots) for d in block.devices}
     fabric = _fabric(host, links, home)
-    chords = _chords(fabric, home)
+    chords = fabric.chords
     row = _order(roots, chords)
     drawn = {
         frozenset((d.id, block.parent.devices[0].id)) for block in home.values() if block.parent for d in block.devices
@@ -124,11 +123,11 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
         for name in (link.src, link.dst):
             links_of.setdefault(name, []).append(link)
     left_out = [device for end in extra for device in end.devices]
-    return HostBlocks(roots, row, fabric, chords, home, rest, left_out, links_of)
+    return HostBlocks(roots, row, fabric, home, rest, left_out, links_of)
 
 
 def _fabric(host: Host, links: Sequence[Link], home: Mapping[str, Block]) -> Fabric:
-    """The fabric between drawn devices, with the switches that other hosts share."""
+    """The fabric between drawn devices, with the switches that other hosts share; its single links between blocks."""
     shown = [d for d in host.devices if d.id in home or d.kind == "switch"] + list(host.shared)
     ids = {d.id for d in shown}
     links = [*links, *(link for link in host.outward if link.kind in FABRICS)]
@@ -136,6 +135,13 @@ def _fabric(host: Host, links: Sequence[Link], home: Mapping[str, Block]) -> Fab
     for hub in fabric.hubs:
         if any(switch in host.shared for switch in hub.switches):
             hub.words = (f"shared by hosts, {hub.words[0]}", f"shared {hub.words[1]}", hub.words[2])
+    chords: dict[Pair, list[Link]] = {}
+    for pair, own in fabric.chords.items():
+        first, second = (home[name].devices[0].id for name in pair)
+        if first != second:
+            key = (second, first) if (second, first) in chords else (first, second)
+            chords.setdefault(key, []).extend(own)
+    fabric.chords = chords
     return fabric
 
 
@@ -210,17 +216,6 @@ def _folded_nics(nics: list[Block]) -> list[Block]:
         return nics
     nics[0].devices = [d for nic in nics for d in nic.devices]
     return nics[:1]
-
-
-def _chords(fabric: Fabric, home: Mapping[str, Block]) -> dict[Pair, list[Link]]:
-    """The single links between different blocks."""
-    chords: dict[Pair, list[Link]] = {}
-    for (a, b), links in fabric.chords.items():
-        first, second = home[a].devices[0].id, home[b].devices[0].id
-        if first != second:
-            key = (second, first) if (second, first) in chords else (first, second)
-            chords.setdefault(key, []).extend(links)
-    return chords
 
 
 def _order(roots: list[Block], chords: Mapping[Pair, list[Link]]) -> Row:

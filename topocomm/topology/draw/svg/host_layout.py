@@ -45,7 +45,7 @@ class _Layout:
         self.blocks, self.plot = blocks, Plot(left_out=len(blocks.left_out))
         self.right = self._across()
         rates = [sum_rate(own, end) for hub in blocks.fabric.hubs for end, own in hub.links_of.items()]
-        rates += [sum_rate(links, links[0].src) for links in blocks.chords.values()]
+        rates += [sum_rate(links, links[0].src) for links in blocks.fabric.chords.values()]
         self.fastest = max((rate for rate in rates if rate), default=0.0)
         self._down()
 
@@ -133,7 +133,7 @@ class _Layout:
 
     def _chords(self, spans: dict[Pair, tuple[int, Point]], levels: dict[int, dict[Pair, int]], row: float) -> None:
         for pair, (side, (left, right)) in spans.items():
-            links = self.blocks.chords[pair]
+            links = self.blocks.fabric.chords[pair]
             width, heavy = self._width(links, links[0].src)
             if side == STRAIGHT:
                 y = row + END_HEIGHT / 2

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
-from topocomm.topology.draw.describe import device_words, kind_words, links_words
+from topocomm.topology.draw.describe import device_words, links_words
 from topocomm.topology.draw.device_tree import FABRICS, Host, alike, split_hosts
-from topocomm.topology.draw.names import counts, plural, ranges
+from topocomm.topology.draw.names import counts, kind_words, plural, ranges
 from topocomm.topology.draw.svg.gpu_fabric import rate_words
 from topocomm.topology.draw.svg.host_svg import SIZE, Cable, paint_host, plot_host
 from topocomm.topology.draw.svg.plot import Plot
