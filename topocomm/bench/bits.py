@@ -85,7 +85,7 @@ def prove_order_any(comm: Communicator, problem: Problem) -> Outcome:
     assert with_messages is not None
     with_messages.session.transport.hosts = tuple(range(comm.size))  # as if every rank were a host of its own
     call = comm.prepare("allreduce", like=x, operator=problem.operator)
-    reference = _of_rank_0(comm, problem, problem.fields_of(call(x)))
+    reference = problem.fields_of(comm.broadcast(problem.given(problem.fields_of(call(x)))))
     outcome = _compare(comm, reference, "any", problem, _trials(comm, with_messages, problem, call.plan))
     outcome = replace(outcome, plan_digest=call.plan.digest)
     call.free()
@@ -97,7 +97,7 @@ def prove_canonical(comm: Communicator, problem: Problem) -> Outcome:
     """Run canonical order with 1 to 8 threads in random shard layouts, and on the ranks at hand; collective."""
     shards = min(max(SHARDS_LIMIT_BYTES // problem.size_bytes, FEWEST_SHARDS), SHARDS)
     first = _emulated(problem, [0, shards]) if comm.rank == 0 else problem.empty_result()
-    reference = _of_rank_0(comm, problem, first)
+    reference = problem.fields_of(comm.broadcast(problem.given(first)))
     return _compare(comm, reference, "canonical", problem, _canonical_trials(comm, problem, shards))
 
 
@@ -193,9 +193,4 @@ def _shown(one: NDArray[Any]) -> str:
     return f"{one[0]!s} (0x{one.tobytes()[::-1].hex()})"
 
 
-def _of_rank_0(comm: Communicator, problem: Problem, fields: Fields) -> Fields:
-    return problem.fields_of(comm.broadcast(problem.given(fields)))
-
-
-Prove = Callable[[Communicator, Problem], Outcome]
-PROOFS: tuple[Prove, ...] = (prove_order_any, prove_canonical)
+PROOFS: tuple[Callable[[Communicator, Problem], Outcome], ...] = (prove_order_any, prove_canonical)

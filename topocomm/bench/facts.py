@@ -97,14 +97,13 @@ def processor() -> str | None:
 
 MESSAGES = {"mpi": "MPI messages", "torch": "gloo messages", "threads": "threads"}
 """Words for a transport's messages, by transport name."""
-ALONE = "one rank"
 
 
 def way_of(call: PreparedCall) -> str:
     """Describe how a call's data moves: "shared memory, compiled", "MPI messages" and the like."""
     transport = call.transport
     if transport.size == 1:
-        return ALONE
+        return "one rank"
     engine = call.engines[0]
     inner = engine.engines[0] if isinstance(engine, SlicedEngine) else engine
     if inner.shared is None:

@@ -80,13 +80,8 @@ class DeviceMethod:
 class OnDevices(DeviceMethod):
     """A prepared call on tensors of a device.
 
-    Args:
-        comm: The communicator.
-        problem: The collective and its values.
-        device: The device.
-        graph: Whether the call is captured in a graph and replayed.
-        planned: Whether to execute the schedule although the planner chose the library's own collective; `prepare`
-            returns False if it did not.
+    With `graph` the call is captured in a graph and replayed. With `planned` the schedule is executed although the
+    planner chose the library's own collective; `prepare` returns False if it did not.
 
     Attributes:
         name: Row name with the device path; set by `prepare`.

@@ -57,25 +57,22 @@ def run(args: argparse.Namespace) -> int:
         OperatorError: The operator is unknown.
     """
     try:
-        wanted = _wanted(args)
+        launch = launched_as()
+        if args.ranks is not None and launch is not None:
+            raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
+        if args.bits and args.collective != "allreduce":
+            raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
+        operator = find_operator(args.operator)
+        rows = parse_sizes(args.sizes, operator.default_layout(1).row_bytes) if operator.splittable else (1,)
     except TopocommError:
         if speaks():
             raise
         return OK  # rank 0 says it; a launcher ends the other ranks at the first status that is not 0
-    if launched_as() is None:
+    wanted = Wanted(args.collective, operator, rows, Pace(args.iterations, args.warmup))
+    if launch is None:
         prepare_for_threads()  # which no CUDA has been started for yet
     work = _bits if args.bits else _measure
     return run_on_ranks(lambda comm: work(comm, wanted, args), THREADS if args.ranks is None else args.ranks)
-
-
-def _wanted(args: argparse.Namespace) -> Wanted:
-    if args.ranks is not None and (launch := launched_as()) is not None:
-        raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
-    if args.bits and args.collective != "allreduce":
-        raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
-    operator = find_operator(args.operator)
-    rows = parse_sizes(args.sizes, operator.default_layout(1).row_bytes) if operator.splittable else (1,)
-    return Wanted(args.collective, operator, rows, Pace(args.iterations, args.warmup))
 
 
 def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
@@ -106,7 +103,13 @@ def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
     tells = comm.rank == 0
     facts = gather_facts(comm)
     if tells and args.format == "text":
-        _write(_bits_head(facts, wanted))
+        _write(
+            f"# topocomm {facts.versions.get('topocomm', '')}: bits of allreduce {wanted.operator.name}, "
+            f"{facts.ranks} ranks by {', '.join(facts.pairs) or 'none'}, and threads\n"
+            "# any: one plan, on every rank, repeated, plain, in place, by a handle, over every transport at hand\n"
+            "# canonical: 1 to 8 ranks on threads and the ranks at hand, virtual shards laid out evenly and at random\n"
+            f"#\n# {'size (B)':>10}  {'order':9}  {'results':>7}  sha256 of the result\n"
+        )
     outcomes = []
     for problem, prove in product(wanted.problems(comm.size), PROOFS):
         outcome = prove(comm, problem)
@@ -118,16 +121,6 @@ def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
     if tells:
         _write(_bits_end(args, facts, outcomes))
     return FAILED if any(outcome.difference for outcome in outcomes) else OK
-
-
-def _bits_head(facts: Facts, wanted: Wanted) -> str:
-    return (
-        f"# topocomm {facts.versions.get('topocomm', '')}: bits of allreduce {wanted.operator.name}, "
-        f"{facts.ranks} ranks by {', '.join(facts.pairs) or 'none'}, and threads\n"
-        "# any: one plan, on every rank, repeated, plain, in place, by a handle, over every transport at hand\n"
-        "# canonical: 1 to 8 ranks on threads and the ranks at hand, virtual shards laid out evenly and at random\n"
-        f"#\n# {'size (B)':>10}  {'order':9}  {'results':>7}  sha256 of the result\n"
-    )
 
 
 def _bits_end(args: argparse.Namespace, facts: Facts, outcomes: list[Outcome]) -> str:

@@ -14,26 +14,21 @@ def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | N
     Raises:
         OSError: The file cannot be written; an older file of that name is untouched.
     """
-    if path is not None:
-        _write_file(text, path)
+    if path is None:
+        encoding = sys.stdout.encoding or "ascii"
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            text = plain(text) if plain else text.encode(encoding, "backslashreplace").decode(encoding)
+        sys.stdout.write(text)
         return
-    encoding = sys.stdout.encoding or "ascii"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = plain(text) if plain else text.encode(encoding, "backslashreplace").decode(encoding)
-    sys.stdout.write(text)
-
-
-def _write_file(text: str, path: str) -> None:
-    """Write a new file beside the old one and rename it when complete; write to devices and pipes directly."""
     target = os.path.realpath(path)
     data = text.encode("utf-8", "backslashreplace")
-    if os.path.exists(target) and not os.path.isfile(target):
+    if os.path.exists(target) and not os.path.isfile(target):  # a device or pipe
         with open(target, "wb") as device:
             device.write(data)
         return
-    folder, name = os.path.split(target)
+    folder, name = os.path.split(target)  # a new file beside the old one, renamed when complete
     part = os.path.join(folder, f".{name}.{os.getpid()}.part")
     try:
         with open(part, "xb") as file:

@@ -42,7 +42,7 @@ FORMATS = {
     "mscclpp-json": "formats.mscclpp_json",
     "svg": "report.plan_svg",
 }
-"""Module of every format."""
+"""Module of every format; only the chosen one is imported."""
 BYTES = "bytes of one rank's value, or of the whole for allgather and reduce_scatter (64KiB); 0: latency only"
 OF_A_PLAN = (
     "bytes",
@@ -141,7 +141,9 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if cost:
         print(cost, file=sys.stderr)
-    write_result(_written(args.format, chosen, topology, args.runtime), None)
+    arguments = {"json": (chosen,), "msccl-xml": (chosen, topology, args.runtime)}.get(args.format, (chosen, topology))
+    text = import_module(f"topocomm.planning.{FORMATS[args.format]}").dumps(*arguments)
+    write_result(text if text.endswith("\n") else text + "\n", None)
     return 0
 
 
@@ -156,13 +158,6 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
         return operator, ""
     own = plan.payload_bytes / max(plan.schedule.rows, 1)
     return operator, f"a row of this plan has {own:g} B, one of {operator.name} as it is planned here {row_bytes} B"
-
-
-def _written(form: str, plan: Plan, topology: Topology, runtime: str | None) -> str:
-    """Return the plan in a format other than text; only its modules are imported."""
-    arguments = {"json": (plan,), "msccl-xml": (plan, topology, runtime)}.get(form, (plan, topology))
-    text: str = import_module(f"topocomm.planning.{FORMATS[form]}").dumps(*arguments)
-    return text if text.endswith("\n") else text + "\n"
 
 
 def _crossover(args: argparse.Namespace, topology: Topology) -> str:

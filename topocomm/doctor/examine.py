@@ -8,7 +8,6 @@ from functools import cache
 from typing import NamedTuple
 
 from topocomm.bench.facts import installed
-from topocomm.doctor.checks.cuda_checks import check_cuda
 from topocomm.doctor.checks.fabric_checks import check_channels, check_fabric
 from topocomm.doctor.checks.gpu_checks import check_hidden_gpus, check_p2p, check_pci_gpus
 from topocomm.doctor.checks.job_checks import Started, check_hosts, check_local_ranks, check_rank_order
@@ -24,10 +23,18 @@ from topocomm.doctor.checks.library_checks import (
     check_python,
     check_triton,
 )
-from topocomm.doctor.checks.memory_checks import check_dev_shm, check_process_watch, check_shared_memory
 from topocomm.doctor.checks.nic_checks import check_nic_places, check_pairs
 from topocomm.doctor.checks.pcie_checks import check_flat_tree, check_pcie, check_slots
-from topocomm.doctor.checks.system_checks import check_clock, check_settings, check_topology, check_visible_gpus
+from topocomm.doctor.checks.system_checks import (
+    check_clock,
+    check_cuda,
+    check_dev_shm,
+    check_process_watch,
+    check_settings,
+    check_shared_memory,
+    check_topology,
+    check_visible_gpus,
+)
 from topocomm.doctor.checks.transport_checks import check_transport, check_transport_alone, ways_by_size, ways_text
 from topocomm.doctor.finding import Environment, Finding, gather_json, union, usable_cores
 from topocomm.errors import TopocommError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from topocomm.bench.facts import processor, versions
 from topocomm.doctor.anonymous import OF_WHAT, Anonymous
 from topocomm.doctor.checks.host_views import Host, hosts_of
-from topocomm.doctor.finding import Environment, Finding
+from topocomm.doctor.finding import Environment, Finding, Level
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
@@ -22,7 +23,7 @@ INDENT = 21
 FENCE = "```"
 PREFIXES = ("TOPOCOMM_", "OMPI_", "PRTE_", "PMI", "MPI4PY_", "NCCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|URI", re.IGNORECASE)
-LEVELS = ("FAIL", "warn", "info", "ok")
+LEVELS: tuple[Level, ...] = ("FAIL", "warn", "info", "ok")
 GROUP = "topocomm.doctor"
 """Entry points of this group lead to modules with `sections() -> list of (title, lines)`, below the findings."""
 Section = tuple[str, Sequence[str]]
@@ -44,8 +45,8 @@ def findings_text(findings: Sequence[Finding]) -> str:
         lines += _wrapped(f"{head}{text}", INDENT)
         if remedy:
             lines += _wrapped(f"-> {remedy}", INDENT + 3, " " * INDENT)
-    counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
-    lines += ["", ", ".join(f"{count} {level}" for level, count in counts.items() if count)]
+    counts = Counter(finding.level for finding in findings)
+    lines += ["", ", ".join(f"{counts[level]} {level}" for level in LEVELS if counts[level])]
     return "\n".join(lines) + "\n"
 
 

@@ -1,10 +1,16 @@
-"""The machine that was found, hidden GPUs, the clock, and settings of this package."""
+"""The machine that was read, hidden GPUs, memory between ranks, the clock, variables of CUDA and of this package."""
 
+import errno
+import os
 from dataclasses import replace
+
+import pytest
 
 from tests.doctor.findings import found
 from topocomm import TopologyError, catalog
+from topocomm.doctor import examine
 from topocomm.doctor.checks import system_checks as machine
+from topocomm.execute.device.device_library import FOR_THREADS, prepare_for_threads
 
 
 def test_topology():
@@ -51,3 +57,78 @@ def test_settings(tmp_path):
     found(unwritable, "warn", "cannot be written", "mkdir -p")
     (fresh,) = machine.check_settings({"TOPOCOMM_RECORD_DIR": str(tmp_path / "new/one")})
     found(fresh, "ok")
+
+
+def test_shared_memory(monkeypatch, tmp_path):
+    found(machine.check_shared_memory(), "ok")
+    found(machine.check_shared_memory(tmp_path), "warn", "cannot be opened", "mount -t proc")
+
+    def refuse(_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    found(machine.check_shared_memory(), "warn", "Operation not permitted", "seccomp")
+    monkeypatch.delattr(os, "memfd_create")
+    found(machine.check_shared_memory(), "warn", "no memfd_create", "Linux")
+
+
+def test_process_watch(monkeypatch):
+    found(machine.check_process_watch(), "ok")
+
+    def refuse(_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    found(machine.check_process_watch(), "info", "Function not implemented", "pidfd_open")
+    monkeypatch.delattr(os, "pidfd_open")
+    found(machine.check_process_watch(), "info", "no pidfd_open")
+
+
+def test_dev_shm(tmp_path):
+    found(machine.check_dev_shm(free_bytes=1 << 30), "ok", "256 MiB")
+    found(machine.check_dev_shm(free_bytes=64 << 20), "warn", "64 MiB free", "--shm-size=1g")
+    found(machine.check_dev_shm(tmp_path / "none"), "info", "not there")
+
+
+@pytest.fixture
+def driver(tmp_path):
+    made = tmp_path / "nvidiactl"
+    made.touch()
+    return made
+
+
+@pytest.mark.parametrize("value", [None, "LAZY"])
+def test_kernels_that_are_loaded_late(driver, value):
+    modules, _ = machine.check_cuda({} if value is None else {"CUDA_MODULE_LOADING": value}, driver)
+    says = "CUDA_MODULE_LOADING is not set" if value is None else "CUDA_MODULE_LOADING is LAZY"
+    found(modules, "info", says, "where ranks are threads", "export CUDA_MODULE_LOADING=EAGER before")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"), [(None, "is not set: 8 queues"), ("1", "is 1: 1 queue "), ("8", "8 queues")]
+)
+def test_few_queues(driver, value, says):
+    _, queues = machine.check_cuda({} if value is None else {"CUDA_DEVICE_MAX_CONNECTIONS": value}, driver)
+    found(queues, "info", says, "where ranks share a GPU", "export CUDA_DEVICE_MAX_CONNECTIONS=32 before")
+
+
+@pytest.mark.parametrize("value", ["0", "33", "many", ""])
+def test_values_that_cuda_does_not_know(driver, value):
+    modules, queues = machine.check_cuda({"CUDA_MODULE_LOADING": value, "CUDA_DEVICE_MAX_CONNECTIONS": value}, driver)
+    found(modules, "warn", f"CUDA_MODULE_LOADING={value}: ", "LAZY and EAGER")
+    found(queues, "warn", f"CUDA_DEVICE_MAX_CONNECTIONS={value}: ", "1 to 32")
+
+
+def test_what_benches_set_is_ok_and_leaves_what_was_set(driver):
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "16"}
+    prepare_for_threads(environment)
+    assert environment == {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "16"}
+    for finding in machine.check_cuda(FOR_THREADS, driver):
+        found(finding, "ok")
+
+
+def test_it_is_asked_where_nvidias_driver_is(driver, monkeypatch):
+    assert machine.check_cuda({}, driver.with_name("none")) == []
+    monkeypatch.setattr(examine, "check_cuda", lambda environment: machine.check_cuda(environment, driver))
+    checks = [finding.check for finding in examine.check_process(catalog("dgx-h100"), None, {})]
+    assert {"CUDA modules", "CUDA queues"} <= set(checks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from topocomm.doctor.checks.host_views import Host, hosts_of, number_of
@@ -71,8 +70,28 @@ def check_pci_gpus(topology: Topology, sysfs: Path = Path("/sys")) -> list[Findi
 
 def check_p2p(topology: Topology) -> list[Finding]:
     """Find pairs of GPUs without peer access to memory, if a source reports it."""
-    facts = ((host, host.facts.get("p2p")) for host in hosts_of(topology))
-    return [f for host, pairs in facts if isinstance(pairs, dict) and pairs for f in _p2p(host, pairs)]
+    findings: list[Finding] = []
+    for host in hosts_of(topology):
+        reported = host.facts.get("p2p")
+        if not isinstance(reported, dict) or not reported:
+            continue
+        by_word: dict[str, list[str]] = {}
+        for pair, word in reported.items():
+            by_word.setdefault(str(word), []).append(str(pair))
+        asked = host.facts.get("capability")
+        what = CAPABILITIES.get(asked, str(asked)) if isinstance(asked, str) else ""
+        bad = {word: pairs for word, pairs in by_word.items() if word not in ("OK", "True")}
+        for word, pairs in bad.items():
+            reason = P2P_WORDS.get(word, "not OK")
+            label = "" if word == "False" else f" {word},"
+            text = f"{plural(len(pairs), 'pair')} without P2P{' ' * bool(what)}{what}:{label} {reason}: {some(pairs)}"
+            # Many machines have no NVLink between two GPUs, or no atomics, by design.
+            level: Level = "info" if asked in ("n", "a") else "warn"
+            findings.append(host.finding(level, "P2P", text, P2P_REMEDIES.get(word, P2P_REMEDY)))
+        if not bad:
+            text = f"all {plural(len(reported), 'pair')} OK" + (f" ({what})" if what else "")
+            findings.append(host.finding("ok", "P2P", text))
+    return findings
 
 
 def _renumbered(host: Host) -> list[Finding]:
@@ -87,25 +106,3 @@ def _renumbered(host: Host) -> list[Finding]:
     text = f"ranks are not device numbers: {some(apart)}"
     remedy = "bind by PCI bus id or UUID, not by rank: CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA_VISIBLE_DEVICES=GPU-..."
     return [host.finding("warn", "hidden GPUs", text, remedy)]
-
-
-def _p2p(host: Host, reported: Mapping[str, object]) -> list[Finding]:
-    by_word: dict[str, list[str]] = {}
-    for pair, word in reported.items():
-        by_word.setdefault(str(word), []).append(str(pair))
-    asked = host.facts.get("capability")
-    what = CAPABILITIES.get(asked, str(asked)) if isinstance(asked, str) else ""
-    findings = []
-    for word, pairs in by_word.items():
-        if word in ("OK", "True"):
-            continue
-        reason = P2P_WORDS.get(word, "not OK")
-        label = "" if word == "False" else f" {word},"
-        text = f"{plural(len(pairs), 'pair')} without P2P{' ' * bool(what)}{what}:{label} {reason}: {some(pairs)}"
-        # Many machines have no NVLink between two GPUs, or no atomics, by design.
-        level: Level = "info" if asked in ("n", "a") else "warn"
-        findings.append(host.finding(level, "P2P", text, P2P_REMEDIES.get(word, P2P_REMEDY)))
-    if not findings:
-        text = f"all {plural(len(reported), 'pair')} OK" + (f" ({what})" if what else "")
-        findings.append(host.finding("ok", "P2P", text))
-    return findings

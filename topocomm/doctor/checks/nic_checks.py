@@ -40,33 +40,26 @@ def nearest(host: Host) -> dict[str, tuple[str, ...]]:
 
 def check_pairs(topology: Topology) -> list[Finding]:
     """Find NICs that several GPUs share while another idles, and numbers that do not pair neighbours."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for host in hosts_of(topology):
         near = nearest(host)
-        if not near:
-            continue
-        own = _shared(host, near) or _crossed(host, near)
-        if not own:
-            used = {nic for nics in near.values() for nic in nics}
-            text = f"{plural(len(near), 'GPU')} near {plural(len(used), 'NIC')}, used evenly"
-            own = [host.finding("ok", PAIRS, text)]
-        found += own
-    return found
+        used = {nic for nics in near.values() for nic in nics}
+        text = f"{plural(len(near), 'GPU')} near {plural(len(used), 'NIC')}, used evenly"
+        if near:
+            findings += _shared(host, near) or _crossed(host, near) or [host.finding("ok", PAIRS, text)]
+    return findings
 
 
 def check_nic_places(topology: Topology) -> list[Finding]:
     """Find NICs on another NUMA node than the GPUs beside them, and GPUs whose NUMA node has no NIC."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for host in hosts_of(topology):
         nodes = {gpu.numa for gpu in host.gpus if isinstance(gpu.numa, int)}
         placed = [nic for nic in host.nics if isinstance(nic.numa, int)]
-        if len(nodes) < 2 or not placed:
-            continue
-        own = _contradicted(host) or _uneven(host, nodes, placed)
-        if not own:
-            own = [host.finding("ok", PLACE, f"{plural(len(placed), 'NIC')} on NUMA nodes {_numbers(placed)}")]
-        found += own
-    return found
+        text = f"{plural(len(placed), 'NIC')} on NUMA nodes {_numbers(placed)}"
+        if len(nodes) > 1 and placed:
+            findings += _contradicted(host) or _uneven(host, nodes, placed) or [host.finding("ok", PLACE, text)]
+    return findings
 
 
 def paired(host: Host, near: Nearest) -> dict[str, str]:

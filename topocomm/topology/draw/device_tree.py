@@ -13,7 +13,6 @@ FABRICS = {"nvlink": "NVLink", "xgmi": "xGMI"}
 """Display name of each link kind that joins GPUs, directly or through switches of their own."""
 MOST_LEVELS = 64
 """Depth at which branches of the tree are cut; no machine is deeper, but a damaged file can be."""
-_ROOT_KINDS = ("host", "numa", "switch")
 
 
 class Host(NamedTuple):
@@ -116,7 +115,7 @@ def forest(devices: Sequence[Device], links: Sequence[Link]) -> list[Node]:
         links_from.setdefault(link.src, []).append(link)
     visited: set[str] = set()
     roots = []
-    for kind in _ROOT_KINDS:
+    for kind in ("host", "numa", "switch"):
         starts = [d for d in devices if d.kind == kind and d.id in links_from and d.id not in visited]
         if kind == "numa":  # neighbours of one rank, not each other's children
             visited.update(d.id for d in starts)

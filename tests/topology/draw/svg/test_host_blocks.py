@@ -7,7 +7,7 @@ from topocomm.topology.draw.device_tree import split_hosts
 from topocomm.topology.draw.svg.host_blocks import build, walk
 from topocomm.topology.draw.svg.machine_svg import render
 from topocomm.topology.links import both_ways
-from topocomm.topology.model import Device, Topology
+from topocomm.topology.model import Device, Pair, Topology
 
 
 def test_a_nic_without_a_link_hangs_by_a_dashed_line_on_the_gpu_that_codes_put_it_next_to():
@@ -34,7 +34,8 @@ def test_a_long_chain_of_switches_is_no_trouble():
 
 
 def blocks_of(topology, codes=None, most_ends=16):
-    return build(split_hosts(topology)[0], codes or {}, most_ends)
+    pairs = tuple(Pair(a, b, code) for (a, b), code in (codes or {}).items())
+    return build(split_hosts(topology)[0]._replace(pairs=pairs), most_ends)
 
 
 def test_a_switch_holds_its_gpus_and_nics():

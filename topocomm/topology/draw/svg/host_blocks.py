@@ -88,15 +88,12 @@ class HostBlocks:
         return list(dict.fromkeys(link for device in devices for link in self.links_of.get(device.id, ())))
 
 
-def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostBlocks:
-    """Return the blocks of one host; `codes` by (GPU, NIC) place NICs without a link.
-
-    More than `most_ends` endpoints are drawn as one by parent, and left out where that is not enough.
-    """
+def build(host: Host, most_ends: int) -> HostBlocks:
+    """Return the blocks of one host; more than `most_ends` endpoints are drawn as one by parent, or left out."""
     links = fabric_links(host.devices, host.links)
     in_fabric = set(links)
     tree_links = [link for link in host.links if link not in in_fabric]
-    roots = _roots(host, tree_links, codes)
+    roots = _roots(host, tree_links)
     if sum(len(root.ends()) for root in roots) > most_ends:
         roots = _folded(roots)
     extra = [end for root in roots for end in root.ends()][most_ends:]
@@ -152,7 +149,7 @@ def _block(node: Node) -> Block:
     return block
 
 
-def _roots(host: Host, tree_links: Sequence[Link], codes: Mapping[Pair, str | None]) -> list[Block]:
+def _roots(host: Host, tree_links: Sequence[Link]) -> list[Block]:
     """The trees of the host, then endpoints and NICs outside of them.
 
     A NIC that several endpoints share goes to the first of them; a NIC without a link to the GPU that a pair code
@@ -171,6 +168,7 @@ def _roots(host: Host, tree_links: Sequence[Link], codes: Mapping[Pair, str | No
         if node.children:
             first = node.children[0]
             ends[first.device.id].add(Block([node.device], first.link))
+    codes = {(p.a, p.b): p.code for p in host.pairs}
     taken: dict[str, int] = dict.fromkeys(ends, 0)
     for nic in (node.device for node in nics if not node.children):
         block = Block([nic], loose=True)

@@ -45,8 +45,7 @@ def draw_host(
 
 def plot_host(host: Host, most_ends: int = MOST_ENDS) -> Plot:
     """Return the host with coordinates."""
-    codes = {(p.a, p.b): p.code for p in host.pairs}
-    return lay_out(build(host, codes, most_ends))
+    return lay_out(build(host, most_ends))
 
 
 def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping[str, str]) -> list[Cable]:
