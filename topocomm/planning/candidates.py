@@ -287,10 +287,17 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
         for number in dict.fromkeys(min(number, most) for number in slices):
             yield f"{name}-{number}" if request.objective == "auto" else name, number
 
-    forest = _forest(request, paths)
+    forest = forest_of(
+        collective,
+        paths,
+        request.endpoints,
+        rows,
+        commutative=request.operator.commutative,
+        max_trees=request.limits.max_trees,
+    )
     if forest is not None:
-        for name, number in each("forest", most_slices(forest)):
-            yield name, partial(sliced, forest, number, STAGGER_ROUNDS)
+        for name, number in each("forest", most_slices(forest.schedule)):
+            yield name, partial(sliced, forest.schedule, number, STAGGER_ROUNDS)
     for name, number in each("two-tree", max(1, rows // 2)):
         if collective.name == "allreduce":
             yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
@@ -299,19 +306,6 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
             yield name, partial(build, keep_order=not request.operator.commutative)
         elif collective.name == "broadcast":
             yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
-
-
-def _forest(request: Request, paths: PathFinder) -> Schedule | None:
-    """The schedule of packed trees, all rows at once; None where trees do not fit."""
-    forest = forest_of(
-        request.collective,
-        paths,
-        request.endpoints,
-        request.layout.rows,
-        commutative=request.operator.commutative,
-        max_trees=request.limits.max_trees,
-    )
-    return None if forest is None else forest.schedule
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:

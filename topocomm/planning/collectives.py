@@ -37,7 +37,6 @@ class Collective:
 
     Attributes:
         name: One of `COLLECTIVES`.
-        ranks: Number of ranks.
         root: Root of reduce and broadcast.
         parts: Rows that each rank gives (allgather) or gets (reduce_scatter), in rank order; a rank's part is the
             rows after those of the ranks before it. Zeros are allowed. Empty for the other collectives.
@@ -59,8 +58,15 @@ class Collective:
             raise PlanError(f"a collective needs at least one rank, got {self.ranks}")
         if not 0 <= self.root < self.ranks:
             raise PlanError(f"root {self.root} is outside ranks 0..{self.ranks - 1}")
-        self._check_parts()
-        self._check_shards()
+        if self.name not in IN_PARTS:
+            if self.parts:
+                raise PlanError(f"parts {self.parts}: {self.name} has none; they go with {' and '.join(IN_PARTS)}")
+        elif len(self.parts) != self.ranks or min(self.parts) < 0:
+            raise PlanError(
+                f"{self.name}: parts {_few(self.parts)}: expected the rows of each of {self.ranks} ranks, 0 or more"
+            )
+        if self.shards:
+            self._check_shards()
 
     def __str__(self) -> str:
         words = [f"{self.name} over {self.ranks} ranks"]
@@ -139,18 +145,7 @@ class Collective:
             owners.append(owner)
         return tuple(owners)
 
-    def _check_parts(self) -> None:
-        if self.name not in IN_PARTS:
-            if self.parts:
-                raise PlanError(f"parts {self.parts}: {self.name} has none; they go with {' and '.join(IN_PARTS)}")
-        elif len(self.parts) != self.ranks or min(self.parts) < 0:
-            raise PlanError(
-                f"{self.name}: parts {_few(self.parts)}: expected the rows of each of {self.ranks} ranks, 0 or more"
-            )
-
     def _check_shards(self) -> None:
-        if not self.shards:
-            return
         if self.name != "allreduce":
             raise PlanError(f"{self.name} in canonical order: expected allreduce, the only collective that has it")
         falling = any(before > after for before, after in pairwise(self.shards))

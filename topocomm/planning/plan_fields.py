@@ -20,14 +20,10 @@ class Certificate:
     """Bounds that no schedule can beat, and the plan's distance from the bound of its objective.
 
     Attributes:
-        rounds_lower_bound: Least rounds.
-        alpha_lower_bound_us: Least time without bytes, in us.
-        throughput_upper_bound_gb_per_s: Most throughput, in GB/s.
-        gap: The plan's figure of its objective over the bound (of throughput, the bound over the figure).
-        argument: Argument of the bound, in words.
-        witness: Witness of the bound, plain JSON data from which `check_certificate` derives it again. For objective
-            "auto" the bound is that of latency or of throughput, whichever takes this payload longer;
-            `witness["bounds"]` says which.
+        argument: Argument of the bound of the objective, in words.
+        witness: Witness of that bound, plain JSON data from which `check_certificate` derives it again. For objective
+            "auto" it is that of latency or of throughput, whichever takes this payload longer; `witness["bounds"]`
+            says which.
         other_witnesses: Witnesses of the other bounds.
         proved_by_search: For a plan above its bound: why an exhaustive search proves that no schedule is better;
             `check_certificate` does not derive it again. Empty where only the bound is proved.
@@ -64,7 +60,6 @@ class Native:
     Attributes:
         library: "nccl".
         call: The library's function.
-        dtype: Dtype of the array.
         algorithm: The library's fastest algorithm, by its own model.
         predicted_us: Time of that algorithm.
         planned_us: Time of the schedule, with one launch where the plan counts none.
@@ -87,21 +82,14 @@ class PlanFields:
     """The fields of a `Plan`.
 
     Attributes:
-        collective: The collective.
-        operator: Name of the operator.
+        operator: Its name.
         order: "any": operands in rank order unless the operator commutes. "canonical": one tree over virtual shards,
             whatever the ranks (`collective.shards`).
         objective: Figure that was minimised.
-        topology_digest: Digest of the topology it was planned on.
         ranks: Endpoint id of every rank.
         payload_bytes: Bytes of one rank's value; of allgather and reduce_scatter, of the whole.
-        algorithm: Name of the algorithm.
         ports: K of the K-port model.
-        port_model: alpha or loggp.
-        figures: Costs.
         proof: Proved properties of the schedule.
-        certificate: Distance from the bounds.
-        schedule: The schedule.
         assumed: Assumptions on figures that the topology did not have, in words.
         launch_us: Cost of a round beside its messages, counted in `predicted_us`.
         native: The library's own collective, where it was compared. A call that is given this plan executes its

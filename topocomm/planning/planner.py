@@ -105,13 +105,13 @@ def make_plan(topology: Topology, request: Request) -> Plan:
             plan takes more scratch.
     """
     place_ranks(topology, request.endpoints)
-    best = _searched(topology, request)[0]
+    best = _chosen(topology, request)[0]
     return with_native(best, topology, request.operator, request.layout) if request.native else best
 
 
 def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:
     """Return name and cost of every candidate of a request, best first: the first is that of the plan."""
-    return _searched(topology, request)[1]
+    return _chosen(topology, request)[1]
 
 
 def every_plan(topology: Topology, request: Request) -> list[Plan]:
@@ -142,12 +142,12 @@ _known_bounds: SharedResults[tuple[str, Collective, tuple[str, ...], int, PortMo
 """By all that they depend on, since a program plans many payloads of one kind."""
 
 
-def _searched(topology: Topology, request: Request) -> _Chosen:
+def _chosen(topology: Topology, request: Request) -> _Chosen:
     return _searches.get((topology.digest, request), lambda: _search(topology, request))
 
 
 def _search(topology: Topology, request: Request) -> _Chosen:
-    paths = _paths_of(topology)
+    paths = _last.of(topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
     candidates = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
@@ -164,7 +164,13 @@ def _search(topology: Topology, request: Request) -> _Chosen:
             f"topology {topology.name!r}: no algorithm that fits {request.collective} has routes for all its "
             "messages; plan for fewer ranks, or add links or switches between their endpoints"
         )
-    candidates = _in_order(_within_scratch(candidates, request), request)
+    most = request.limits.max_scratch_bytes
+    if most is not None:
+        sizes = [scratch_bytes(each.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES) for each in candidates]
+        if min(sizes) > most:
+            raise PlanError(f"scratch of at most {most} B: every plan for this takes more, the least {min(sizes)} B")
+        candidates = [candidate for candidate, size in zip(candidates, sizes, strict=True) if size <= most]
+    candidates = _in_order(candidates, request)
     plan = _plan_of(request, candidates[0], paths, bounds)
     if result is not None and _merit_of(candidates[0], request.objective) <= result.least + SAME_US:
         plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=result.proof))
@@ -176,17 +182,16 @@ class _LastPaths(threading.local):
 
     paths: PathFinder | None = None
 
+    def of(self, topology: Topology) -> PathFinder:
+        """Return the routes of a machine, with those searched before; of large machines none are kept."""
+        if len(topology.endpoints) > MOST_KEPT_ENDPOINTS:
+            return PathFinder(topology)
+        if self.paths is None or self.paths.topology is not topology:
+            self.paths = PathFinder(topology)
+        return self.paths
+
 
 _last = _LastPaths()
-
-
-def _paths_of(topology: Topology) -> PathFinder:
-    """Return the routes of a machine, with those that this thread has searched before; of large ones none are kept."""
-    if len(topology.endpoints) > MOST_KEPT_ENDPOINTS:
-        return PathFinder(topology)
-    if _last.paths is None or _last.paths.topology is not topology:
-        _last.paths = PathFinder(topology)
-    return _last.paths
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Candidate]:
@@ -225,17 +230,6 @@ def _bounds(request: Request, paths: PathFinder) -> Bounds:
         (paths.topology.digest, collective, endpoints, ports, port_model),
         lambda: bounds_of(collective, endpoints, paths, ports=ports, port_model=port_model),
     )
-
-
-def _within_scratch(candidates: list[_Candidate], request: Request) -> list[_Candidate]:
-    """The candidates within the scratch limit of the request."""
-    most = request.limits.max_scratch_bytes
-    if most is None:
-        return candidates
-    sizes = [scratch_bytes(each.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES) for each in candidates]
-    if min(sizes) > most:
-        raise PlanError(f"scratch of at most {most} B: every plan for this takes more, the least {min(sizes)} B")
-    return [candidate for candidate, size in zip(candidates, sizes, strict=True) if size <= most]
 
 
 def _in_order(candidates: Sequence[_Candidate], request: Request) -> list[_Candidate]:

@@ -48,17 +48,14 @@ class Request:
     """One collective to plan for given endpoints. All ranks make equal requests; plans are cached by request.
 
     Attributes:
-        collective: Collective with its root, parts and virtual shards.
         operator: Operator of the reduction; broadcast and allgather move values unchanged.
         layout: Shape and bytes of one rank's value; of allgather and reduce_scatter, of the whole.
         endpoints: Endpoint id of every rank.
         objective: Figure to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
             predicted time for this payload ("auto").
         ports: Messages that an endpoint can send, and receive, at once.
-        port_model: "alpha" or "loggp".
         cores: Cores shared by ranks of one memory: objective "auto" then compares candidates by `memory_us`. 0: by
             the links.
-        limits: Limits of the plan.
         launch_us: Cost of starting a round beside its messages.
         native: Whether the plan predicts the time of a library's own collective (`native.py`). The schedule does not
             depend on it.

@@ -61,7 +61,8 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
         return None
     if request.collective.shards or not 2 <= len(ends) <= MOST_SEARCHED_RANKS or len(set(ends)) < len(ends):
         return None
-    latency_us = _latencies(request, paths)
+    latency_us = paths.latencies_us([a for a in ends for _ in ends], list(ends) * len(ends)).reshape(len(ends), -1)
+    np.fill_diagonal(latency_us, 0.0)
     if objective != "rounds" and (latency_us <= 0).sum() > len(ends):
         return None  # the search needs messages that take time; only the diagonal is 0
     if request.collective.name == "reduce_scatter":
@@ -96,13 +97,6 @@ def built(gossip: Gossip, request: Request) -> Schedule:
     if collective.name == "reduce_scatter":
         return gossip_reduce_scatter(gossip, collective.parts, None if request.operator.commutative else tree)
     return gossip_scan(gossip, tree, rows, own=collective.name == "scan")
-
-
-def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:
-    ends = request.endpoints
-    latency_us = paths.latencies_us([a for a in ends for _ in ends], list(ends) * len(ends)).reshape(len(ends), -1)
-    np.fill_diagonal(latency_us, 0.0)
-    return latency_us
 
 
 def _wants(collective: Collective) -> NDArray[np.bool_]:

@@ -58,20 +58,17 @@ class SharedResults(Generic[Key, Result]):
                 raise pending.error
             if pending.result is not None:
                 return pending.result
-        return self._make_pending(key, own, make)
-
-    def _make_pending(self, key: Key, pending: _Pending[Result], make: Callable[[], Result]) -> Result:
         try:
-            pending.result = result = make()
+            own.result = result = make()
         except Exception as error:
-            pending.error = error
+            own.error = error
             raise
         finally:
             with self._lock:
                 del self._pending[key]
-                if pending.result is not None:
-                    self._kept[key] = pending.result
+                if own.result is not None:
+                    self._kept[key] = own.result
                     if len(self._kept) > self._most:
                         self._kept.popitem(last=False)
-            pending.done.set()
+            own.done.set()
         return result

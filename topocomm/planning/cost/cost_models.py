@@ -74,18 +74,16 @@ class Cost:
     @cached_property
     def predicted_us(self) -> float:
         """Time of the last output with bytes, and with a launch for every round."""
-        return self._moved_us + self._launch_us * self.rounds
-
-    @property
-    def _moved_us(self) -> float:
-        if not self.wire_bytes:
-            return self.alpha_us
-        if self.messages <= FLUID_LIMIT_MESSAGES and len(self._schedule.transfers) <= FLUID_LIMIT_TRANSFERS:
-            return float(ready_times_us(*self._traffic)[self._traffic[0].outputs].max())
-        first, total_us = np.unique(self._messages.round, return_index=True)[1], 0.0
-        for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds floats otherwise since Python 3.12
-            total_us += self._busiest_us(self._messages.payload_bytes, low, high)
-        return self.alpha_us + total_us
+        total_us = self.alpha_us
+        if self.wire_bytes:
+            if self.messages <= FLUID_LIMIT_MESSAGES and len(self._schedule.transfers) <= FLUID_LIMIT_TRANSFERS:
+                total_us = float(ready_times_us(*self._traffic)[self._traffic[0].outputs].max())
+            else:
+                first, moved_us = np.unique(self._messages.round, return_index=True)[1], 0.0
+                for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds otherwise since Python 3.12
+                    moved_us += self._busiest_us(self._messages.payload_bytes, low, high)
+                total_us += moved_us
+        return total_us + self._launch_us * self.rounds
 
     @cached_property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:

@@ -64,11 +64,16 @@ def with_measured(topology: Topology, measured: Sequence[PairFigures], codes: Se
     routed, rows = _rows(finder, measured)
     fitted = _links(topology, finder, rows)
     result = replace(topology, links=fitted, pairs=_pairs(topology, measured, codes))
-    warnings = [*topology.warnings, *_without_route(measured, routed), *_far(result, [measured[i] for i in routed])]
+    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in routed]
+    warnings = list(topology.warnings)
+    if alone:
+        shown = ", ".join(alone[:8])
+        warnings.append(f"no links lead between {shown}: what was measured there stands in the pairs only")
+    warnings += _far(result, [measured[place] for place in sorted(routed)])
     return replace(result, warnings=tuple(dict.fromkeys(warnings)))
 
 
-def _rows(finder: PathFinder, measured: Sequence[PairFigures]) -> tuple[list[int], _Rows]:
+def _rows(finder: PathFinder, measured: Sequence[PairFigures]) -> tuple[set[int], _Rows]:
     """(indices of the pairs that have routes, these routes)."""
     ends = tuple(dict.fromkeys(end for pair in measured for end in pair[:2]))
     number = {end: place for place, end in enumerate(ends)}
@@ -79,7 +84,7 @@ def _rows(finder: PathFinder, measured: Sequence[PairFigures]) -> tuple[list[int
     routes = joined([out.take(routed), back.take(routed)])
     figures = [np.array([pair[column] for pair in measured], dtype=float)[routed] for column in (2, 3)]
     latency, rate = (np.concatenate([column, column]) for column in figures)
-    return routed.tolist(), _Rows(latency, rate, np.repeat(np.arange(len(routes)), routes.hops), routes.links)
+    return set(routed.tolist()), _Rows(latency, rate, np.repeat(np.arange(len(routes)), routes.hops), routes.links)
 
 
 def _links(topology: Topology, finder: PathFinder, rows: _Rows) -> tuple[Link, ...]:
@@ -137,14 +142,6 @@ def _pairs(topology: Topology, measured: Sequence[PairFigures], codes: Sequence[
             latency_us_source="measured",
         )
     return tuple(known.values())
-
-
-def _without_route(measured: Sequence[PairFigures], routed: Sequence[int]) -> list[str]:
-    with_route = set(routed)
-    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in with_route]
-    if not alone:
-        return []
-    return [f"no links lead between {', '.join(alone[:8])}: what was measured there stands in the pairs only"]
 
 
 def _far(fitted: Topology, measured: Sequence[PairFigures]) -> list[str]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from topocomm.planning.cost.messages import Messages
-from topocomm.planning.cost.port_time import PortRules
+from topocomm.planning.cost.port_time import PortRules, ports_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Routes
 from topocomm.planning.schedule.schedule import PlaceNumbers
@@ -37,8 +37,7 @@ def ready_times_us(
     rules: PortRules,
 ) -> Floats:
     """Return float64 [places]: the time in us at which each place of a schedule without `repeat` has its value."""
-    events = _Events(places, messages, routes, paths, rules)
-    events.queue_messages(messages, endpoints, paths.link_nics.tolist())
+    events = _Events(places, messages, routes, endpoints, paths, rules)
     events.run(places.inputs.tolist())
     return np.array(events.ready_us)
 
@@ -50,22 +49,17 @@ class _Flow:
     rate_bytes_per_us: float = 0.0
 
 
-@dataclass
-class _Port:
-    """Unfinished messages of one port in order; the first `limit` may be under way."""
-
-    limit: int
-    queue: list[int] = field(default_factory=list)
-
-    def admits(self, message: int) -> bool:
-        return message in self.queue[: self.limit]
-
-
 class _Events:
     """The simulation: flows, ports, and a heap of events. Messages are numbers; folds follow them."""
 
     def __init__(
-        self, places: PlaceNumbers, messages: Messages, routes: Routes, paths: PathFinder, rules: PortRules
+        self,
+        places: PlaceNumbers,
+        messages: Messages,
+        routes: Routes,
+        endpoints: Sequence[str],
+        paths: PathFinder,
+        rules: PortRules,
     ) -> None:
         self.rules = rules
         self.sizes: list[int] = messages.payload_bytes.tolist()
@@ -92,32 +86,27 @@ class _Events:
         self.ready_us = [0.0] * places.count
         self.flows: dict[int, _Flow] = {}
         self.heap: list[tuple[float, int, int, int]] = []
-        self.ports: dict[int, _Port] = {}
-        self.ports_of: list[tuple[int, ...]] = []
+        starts, ports, self.ends = ports_of(messages, routes, endpoints, paths, rules)
+        self.ports_of: list[list[int]] = [own.tolist() for own in np.split(ports, starts[1:-1])]
+        self.queues: dict[int, list[int]] = defaultdict(list)
+        """Unfinished messages of each port in order."""
+        for index, own_ports in enumerate(self.ports_of):
+            for port in own_ports:
+                self.queues[port].append(index)
         self.unstarted = set(range(len(self.sizes)))
-
-    def queue_messages(self, messages: Messages, endpoints: Sequence[str], link_nics: list[int]) -> None:
-        """Queue the messages at their ports: of the source, of the destination, and under loggp of NICs."""
-        numbers: dict[str, int] = {}
-        end = [numbers.setdefault(name, len(numbers)) for name in endpoints]
-        for index, (src, dst) in enumerate(zip(messages.src.tolist(), messages.dst.tolist(), strict=True)):
-            ports = [2 * end[src], 2 * end[dst] + 1]
-            if self.rules.loggp:
-                ports += [2 * len(numbers) + link_nics[link] for link in self.links[index] if link_nics[link] >= 0]
-            for port in ports:
-                limit = self.rules.ports if port < 2 * len(numbers) else 1
-                self.ports.setdefault(port, _Port(limit)).queue.append(index)
-            self.ports_of.append(tuple(ports))
 
     def run(self, inputs: list[int]) -> None:
         """Run from the time at which the inputs are ready until the last event."""
         for place in inputs:
             self._set_ready(place)
-        self._start(set(self.ports))
+        self._start(set(self.queues))
         while self.flows or self.heap:
             flow_us = min((f.left_bytes / f.rate_bytes_per_us for f in self.flows.values()), default=inf)
             event_us = self.heap[0][0] if self.heap else inf
-            self._advance(min(self.now_us + flow_us, event_us))
+            until_us = min(self.now_us + flow_us, event_us)
+            for flow in self.flows.values():
+                flow.left_bytes -= flow.rate_bytes_per_us * (until_us - self.now_us)
+            self.now_us = until_us
             self._finish_flows()
             touched = self._pop_events()
             self._start(touched)
@@ -136,11 +125,15 @@ class _Events:
                 touched.update(self.ports_of[what])
         return touched
 
+    def _admitted(self, port: int) -> list[int]:
+        """The messages of a port that may be under way; a NIC serves one."""
+        return self.queues[port][: self.rules.ports if port < self.ends else 1]
+
     def _start(self, touched: set[int]) -> None:
-        candidates = {message for port in touched for message in self.ports[port].queue[: self.ports[port].limit]}
+        candidates = {message for port in touched for message in self._admitted(port)}
         started = False
         for index in sorted(candidates & self.unstarted):
-            if self.missing[index] or not all(self.ports[port].admits(index) for port in self.ports_of[index]):
+            if self.missing[index] or not all(index in self._admitted(port) for port in self.ports_of[index]):
                 continue
             self.unstarted.remove(index)
             if self.sizes[index] and self.gb_per_s[index] < inf:
@@ -154,19 +147,12 @@ class _Events:
         if started:
             self._share()
 
-    def _advance(self, until_us: float) -> None:
-        step_us = until_us - self.now_us
-        for flow in self.flows.values():
-            flow.left_bytes -= flow.rate_bytes_per_us * step_us
-        self.now_us = until_us
-
-    def _is_through(self, flow: _Flow) -> bool:
-        """Whether nothing is left, or too little to advance the clock."""
-        left_us = flow.left_bytes / flow.rate_bytes_per_us if flow.rate_bytes_per_us else inf
-        return flow.left_bytes <= EPSILON_BYTES or self.now_us + left_us == self.now_us
-
     def _finish_flows(self) -> None:
-        done = [f.message for f in self.flows.values() if self._is_through(f)]
+        done = []
+        for flow in self.flows.values():  # nothing is left, or too little to advance the clock
+            left_us = flow.left_bytes / flow.rate_bytes_per_us if flow.rate_bytes_per_us else inf
+            if flow.left_bytes <= EPSILON_BYTES or self.now_us + left_us == self.now_us:
+                done.append(flow.message)
         for index in done:
             del self.flows[index]
             self._flowed(index)
@@ -185,7 +171,7 @@ class _Events:
         while self.heap and self.heap[0][0] <= self.now_us:
             _, kind, index, port = heapq.heappop(self.heap)
             if kind == RELEASE:
-                self.ports[port].queue.remove(index)
+                self.queues[port].remove(index)
                 touched.add(port)
             else:
                 for place in self.writes[index]:

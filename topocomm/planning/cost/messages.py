@@ -20,11 +20,9 @@ class Messages:
     """All messages of a schedule as columns of int64, in the order in which ports serve them.
 
     Attributes:
-        round: Round of each message.
         src: Source rank.
         dst: Destination rank.
         path: Index into the schedule's paths, or NO_PATH.
-        payload_bytes: Size.
         of_transfer: [transfers]: the message of each transfer.
     """
 

@@ -110,7 +110,8 @@ def _trees(where: Ranks, payload_bytes: int) -> Iterator[tuple[str, float, float
         hop_us = _TREE_HOP_US["nvlink" if where.nvlink else "pcie"][number]
         hops_us = (where.ranks // where.nodes - 1) * hop_us + levels * _TREE_HOP_US["network"][number]
         share = _TREE_SHARE * _TREE_PROTOCOL_SHARE[one_node][number] * _TREE_CORRECTION[number][size]
-        gb_per_s = _bus_gb_per_s(where) / 2 * share * (1.0 if one_node else _TREE_PATTERN)
+        bus_gb_per_s = where.gb_per_s * 2 * (where.ranks - 1) / where.ranks  # of a ring
+        gb_per_s = bus_gb_per_s / 2 * share * (1.0 if one_node else _TREE_PATTERN)
         yield f"tree {protocol}", _TREE_BASE_US[number] + 2 * hops_us, gb_per_s
 
 
@@ -135,8 +136,3 @@ def _in_switches(where: Ranks) -> Iterator[tuple[str, float, float]]:
 def _protocols(where: Ranks) -> list[tuple[int, str]]:
     """Number and name of the protocols in use: LL128 where NVLink joins all ranks of a node."""
     return [(number, name) for number, name in enumerate(PROTOCOLS) if where.nvlink or name != "LL128"]
-
-
-def _bus_gb_per_s(where: Ranks) -> float:
-    """Bandwidth of a rank in an all-reduce by a ring."""
-    return where.gb_per_s * 2 * (where.ranks - 1) / where.ranks

@@ -31,6 +31,26 @@ class PortRules:
     loggp: bool
 
 
+def ports_of(
+    messages: Messages, routes: Routes, endpoints: Sequence[str], paths: PathFinder, rules: PortRules
+) -> tuple[Ints, Ints, int]:
+    """Return the ports of every message: of its source, of its destination, under loggp of the NICs on its route.
+
+    These are (start of the ports of each message and the end, the ports of all, number of ports of endpoints, to send
+    and then to receive; NICs follow).
+    """
+    numbers: dict[str, int] = {}
+    end = np.array([numbers.setdefault(name, len(numbers)) for name in endpoints], dtype=np.int64)
+    nics = paths.link_nics[routes.links] if rules.loggp else np.full(len(routes.links), -1)
+    of = np.repeat(np.arange(len(messages)), routes.hops)[nics >= 0]
+    behind = np.bincount(of, minlength=len(messages))
+    starts, _ = spans(np.zeros_like(behind), behind + 2)
+    ports = np.empty(starts[-1], dtype=np.int64)
+    ports[starts[:-1]], ports[starts[:-1] + 1] = end[messages.src], len(numbers) + end[messages.dst]
+    ports[starts[of] + 2 + spans(np.zeros_like(behind), behind)[1]] = 2 * len(numbers) + nics[nics >= 0]
+    return starts, ports, 2 * len(numbers)
+
+
 def port_time_us(
     schedule: Schedule,
     places: PlaceNumbers,
@@ -89,22 +109,12 @@ class _Ports:
     def __init__(
         self, messages: Messages, routes: Routes, endpoints: Sequence[str], paths: PathFinder, rules: PortRules
     ) -> None:
-        numbers: dict[str, int] = {}
-        end = np.array([numbers.setdefault(name, len(numbers)) for name in endpoints], dtype=np.int64)
         self._latency_us = routes.latency_us
         self._holds_us = routes.gap_us if rules.loggp else routes.latency_us
-        nics = paths.link_nics[routes.links] if rules.loggp else np.full(len(routes.links), -1)
-        of = np.repeat(np.arange(len(messages)), routes.hops)[nics >= 0]
-        behind = np.bincount(of, minlength=len(messages))
-        self._starts, _ = spans(np.zeros_like(behind), behind + 2)
-        self._held = np.empty(self._starts[-1], dtype=np.int64)
-        self._held[self._starts[:-1]] = end[messages.src]
-        self._held[self._starts[:-1] + 1] = len(numbers) + end[messages.dst]
-        _, among = spans(np.zeros_like(behind), behind)
-        self._held[self._starts[of] + 2 + among] = 2 * len(numbers) + nics[nics >= 0]
-        self._free_us = np.zeros((2 * len(numbers) + int(nics.max(initial=-1)) + 1, rules.ports))
-        self._free_us[2 * len(numbers) :, 1:] = np.inf  # a NIC has one place
-        self._crowded = _rounds_with_equals(np.repeat(messages.round, behind + 2), self._held)
+        self._starts, self._held, ends = ports_of(messages, routes, endpoints, paths, rules)
+        self._free_us = np.zeros((int(self._held.max(initial=ends - 1)) + 1, rules.ports))
+        self._free_us[ends:, 1:] = np.inf  # a NIC has one place
+        self._crowded = _rounds_with_equals(np.repeat(messages.round, np.diff(self._starts)), self._held)
 
     def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
         """Start the messages of one round as early as slots and ports allow; returns their arrival times."""

@@ -19,12 +19,10 @@ class SharedProgram:
     """The program of one rank.
 
     Attributes:
-        stages: Its stages; receives from ranks of its host are waits.
+        stages: Receives from ranks of its host are waits.
         waits: For every stage, (rank of the host, stages of that rank that must be done).
         readers: Other ranks of the host that read from this rank's range.
         offsets: Byte offset in the host's memory of every piece that the rank touches.
-        input_pieces: Its contribution, by chunk.
-        output_pieces: Its result, by chunk.
         total_bytes: Bytes of the host's memory.
     """
 
@@ -49,7 +47,10 @@ def shared_program(
     sizes = {c: -(-chunk_bytes(c) // align) * align for c in range(len(schedule.chunks))}
     places, owners, total = _places(schedule, sizes, hosts, hosts[rank])
     stages = stages_of(schedule, rank)
-    sent_in = _sending_stages(schedule)
+    sent_in = [  # (round, destination, path) -> index of the stage that sends it
+        {key: index for index, stage in enumerate(stages_of(schedule, source)) for key in stage.sends}
+        for source in range(schedule.ranks)
+    ]
     waits = []
     for stage in stages:
         needed: dict[int, int] = {}
@@ -96,11 +97,3 @@ def _places(
             target, source = (move.dst, move.dst_slot, move.chunk), (move.src, move.src_slot, move.chunk)
             places[target], owners[target] = places[source], owners[source]
     return places, owners, top
-
-
-def _sending_stages(schedule: Schedule) -> list[dict[tuple[int, int, int], int]]:
-    """For every rank: (round, destination, path) -> index of the stage that sends it."""
-    return [
-        {key: index for index, stage in enumerate(stages_of(schedule, rank)) for key in stage.sends}
-        for rank in range(schedule.ranks)
-    ]

@@ -39,9 +39,7 @@ class RankProgram:
     """The program of one rank.
 
     Attributes:
-        stages: Its stages.
         offsets: Byte offset of every piece in its arena.
-        arena_bytes: Bytes of the arena.
         input_pieces: Its value, by chunk; empty where it has no input.
         output_pieces: Its result, by chunk; empty where it has none.
     """
@@ -112,7 +110,12 @@ def _assign(
     stages: list[Stage], inputs: tuple[Piece, ...], outputs: tuple[Piece, ...], sizes: dict[int, int]
 ) -> tuple[dict[Piece, int], int]:
     """(byte offset of every piece, bytes of all): first fit by time of birth; inputs keep their place for good."""
-    last_use = _last_uses(stages)
+    last_use: dict[Piece, int] = {}  # 2i while stage i communicates, 2i+1 while it folds
+    for index, stage in enumerate(stages):
+        for pieces in stage.sends.values():
+            last_use.update(dict.fromkeys(pieces, 2 * index))
+        for fold in stage.folds:
+            last_use.update({(slot, fold.chunk): 2 * index + 1 for slot in fold.operands})
     forever = 2 * len(stages) + 1
     for piece in (*inputs, *outputs):
         last_use[piece] = forever
@@ -132,17 +135,6 @@ def _assign(
             dying = [piece for piece in heirs if last_use[piece] == 2 * index + 1 and readers[piece] is fold]
             memory.place(out, last_use.get(out, 2 * index + 1), heir_of=dying[0] if dying else None)
     return memory.offsets, memory.top
-
-
-def _last_uses(stages: list[Stage]) -> dict[Piece, int]:
-    """Time of each piece's last read: 2i while stage i communicates, 2i+1 while it folds."""
-    last: dict[Piece, int] = {}
-    for index, stage in enumerate(stages):
-        for pieces in stage.sends.values():
-            last.update(dict.fromkeys(pieces, 2 * index))
-        for fold in stage.folds:
-            last.update({(slot, fold.chunk): 2 * index + 1 for slot in fold.operands})
-    return last
 
 
 class _Memory:
@@ -166,19 +158,14 @@ class _Memory:
 
     def place(self, piece: Piece, until: int, *, heir_of: Piece | None = None) -> None:
         size = self.sizes[piece[1]]
-        start = self._take(size) if heir_of is None else self.offsets[heir_of]
+        start = self._gaps.first(size) if heir_of is None else self.offsets[heir_of]
+        if start is None:
+            start = self._gaps.last_before(self.top)
+            self.top = start + size
         self.offsets[piece] = start
         if size:
             self._until[start] = until
             heappush(self._ends, (until, start, size))
-
-    def _take(self, size: int) -> int:
-        """Start of the first gap that is large enough, or the top."""
-        start = self._gaps.first(size)
-        if start is None:
-            start = self._gaps.last_before(self.top)
-            self.top = start + size
-        return start
 
 
 class _Gaps:
@@ -223,15 +210,12 @@ class _Gaps:
         elif index and starts[index - 1] + sizes[index - 1] == start:
             sizes[index - 1] += size
         else:
-            self._insert(index, start, size)
-
-    def _insert(self, index: int, start: int, size: int) -> None:
-        if self._count == len(self._starts):
-            self._starts, self._sizes = np.tile(self._starts, 2), np.tile(self._sizes, 2)
-        for values, value in ((self._starts, start), (self._sizes, size)):
-            values[index + 1 : self._count + 1] = values[index : self._count]
-            values[index] = value
-        self._count += 1
+            if self._count == len(starts):
+                self._starts, self._sizes = np.tile(starts, 2), np.tile(sizes, 2)
+            for values, value in ((self._starts, start), (self._sizes, size)):
+                values[index + 1 : self._count + 1] = values[index : self._count]
+                values[index] = value
+            self._count += 1
 
     def _drop(self, index: int) -> None:
         self._count -= 1

@@ -17,7 +17,6 @@ class RangeTree:
     """Nodes by number: the leaf of rank r is r, then the inner nodes, children before parents, the root last.
 
     Attributes:
-        ranks: Number of leaves.
         low: First rank of each node.
         high: End of each node's ranks.
         children: (left, right) of each node, (-1, -1) of a leaf.

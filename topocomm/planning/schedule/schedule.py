@@ -72,8 +72,6 @@ class Schedule:
     """Integer columns of one collective over `ranks` ranks.
 
     Attributes:
-        ranks: Number of ranks.
-        rounds: Number of rounds.
         chunks: (first row, rows) of every chunk.
         inputs: int32 [n, 3]: rank, slot, contributing rank; that rank's value, for every chunk (`input_pieces`).
             In canonical order the third entry is an index into `nodes`.
@@ -115,7 +113,7 @@ class Schedule:
 
     def transfers_of(self, rank: int) -> list[Transfer]:
         """Return the transfers that `rank` sends or receives, in order."""
-        both_ends = self._transfers_by_rank.get(rank, _NONE)
+        both_ends = self._rows_of("transfers", rank)
         return [Transfer(*row) for row in self.transfers[np.unique(both_ends % max(len(self.transfers), 1))].tolist()]
 
     def combine_list(self) -> list[Combine]:
@@ -124,7 +122,7 @@ class Schedule:
 
     def combines_of(self, rank: int) -> list[Combine]:
         """Return the combines of `rank`, in order."""
-        return self._combines(self._combines_by_rank.get(rank, _NONE))
+        return self._combines(self._rows_of("combines", rank))
 
     def by_round(self, rank: int | None = None) -> list[tuple[list[Transfer], list[Combine]]]:
         """Return the transfers and combines of every round; those of one rank only where it is given."""
@@ -137,29 +135,24 @@ class Schedule:
 
     def inputs_of(self, rank: int) -> list[list[int]]:
         """Return the inputs of `rank`, in order."""
-        rows: list[list[int]] = self.inputs[self._inputs_by_rank.get(rank, _NONE)].tolist()
+        rows: list[list[int]] = self.inputs[self._rows_of("inputs", rank)].tolist()
         return rows
 
     def outputs_of(self, rank: int) -> list[list[int]]:
         """Return the outputs of `rank`, in order."""
-        rows: list[list[int]] = self.outputs[self._outputs_by_rank.get(rank, _NONE)].tolist()
+        rows: list[list[int]] = self.outputs[self._rows_of("outputs", rank)].tolist()
         return rows
 
     @cached_property
-    def _transfers_by_rank(self) -> dict[int, Rows]:
-        return _rows_by_value(np.concatenate([self.transfers[:, 1], self.transfers[:, 3]]))
+    def _by_rank(self) -> dict[str, dict[int, Rows]]:
+        return {}
 
-    @cached_property
-    def _combines_by_rank(self) -> dict[int, Rows]:
-        return _rows_by_value(self.combines[:, 1])
-
-    @cached_property
-    def _inputs_by_rank(self) -> dict[int, Rows]:
-        return _rows_by_value(self.inputs[:, 0])
-
-    @cached_property
-    def _outputs_by_rank(self) -> dict[int, Rows]:
-        return _rows_by_value(self.outputs[:, 0])
+    def _rows_of(self, table: str, rank: int) -> Rows:
+        """The rows of a table that have the rank, in order; its index is made when it is first asked for."""
+        if table not in self._by_rank:
+            columns = {"transfers": [1, 3], "combines": [1], "inputs": [0], "outputs": [0]}[table]
+            self._by_rank[table] = _rows_by_value(getattr(self, table)[:, columns].T.ravel())
+        return self._by_rank[table].get(rank, _NONE)
 
     @cached_property
     def _chunks_by_owner(self) -> dict[int, Rows]:
@@ -239,15 +232,12 @@ class PlaceNumbers:
     """The places of a schedule by number, 0 to count - 1, and the number of every read and write.
 
     Attributes:
-        count: Number of places.
         rank: int64 [count]: rank of each place.
         chunk: int64 [count]: chunk of each place.
         sent: Place that each transfer reads.
         received: Place that each transfer writes.
         folded: Place that each combine writes.
-        operands: Place of each operand.
         inputs: Places of the inputs, as `input_table`.
-        outputs: Place of each output.
         fold_of: int64: the combine of each operand.
     """
 

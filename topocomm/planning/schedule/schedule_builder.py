@@ -56,14 +56,11 @@ class ScheduleBuilder:
     `fold` return the new slot.
 
     Attributes:
-        ranks: Number of ranks.
         chunks: (first row, rows) of every chunk.
         contributors: Ranks that have an input; None: all.
         owners: Of an allgather, the rank whose part each chunk lies in.
         nodes: In canonical order, the ranges of virtual shards of each rank's inputs.
         first_slots: Number of input slots of each rank; empty: 1, or as many as its `nodes`.
-        transfers: The sends so far.
-        combines: The folds so far.
         outputs: (rank, slot, chunk) of the results so far.
     """
 
@@ -113,8 +110,7 @@ class ScheduleBuilder:
 
     def build(self) -> Schedule:
         """Return the finished Schedule."""
-        contributors = range(self.ranks) if self.contributors is None else self.contributors
-        inputs = [(rank, 0, rank) for rank in contributors]
+        inputs = [(rank, 0, rank) for rank in (range(self.ranks) if self.contributors is None else self.contributors)]
         if self.nodes:
             places = [(rank, slot) for rank, own in enumerate(self.nodes) for slot in range(len(own))]
             inputs = [(rank, slot, node) for node, (rank, slot) in enumerate(places)]

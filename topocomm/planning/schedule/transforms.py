@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,6 @@ from topocomm.planning.schedule.schedule import (
     IntTable,
     Place,
     Repeat,
-    Rows,
     Schedule,
     Transfer,
     make_schedule,
@@ -39,7 +38,8 @@ def unrolled(schedule: Schedule) -> Schedule:
     transfers = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
     combines = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
     order = np.argsort(combines[:, 0], kind="stable")
-    operands, starts = _operands_of(schedule, order % max(len(schedule.combines), 1))
+    folds = order % max(len(schedule.combines), 1)
+    starts, where = spans(schedule.operand_starts[folds].astype(np.int64), np.diff(schedule.operand_starts)[folds])
     outputs = np.repeat(schedule.outputs, count, axis=0)
     outputs[:, 2] = outputs[:, 2] * count + np.tile(np.arange(count, dtype=np.int32), len(schedule.outputs))
     return replace(
@@ -49,8 +49,8 @@ def unrolled(schedule: Schedule) -> Schedule:
         outputs=outputs,
         transfers=transfers[np.argsort(transfers[:, 0], kind="stable")],
         combines=combines[order],
-        operands=operands,
-        operand_starts=starts,
+        operands=schedule.operands[where],
+        operand_starts=starts.astype(np.int32),
         owners=tuple(np.repeat(np.asarray(schedule.owners, dtype=np.int64), count).tolist()),
         repeat=None,
     )
@@ -63,12 +63,6 @@ def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
     every[:, 0] += slices * repeat.stagger_rounds
     every[:, chunk_column] = every[:, chunk_column] * repeat.count + slices
     return every
-
-
-def _operands_of(schedule: Schedule, which: Rows) -> tuple[IntTable, IntTable]:
-    """Operands, and their starts, of these combines in this order."""
-    starts, where = spans(schedule.operand_starts[which].astype(np.int64), np.diff(schedule.operand_starts)[which])
-    return schedule.operands[where], starts.astype(np.int32)
 
 
 def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
@@ -104,15 +98,18 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
     combines: list[Combine] = []
     after = 0
     for moves, folds in schedule.by_round():
-        used: dict[tuple[str, str, int], set[tuple[int, int, int]]] = {}
+        used: defaultdict[tuple[str, str, int], set[tuple[int, int, int]]] = defaultdict(set)
         last = after
         for move in moves:
             message = (move.src, move.dst, move.path)
             at = after
-            while not _fits(used, endpoints, ports, message, at):
+            while True:
+                sides = used["send", endpoints[move.src], at], used["receive", endpoints[move.dst], at]
+                if all(message in side or len(side) < ports for side in sides):
+                    break
                 at += 1
-            used.setdefault(("send", endpoints[move.src], at), set()).add(message)
-            used.setdefault(("receive", endpoints[move.dst], at), set()).add(message)
+            for side in sides:
+                side.add(message)
             transfers.append(move._replace(round=at))
             last = max(last, at)
         combines += [fold._replace(round=last) for fold in folds]
@@ -138,13 +135,18 @@ def joined_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> S
     """
     if schedule.repeat is not None:
         return schedule
+
+    def busiest(messages: set[tuple[int, int, int]]) -> int:
+        """The most messages that one endpoint sends, or receives."""
+        return max(max(Counter(endpoints[message[side]] for message in messages).values()) for side in (0, 1))
+
     joined, last = np.zeros(schedule.rounds, dtype=np.int32), 0
     written: set[Place] = set()
     messages: set[tuple[int, int, int]] = set()
     for round_, (moves, folds) in enumerate(schedule.by_round()):
         added = {(move.src, move.dst, move.path) for move in moves}
         reads = {(move.src, move.src_slot, move.chunk) for move in moves}
-        if reads & written or (added and messages and _busiest(messages | added, endpoints) > ports):
+        if reads & written or (added and messages and busiest(messages | added) > ports):
             last, written, messages = last + 1, set(), set()
         joined[round_] = last
         messages |= added
@@ -153,27 +155,6 @@ def joined_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> S
     transfers, combines = schedule.transfers.copy(), schedule.combines.copy()
     transfers[:, 0], combines[:, 0] = joined[transfers[:, 0]], joined[combines[:, 0]]
     return replace(schedule, rounds=last + 1 if schedule.rounds else 0, transfers=transfers, combines=combines)
-
-
-def _busiest(messages: Iterable[tuple[int, int, int]], endpoints: Sequence[str]) -> int:
-    """The most messages that one endpoint sends, or receives."""
-    sent = Counter(endpoints[src] for src, _, _ in messages)
-    received = Counter(endpoints[dst] for _, dst, _ in messages)
-    return max(*sent.values(), *received.values())
-
-
-def _fits(
-    used: dict[tuple[str, str, int], set[tuple[int, int, int]]],
-    endpoints: Sequence[str],
-    ports: int,
-    message: tuple[int, int, int],
-    at: int,
-) -> bool:
-    sides = (
-        used.get(("send", endpoints[message[0]], at), set()),
-        used.get(("receive", endpoints[message[1]], at), set()),
-    )
-    return all(message in side or len(side) < ports for side in sides)
 
 
 def sliced(schedule: Schedule, slices: int, stagger_rounds: int) -> Schedule:
