@@ -24,7 +24,6 @@ class Certificate:
         witness: Witness of that bound, plain JSON data from which `check_certificate` derives it again. For objective
             "auto" it is that of latency or of throughput, whichever takes this payload longer; `witness["bounds"]`
             says which.
-        other_witnesses: Witnesses of the other bounds.
         proved_by_search: For a plan above its bound: why an exhaustive search proves that no schedule is better;
             `check_certificate` does not derive it again. Empty where only the bound is proved.
     """
@@ -59,7 +58,6 @@ class Native:
 
     Attributes:
         library: "nccl".
-        call: The library's function.
         algorithm: The library's fastest algorithm, by its own model.
         predicted_us: Time of that algorithm.
         planned_us: Time of the schedule, with one launch where the plan counts none.
@@ -89,7 +87,6 @@ class PlanFields:
         ranks: Endpoint id of every rank.
         payload_bytes: Bytes of one rank's value; of allgather and reduce_scatter, of the whole.
         ports: K of the K-port model.
-        proof: Proved properties of the schedule.
         assumed: Assumptions on figures that the topology did not have, in words.
         launch_us: Cost of a round beside its messages, counted in `predicted_us`.
         native: The library's own collective, where it was compared. A call that is given this plan executes its

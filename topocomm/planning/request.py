@@ -23,12 +23,7 @@ FEW_RANKS = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a plan; None is no limit.
-
-    Attributes:
-        max_trees: Trees per root of packed trees.
-        max_scratch_bytes: Bytes beside the caller's own value, on the rank that needs most.
-    """
+    """Limits of a plan, on trees per root, and on bytes beside the caller's own value on the rank that needs most."""
 
     max_trees: int | None = None
     max_scratch_bytes: int | None = None

@@ -33,7 +33,7 @@ class Searched:
     """The result of a search.
 
     Attributes:
-        schedule: A schedule better than the candidates; None: there is none.
+        schedule: One better than the candidates, if there is one.
         least: The best figure of the search and the candidates.
         proof: Why no schedule is below `least`, in words; empty where only the bound is proved.
     """

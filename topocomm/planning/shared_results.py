@@ -21,11 +21,7 @@ class _Pending(Generic[Result]):
 
 
 class SharedResults(Generic[Key, Result]):
-    """Results by key, with a least-recently-used limit. No lock is held while a result is made.
-
-    Args:
-        most: Number of results that are kept.
-    """
+    """Results by key, of which the `most` used last are kept. No lock is held while a result is made."""
 
     def __init__(self, most: int) -> None:
         self._most = most

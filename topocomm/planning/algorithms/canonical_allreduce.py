@@ -69,15 +69,7 @@ def doubling_canonical(shards: Sequence[int], rows: int) -> Schedule:
 
 
 def relayed_canonical(shards: Sequence[int], rows: int, hub: int, gathering: Gossip, spreading: Gossip) -> Schedule:
-    """Return an allreduce in which one rank folds all nodes; ranks on the way relay.
-
-    Args:
-        shards: Starts of the ranges of the ranks, and the number of shards.
-        rows: Rows of the payload.
-        hub: The rank that folds.
-        gathering: Gossip from all ranks to the hub.
-        spreading: Gossip from the hub to all ranks.
-    """
+    """Return an allreduce in which the hub folds all nodes; they gather to it and spread from it, and ranks relay."""
     build = _NodesBuilder(shards, ((0, rows),))
     held = [0] * build.ranks
     for round_, messages in enumerate(gathering):

@@ -25,7 +25,6 @@ class _Loads:
     """The chunks that messages carry, message by message, chunks in order.
 
     Attributes:
-        rounds: Rounds of the gossip.
         round, src, dst, chunk: int64 [n].
         holds: Whether each rank has each chunk in the end, bool [ranks, chunks].
     """
@@ -58,11 +57,8 @@ def gossip_allgather(gossip: Gossip, parts: Sequence[int]) -> Schedule:
 def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree | None) -> Schedule:
     """Return a reduce-scatter, the allgather of the gossip backwards: chunks gather along the trees they spread on.
 
-    Args:
-        gossip: The gossip of an allgather.
-        parts: Rows that each rank gets.
-        tree: The expression of every chunk, operands in rank order; None: every relay folds what it has into one value,
-            which keeps rank order only where neighbours are folded.
+    Every chunk is the expression `tree`, operands in rank order. Without it every relay folds what it has into one
+    value, which keeps rank order only where neighbours are folded.
     """
     chunks, owners = part_chunks(parts)
     loads = _loads_of(gossip, len(parts), owners)

@@ -67,14 +67,9 @@ def gossip_broadcast(gossip: Gossip, ranks: int, rows: int, root: int) -> Schedu
 def gossip_scan(gossip: Gossip, tree: RangeTree, rows: int, *, own: bool) -> Schedule:
     """Return a scan: rank r ends with the fold of the values of ranks 0..r (`own`), or 0..r-1.
 
-    A message carries what its destination, or a rank that it sends to later, needs and gets from no other message. No
-    value travels folded with one beyond the end of a result that it goes into.
-
-    Args:
-        gossip: The gossip of an allgather or a scan.
-        tree: Nodes that messages carry; a result is the left fold of the largest that fit.
-        rows: Rows of the payload.
-        own: Whether a rank's own value belongs to its result.
+    A message of the gossip, which is that of an allgather or a scan, carries what its destination, or a rank that it
+    sends to later, needs and gets from no other message, in nodes of the tree. No value travels folded with one beyond
+    the end of a result that it goes into, and a result is the left fold of the largest nodes that fit.
     """
     needs = [(1 << rank + own) - 1 for rank in range(tree.ranks)]
     exchange = NodeExchange(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
@@ -109,9 +104,7 @@ def _with_ends(carried: list[list[tuple[int, int, int]]], own: bool) -> list[lis
 def _carried(gossip: Gossip, needs: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     """Return (source, destination, ranks whose values it carries as bits) of every message that carries any.
 
-    Args:
-        gossip: Rounds of messages.
-        needs: For each rank, the ranks whose values its result contains, as bits.
+    `needs` has for each rank the ranks whose values its result contains, as bits.
     """
     knows = [1 << rank for rank in range(len(needs))]
     fresh = []
@@ -141,11 +134,7 @@ def _exchange(gossip: Gossip, tree: RangeTree, rows: int, *, everywhere: bool) -
 class NodeExchange:
     """Writes messages and folds of one chunk, and keeps the nodes that each rank has.
 
-    Args:
-        build: Builder of the schedule.
-        tree: Tree over the ranks.
-        chunk: Number of the chunk.
-        held: Slot by node at the start, for each rank; None: rank r has leaf r in slot 0.
+    At the start rank r has leaf r in slot 0, or `held` has the slot of each node that it has.
     """
 
     def __init__(

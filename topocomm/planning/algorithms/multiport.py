@@ -58,13 +58,7 @@ def exchange_gossip(ranks: int, ports: int) -> Gossip:
 
 
 def gather_gossip(members: Sequence[int], root: int, ports: int) -> Gossip:
-    """Return a gossip to the root along a tree of degree K+1 whose subtrees are neighbours in the order of `members`.
-
-    Args:
-        members: Ranks in order.
-        root: Index of the root in `members`.
-        ports: Messages that a rank receives at once (K).
-    """
+    """Return a gossip to member number `root` along a tree of degree K+1; subtrees are neighbouring members."""
     holders, rounds = list(range(len(members))), []
     while len(holders) > 1:
         messages, kept = [], []

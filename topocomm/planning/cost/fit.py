@@ -52,10 +52,7 @@ def with_measured(topology: Topology, measured: Sequence[PairFigures], codes: Se
     Links that no route crosses keep their figures. A warning names the pair whose links together differ most, if by
     more than a quarter, from the measurement: then pairs over the same links do not behave alike.
 
-    Args:
-        topology: The machine.
-        measured: One entry for each pair of endpoints.
-        codes: Pair code of each, for pairs that the topology does not have.
+    There is one entry for each pair of endpoints, and its pair code for pairs that the topology does not have.
 
     Raises:
         PlanError: A link has an impossible figure.

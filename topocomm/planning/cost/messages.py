@@ -20,8 +20,6 @@ class Messages:
     """All messages of a schedule as columns of int64, in the order in which ports serve them.
 
     Attributes:
-        src: Source rank.
-        dst: Destination rank.
         path: Index into the schedule's paths, or NO_PATH.
         of_transfer: [transfers]: the message of each transfer.
     """

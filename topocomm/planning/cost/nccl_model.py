@@ -60,7 +60,6 @@ class Ranks(NamedTuple):
     """The communicator, as far as the model needs it.
 
     Attributes:
-        ranks: Number of ranks.
         nodes: Number of sets of ranks that NVLink or a host joins.
         nvlink: Whether NVLink joins all ranks of each node.
         gb_per_s: Bound on the payload bandwidth of any schedule.

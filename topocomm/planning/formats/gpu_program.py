@@ -35,7 +35,6 @@ class Units:
     """The payload in equal units.
 
     Attributes:
-        collective: Its name.
         first: First unit of each chunk.
         count: Units of each chunk.
         total: Units of the payload.
@@ -168,13 +167,7 @@ def _rounded(collective: Collective, schedule: Schedule, owners: Sequence[int]) 
 
 @dataclass(frozen=True)
 class RankUse:
-    """The uses of one rank's pieces.
-
-    Attributes:
-        inputs: Pieces of its input.
-        outputs: Pieces of its result.
-        reads: Events that read each piece, by round, transfers before combines.
-    """
+    """The pieces of one rank's input and result, and the events that read each piece, transfers before combines."""
 
     inputs: frozenset[Piece]
     outputs: frozenset[Piece]
@@ -184,10 +177,7 @@ class RankUse:
 class Memory:
     """Places of pieces: inputs in the input, results in the output where that is free, all else in scratch memory.
 
-    Attributes:
-        uses: Uses of each rank's pieces.
-        places: Place of each piece, by rank; at first of the inputs.
-        scratch: Units of scratch memory of each rank.
+    `places` has that of each piece, by rank, at first of the inputs; `scratch` the units in use by rank.
     """
 
     def __init__(self, schedule: Schedule, units: Units) -> None:

@@ -51,7 +51,6 @@ class Runtime:
     """One program that reads MSCCL XML.
 
     Attributes:
-        name: As the command line spells it.
         title: Its repository.
         steps: Steps of a thread block, `nop` included.
         blocks: Thread blocks of a GPU. They wait for each other, so all must be on the GPU at once.
@@ -129,13 +128,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class RankBlocks:
-    """The thread blocks of one rank.
-
-    Attributes:
-        lines: The lines of every thread block, in the order of their numbers.
-        places: Thread block and line of every step.
-        awaited: Steps that other thread blocks wait for.
-    """
+    """The thread blocks of one rank in the order of their numbers, and the steps that other thread blocks wait for."""
 
     lines: dict[Block, list[Line]]
     places: dict[Step, tuple[Block, int]]

@@ -25,15 +25,11 @@ When = tuple[int, bool]
 
 @dataclass(eq=False)
 class Step:
-    """One step of a rank.
+    """One step of a rank: from a place to another, in units.
 
     Attributes:
-        connection: Its connection.
         turn: Its number among the steps of the connection, the same at both ends of a message.
         kind: `s`, `r`, `rrc`, `cpy` or `re`.
-        src: Place that it reads or sends.
-        dst: Place that it writes.
-        count: Units.
         needs: Earlier steps of the same rank that must be done.
         ends_run: Whether the runtime may not join later reductions to it.
     """

@@ -61,12 +61,8 @@ def rankfile(order: Order, topology: Topology, names: Sequence[str] | None = Non
     """Return the rankfile of an order: every rank on its host, on a core of its own near its endpoint.
 
     Comments name the GPUs of a host's local ranks where these are not 0, 1, 2, ..., ranks that are bound to no core,
-    and names of hosts that mpirun cannot know.
-
-    Args:
-        order: The ranks.
-        topology: Their machine.
-        names: mpirun's names of the hosts of the topology, in their order; None: those of the topology.
+    and names of hosts that mpirun cannot know. `names` are mpirun's of the hosts of the topology, in their order, where
+    they are not the same.
 
     Raises:
         PlanError: There are more or fewer names than hosts.

@@ -26,7 +26,6 @@ class Stage:
     Attributes:
         sends: (round, peer, path) -> pieces of one message, in the order of posting.
         receives: As `sends`.
-        folds: The folds after all messages, in order.
     """
 
     sends: dict[tuple[int, int, int], list[Piece]] = field(default_factory=dict)

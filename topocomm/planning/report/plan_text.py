@@ -50,12 +50,9 @@ def plan_text(
 ) -> str:
     """Return lines of at most 80 columns, but for longer names.
 
-    Args:
-        plan: The plan.
-        topology: Its machine.
-        rivals: The candidates for its request, best first (`plan_comparison.ranked`); or why they are not known.
-        defect: Cost of a defect of the machine (`plan_comparison.defect`).
-        switches: Notes on switches that can reduce (`in_network_advice.in_network_notes`).
+    `rivals` are the candidates for its request, best first (`plan_comparison.ranked`), or why they are not known;
+    `defect` is the cost of a defect of the machine (`plan_comparison.defect`), `switches` are the notes of
+    `in_network_advice`.
     """
     f, c, repeat, native = plan.figures, plan.certificate, plan.schedule.repeat, plan.native
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"

@@ -40,14 +40,9 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class Order:
-    """An order of ranks, beside the given one.
+    """Endpoints in the order of their ranks, with their plan, beside those of the given order.
 
-    Attributes:
-        ranks: Endpoint id of every rank.
-        given: Endpoint id of every rank in the given order.
-        rule: How the order was made; "as given" where nothing is better.
-        plan: The plan of the new order.
-        before: The plan of the given order.
+    `rule` says how the order was made: "as given" where nothing is better.
     """
 
     ranks: tuple[str, ...]

@@ -219,9 +219,7 @@ def dense_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
 def spans(first: Rows, counts: Rows) -> tuple[Rows, Rows]:
     """Return (start of each of n ranges when they follow each other, the numbers of all of them).
 
-    Args:
-        first: int64 [n]: lowest number of each range.
-        counts: int64 [n]: length of each range.
+    Each begins at its number in `first` and has the length in `counts`, both int64 [n].
     """
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return starts, np.arange(starts[-1]) + np.repeat(first - starts[:-1], counts)
@@ -232,8 +230,7 @@ class PlaceNumbers:
     """The places of a schedule by number, 0 to count - 1, and the number of every read and write.
 
     Attributes:
-        rank: int64 [count]: rank of each place.
-        chunk: int64 [count]: chunk of each place.
+        rank, chunk: int64 [count]: of each place.
         sent: Place that each transfer reads.
         received: Place that each transfer writes.
         folded: Place that each combine writes.

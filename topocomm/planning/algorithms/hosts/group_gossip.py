@@ -38,10 +38,7 @@ def gather_over_groups(groups: Groups, root: int, ports: int = 1) -> Gossip:
 
     Groups gather inside, then send to another group: with m rails, m * ports + 1 groups become one in a hop.
 
-    Args:
-        groups: At least one.
-        root: Rank of the root.
-        ports: Messages that a rank receives at once (K).
+    `ports` (K) is the number of messages that a rank receives at once.
     """
     home = bisect_right(groups.starts, root) - 1
     holders = list(range(groups.count))

@@ -28,12 +28,8 @@ NOTHING = -1
 def shift_scan(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1, *, own: bool) -> Schedule:
     """Return a scan: rank r ends with the fold of the values of ranks 0..r (`own`), or 0..r-1, in rank order.
 
-    Args:
-        groups: Equal groups.
-        radices: Each from 2 to members * ports + 1; they multiply to at least the number of groups.
-        rows: Rows of the payload.
-        ports: Messages that a member receives at once (K).
-        own: Whether a rank's own value belongs to its result.
+    Groups are equal; radices are each from 2 to members * ports + 1 and multiply to at least the number of groups. A
+    member receives `ports` messages at once (K).
     """
     shift = _Shift(groups, ports)
     shift.inside(own)

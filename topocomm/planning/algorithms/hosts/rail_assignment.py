@@ -62,13 +62,9 @@ def rail_sets(rails: int, demands: int, ports: int) -> list[range]:
 def assign_rails(
     demands: Sequence[RailDemand], on: Rails, ports: int, sets: Sequence[range]
 ) -> list[list[RailAssignment]]:
-    """Return the messages that each group receives.
+    """Return the messages that each group receives, `ports` at a time on a rail (K).
 
-    Args:
-        demands: Demands of all groups, each (group, block) once.
-        on: For each group the member on each rail, -1 for none.
-        ports: Messages of a rail at a time (K).
-        sets: Sets of rails; a demand is met on each of them if possible, and at least once.
+    Each (group, block) is demanded once, and met on each of the sets of rails if possible, and at least on one.
     """
     return _EdgeColoring(on, ports).assigned(demands, sets)
 
@@ -246,14 +242,9 @@ class _EdgeColoring:
 def spread_inside(
     members: int, on: tuple[int, ...], received: tuple[tuple[int, ...], ...], blocks: int, ports: int
 ) -> Gossip:
-    """Return the gossip inside a group by which all members get the blocks received.
+    """Return the gossip inside a group by which all members get the blocks that some of them received.
 
-    Args:
-        members: Number of members.
-        on: The member on each rail, -1 for none.
-        received: For each member the blocks that it received.
-        blocks: Number of blocks that the group received.
-        ports: Messages that a member sends, and receives, at once (K).
+    `on` has the member on each rail, -1 for none; a member sends, and receives, `ports` messages at once (K).
     """
     if not blocks:
         return ()

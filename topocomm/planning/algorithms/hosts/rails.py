@@ -50,11 +50,8 @@ def rails_tree(groups: Groups, radices: Sequence[int]) -> RangeTree:
 def rails_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1) -> Schedule:
     """Return an allreduce in which blocks of `radices[0]` groups become one, then blocks of `radices[1]` of these, ...
 
-    Args:
-        groups: At least one; radices multiply to at least their number.
-        radices: Each at least 2; above rails * ports + 1 of the smallest group some groups send twice in a row.
-        rows: Rows of the payload.
-        ports: Messages that a member receives at once (K).
+    Radices are at least 2 and multiply to at least the number of groups; above rails * ports + 1 of the smallest group
+    some groups send twice in a row. A member receives `ports` messages at once (K).
     """
     return _Rails(groups, ports).allreduce(radices, rows)
 
@@ -89,14 +86,9 @@ class GroupColumns:
         return slots
 
     def copy(self, build: ScheduleBuilder, where: Ints, value: Ints, round_: int, *, by_group: bool = True) -> None:
-        """Write what the builder has in the groups `where`, its sends group by group or send by send.
+        """Write what the builder of one group has in the groups `where`, from a round on; `value` has a slot by rank.
 
-        Args:
-            build: Builder of one group.
-            where: Groups.
-            value: Slot of the value of each rank.
-            round_: Round of its first round.
-            by_group: Whether the sends of one group are neighbours.
+        Sends are ordered by group, or by their place in the builder.
         """
         first = self.first[where][:, None]
         t = np.array(build.transfers, dtype=np.int64).reshape(-1, 7)
