@@ -255,7 +255,7 @@ def _scan_builds(request: Request, groups: _RankGroups) -> Builds:
     if count <= MOST_LISTED_RANKS or not alike:
         yield "doubling", partial(prefix.doubling_scan if own else prefix.doubling_exscan, count, rows, ports)
     if count <= MOST_LISTED_RANKS:
-        yield "chain", partial(prefix.chain_scan if own else prefix.chain_exscan, count, rows)
+        yield "chain", partial(prefix.chain_scan, count, rows, own=own)
         if not own:
             yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
     if count <= MOST_FLAT_RANKS:

@@ -28,8 +28,7 @@ def binomial_reduce(ranks: int, rows: int, root: int) -> Schedule:
     """Reduce to `root` in ceil(log2 P) rounds."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     slot, _ = reduce_ranges(build, list(range(ranks)), [0] * ranks, root=root, first_round=0)
-    build.output(root, slot)
-    return build.build()
+    return build.build([(root, slot)])
 
 
 def binomial_broadcast(ranks: int, rows: int, root: int) -> Schedule:

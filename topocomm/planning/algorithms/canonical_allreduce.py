@@ -79,9 +79,7 @@ def relayed_canonical(shards: Sequence[int], rows: int, hub: int, gathering: Gos
     for round_, messages in enumerate(spreading, start=len(gathering)):
         for src, dst in messages:
             slots[dst] = build.send(round_, src, slots[src], dst)
-    for rank in range(build.ranks):
-        build.output(rank, slots[rank])
-    return build.build()
+    return build.build(sorted(slots.items()))
 
 
 class _NodesBuilder(ScheduleBuilder):

@@ -7,7 +7,7 @@ payload: each chunk goes to its owner, which folds it once and sends it to all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
@@ -43,8 +43,7 @@ def direct_allreduce(ranks: int, rows: int) -> Schedule:
 def flat_reduce(ranks: int, rows: int, root: int) -> Schedule:
     """Every rank sends to the root, which folds once."""
     build = ScheduleBuilder(ranks, ((0, rows),))
-    build.output(root, collect(build, [root])[0])
-    return build.build()
+    return build.build([(root, collect(build, [root])[0])])
 
 
 def flat_broadcast(ranks: int, rows: int, root: int) -> Schedule:
@@ -64,6 +63,11 @@ def flat_allgather(parts: Sequence[int]) -> Schedule:
 
 def flat_reduce_scatter(parts: Sequence[int]) -> Schedule:
     """Every part straight to its owner, which folds once in rank order: P-1 one-port rounds."""
+    return reduce_scatter_by(collect, parts)
+
+
+def reduce_scatter_by(collect: Callable[[ScheduleBuilder, Sequence[int]], list[int]], parts: Sequence[int]) -> Schedule:
+    """Return the reduce-scatter by a function that folds every chunk at its owner and returns the slots by chunk."""
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks)
     for chunk, slot in enumerate(collect(build, owners)):

@@ -74,7 +74,7 @@ def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree 
             backwards[loads.rounds - 1 - round_].append((dst, src))
         exchange = NodeExchange(build, tree, chunk)
         exchange.run(backwards, everywhere=False)
-        exchange.output(owner)
+        build.output(owner, exchange.value(owner), chunk=chunk)
     return build.build()
 
 

@@ -31,16 +31,13 @@ def gossip_of(schedule: Schedule) -> Gossip:
 def gossip_allreduce(gossip: Gossip, tree: RangeTree, rows: int) -> Schedule:
     """Return an allreduce: every rank ends with the value of the whole tree."""
     exchange = _exchange(gossip, tree, rows, everywhere=True)
-    for rank in range(tree.ranks):
-        exchange.output(rank)
-    return exchange.build.build()
+    return exchange.build.build([(rank, exchange.value(rank)) for rank in range(tree.ranks)])
 
 
 def gossip_reduce(gossip: Gossip, tree: RangeTree, rows: int, root: int) -> Schedule:
     """Return a reduce: a message hands on all that its source has, and the root ends with the whole tree."""
     exchange = _exchange(gossip, tree, rows, everywhere=False)
-    exchange.output(root)
-    return exchange.build.build()
+    return exchange.build.build([(root, exchange.value(root))])
 
 
 def gossip_to_root(gossip: Gossip, root: int, ranks: int) -> Gossip:
@@ -59,9 +56,7 @@ def gossip_broadcast(gossip: Gossip, ranks: int, rows: int, root: int) -> Schedu
             if src in slots and dst not in slots and dst not in arrived:
                 arrived[dst] = build.send(round_, src, slots[src], dst)
         slots |= arrived
-    for rank, slot in slots.items():
-        build.output(rank, slot)
-    return build.build()
+    return build.build(slots.items())
 
 
 def gossip_scan(gossip: Gossip, tree: RangeTree, rows: int, *, own: bool) -> Schedule:
@@ -76,9 +71,8 @@ def gossip_scan(gossip: Gossip, tree: RangeTree, rows: int, *, own: bool) -> Sch
     carried = _carried(gossip, needs)
     for round_, messages in enumerate(_with_ends(carried, own)):
         exchange.round_before(round_, messages)
-    for rank in range(0 if own else 1, tree.ranks):
-        exchange.build.output(rank, exchange.value_before(rank, rank + own))
-    return exchange.build.build()
+    results = [(rank, exchange.value_before(rank, rank + own)) for rank in range(0 if own else 1, tree.ranks)]
+    return exchange.build.build(results)
 
 
 def scan_messages(gossip: Gossip, ranks: int, own: bool) -> list[list[tuple[int, int, int, int]]]:
@@ -228,12 +222,6 @@ class NodeExchange:
             return True
         left, right = self.tree.children[node]
         return left >= 0 and self._has(rank, left) and self._has(rank, right)
-
-    def output(self, rank: int) -> int:
-        """Declare the value of the whole tree the result of the rank; return its slot."""
-        slot = self.value(rank)
-        self.build.output(rank, slot, chunk=self.chunk)
-        return slot
 
     def value(self, rank: int) -> int:
         """Return the slot of the value of the whole tree on this rank."""

@@ -28,9 +28,7 @@ def doubling_scan(ranks: int, rows: int, ports: int = 1) -> Schedule:
                 arrived[rank].append(build.send(round_, src, slots[src], rank))
         for rank, heard in enumerate(arrived):
             slots[rank] = build.fold(round_, rank, [*heard, slots[rank]])
-    for rank in range(ranks):
-        build.output(rank, slots[rank])
-    return build.build()
+    return build.build(enumerate(slots))
 
 
 def doubling_exscan(ranks: int, rows: int, ports: int = 1) -> Schedule:
@@ -49,9 +47,7 @@ def doubling_exscan(ranks: int, rows: int, ports: int = 1) -> Schedule:
                 arrived.setdefault(rank, []).append(build.send(round_, src, sent[src], rank))
         for rank, heard in arrived.items():
             before[rank] = build.fold(round_, rank, [*heard, *([before[rank]] if rank in before else [])])
-    for rank in sorted(before):
-        build.output(rank, before[rank])
-    return build.build()
+    return build.build(sorted(before.items()))
 
 
 def one_two_three_exscan(ranks: int, rows: int) -> Schedule:
@@ -70,29 +66,18 @@ def one_two_three_exscan(ranks: int, rows: int) -> Schedule:
             before[target] = build.fold(round_, target, [build.send(round_, rank, slot, target), before[target]])
         width += distance
         round_ += 1
-    for rank, slot in before.items():
-        build.output(rank, slot)
-    return build.build()
+    return build.build(before.items())
 
 
-def chain_scan(ranks: int, rows: int) -> Schedule:
-    """P-1 rounds, one message each."""
+def chain_scan(ranks: int, rows: int, *, own: bool) -> Schedule:
+    """P-1 rounds, one message each; `own`: a scan, else an exscan."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     slot = 0
-    for rank in range(ranks):
-        if rank:
-            slot = build.fold(rank - 1, rank, [build.send(rank - 1, rank - 1, slot, rank), 0])
-        build.output(rank, slot)
-    return build.build()
-
-
-def chain_exscan(ranks: int, rows: int) -> Schedule:
-    """P-1 rounds, one message each."""
-    build = ScheduleBuilder(ranks, ((0, rows),))
-    slot = 0
+    if own:
+        build.output(0, slot)
     for rank in range(1, ranks):
         arrived = build.send(rank - 1, rank - 1, slot, rank)
-        build.output(rank, arrived)
-        if rank < ranks - 1:
+        if own or rank < ranks - 1:
             slot = build.fold(rank - 1, rank, [arrived, 0])
+        build.output(rank, slot if own else arrived)
     return build.build()

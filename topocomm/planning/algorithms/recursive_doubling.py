@@ -31,9 +31,7 @@ def recursive_doubling_allreduce(ranks: int, rows: int) -> Schedule:
     """floor(log2 P) rounds, two more where P is not a power of two."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     slots, _ = double(build, list(range(ranks)), [0] * ranks, first_round=0)
-    for rank in range(ranks):
-        build.output(rank, slots[rank])
-    return build.build()
+    return build.build(enumerate(slots))
 
 
 def double(build: ScheduleBuilder, members: list[int], slots: list[int], *, first_round: int) -> tuple[list[int], int]:

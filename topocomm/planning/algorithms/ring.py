@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from topocomm.planning.algorithms.flat import reduce_scatter_by
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule, part_chunks, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
 
@@ -49,18 +50,14 @@ def ring_allreduce(ranks: int, rows: int) -> Schedule:
 
 def ring_reduce_scatter(parts: Sequence[int]) -> Schedule:
     """P-1 rounds; every part is folded on its way around to its owner."""
-    chunks, owners = part_chunks(parts)
-    build = ScheduleBuilder(len(parts), chunks)
-    for chunk, slot in enumerate(collect_around(build, owners)):
-        build.output(owners[chunk], slot, chunk=chunk)
-    return build.build()
+    return reduce_scatter_by(collect_around, parts)
 
 
 def ring_allgather(parts: Sequence[int]) -> Schedule:
     """P-1 rounds; every part goes around from its owner."""
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks, owners=owners)
-    held = build.own_parts()
+    held = [{chunk: 0 for chunk, owner in enumerate(owners) if owner == rank} for rank in range(len(parts))]
     spread_around(build, owners, held, first_round=0)
     build.output_everywhere(held)
     return build.build()

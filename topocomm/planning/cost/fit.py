@@ -10,13 +10,13 @@ nothing more is known of links that are never the narrowest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Edge, Floats, Ints, joined
+from topocomm.planning.routing.routes import Edge, Floats, Ints, Routes, joined
 from topocomm.topology.model import Link, Pair, Topology
 
 STEPS, SAME = 2000, 1e-9
@@ -36,16 +36,6 @@ class PairFigures(NamedTuple):
     gb_per_s: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The routes of measured pairs, both directions: row i crosses `links[of == i]`."""
-
-    latency_us: Floats
-    gb_per_s: Floats
-    of: Ints
-    links: Ints
-
-
 def with_measured(topology: Topology, measured: Sequence[PairFigures], codes: Sequence[str | None]) -> Topology:
     """Return the topology with measured figures on its pairs and on the links that their routes cross.
 
@@ -58,38 +48,38 @@ def with_measured(topology: Topology, measured: Sequence[PairFigures], codes: Se
         PlanError: A link has an impossible figure.
     """
     finder = PathFinder(topology)
-    routed, rows = _rows(finder, measured)
-    fitted = _links(topology, finder, rows)
+    routed, routes = _routes(finder, measured)
+    both_ways = [measured[place] for place in routed] * 2
+    fitted = _links(topology, finder, routes, both_ways)
     result = replace(topology, links=fitted, pairs=_pairs(topology, measured, codes))
-    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in routed]
+    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in set(routed)]
     warnings = list(topology.warnings)
     if alone:
         shown = ", ".join(alone[:8])
         warnings.append(f"no links lead between {shown}: what was measured there stands in the pairs only")
-    warnings += _far(result, [measured[place] for place in sorted(routed)])
+    warnings += _far(result, both_ways[: len(routed)])
     return replace(result, warnings=tuple(dict.fromkeys(warnings)))
 
 
-def _rows(finder: PathFinder, measured: Sequence[PairFigures]) -> tuple[set[int], _Rows]:
-    """(indices of the pairs that have routes, these routes)."""
+def _routes(finder: PathFinder, measured: Sequence[PairFigures]) -> tuple[list[int], Routes]:
+    """(indices of the pairs that have routes, the routes of all of these in one direction, then in the other)."""
     ends = tuple(dict.fromkeys(end for pair in measured for end in pair[:2]))
     number = {end: place for place, end in enumerate(ends)}
     a = np.array([number[pair.a] for pair in measured], dtype=np.int64)
     b = np.array([number[pair.b] for pair in measured], dtype=np.int64)
     out, back = finder.routes(ends, a, b), finder.routes(ends, b, a)
     routed = np.flatnonzero(np.isfinite(out.latency_us) & np.isfinite(back.latency_us))
-    routes = joined([out.take(routed), back.take(routed)])
-    figures = [np.array([pair[column] for pair in measured], dtype=float)[routed] for column in (2, 3)]
-    latency, rate = (np.concatenate([column, column]) for column in figures)
-    return set(routed.tolist()), _Rows(latency, rate, np.repeat(np.arange(len(routes)), routes.hops), routes.links)
+    return routed.tolist(), joined([out.take(routed), back.take(routed)])
 
 
-def _links(topology: Topology, finder: PathFinder, rows: _Rows) -> tuple[Link, ...]:
-    """All links, crossed ones with new figures; parallel links keep their shares."""
+def _links(topology: Topology, finder: PathFinder, routes: Routes, measured: Sequence[PairFigures]) -> tuple[Link, ...]:
+    """All links, those that the routes cross with the measured figures of these; parallel links keep their shares."""
     before = list(finder.links.values())
-    latency = _latencies_us(np.array([figures.latency_us for figures in before]), rows)
+    crossing = np.repeat(np.arange(len(routes)), routes.hops)  # the route of each entry of its links
+    pairs_us, pairs_gb_per_s = (np.array([pair[column] for pair in measured], dtype=float) for column in (2, 3))
+    latency = _latencies_us(np.array([figures.latency_us for figures in before]), routes.links, crossing, pairs_us)
     rate = np.zeros(len(before))
-    np.maximum.at(rate, rows.links, rows.gb_per_s[rows.of])
+    np.maximum.at(rate, routes.links, pairs_gb_per_s[crossing])
     number: dict[Edge, int] = {edge: place for place, edge in enumerate(finder.links)}
     parallel: dict[Edge, int] = {}
     for link in topology.links:
@@ -110,16 +100,16 @@ def _links(topology: Topology, finder: PathFinder, rows: _Rows) -> tuple[Link, .
     return tuple(links)
 
 
-def _latencies_us(start_us: Floats, rows: _Rows) -> Floats:
-    """float64 [links]: latencies whose sums over the rows are nearest to the measured ones."""
+def _latencies_us(start_us: Floats, links: Ints, route: Ints, measured_us: Floats) -> Floats:
+    """float64 [links]: latencies whose sums over the links of each route are nearest to the measured ones."""
     latency = np.maximum(start_us, SMALL_US)
-    if not len(rows.of):
+    if not len(links):
         return latency
-    crossings = np.maximum(np.bincount(rows.links, minlength=len(latency)), 1)
+    crossings = np.maximum(np.bincount(links, minlength=len(latency)), 1)
     for _ in range(STEPS):
-        sums = np.bincount(rows.of, latency[rows.links], minlength=len(rows.latency_us))
-        missing = np.log(rows.latency_us / sums)
-        step = np.bincount(rows.links, missing[rows.of], minlength=len(latency)) / crossings
+        sums = np.bincount(route, latency[links], minlength=len(measured_us))
+        missing = np.log(measured_us / sums)
+        step = np.bincount(links, missing[route], minlength=len(latency)) / crossings
         latency = latency * np.exp(step)
         if np.abs(step).max() < SAME:
             break
@@ -145,10 +135,9 @@ def _far(fitted: Topology, measured: Sequence[PairFigures]) -> list[str]:
     """A warning on the pair whose links differ most from the measurement, where they differ much."""
     finder = PathFinder(fitted)
     routes = [finder.cheapest(pair.a, pair.b) for pair in measured]
-    latencies = [(pair.latency_us, route.latency_us) for pair, route in zip(measured, routes, strict=True)]
-    rates = [(pair.gb_per_s, route.gb_per_s) for pair, route in zip(measured, routes, strict=True)]
     lines = []
-    for unit, figures in (("us", latencies), ("GB/s", rates)):
+    for unit, column in (("us", "latency_us"), ("GB/s", "gb_per_s")):
+        figures = [(getattr(a, column), getattr(b, column)) for a, b in zip(measured, routes, strict=True)]
         ratios = [max(own / by_links, by_links / own) for own, by_links in figures]
         far = sum(ratio > FAR for ratio in ratios)
         if far:

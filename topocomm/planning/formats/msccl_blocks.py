@@ -216,19 +216,6 @@ class _Cut:
         """
         length = Counter(own.values())
         joined = {block: block for block in length}
-        for first, second in self._pairs(length)[: max(len(joined) - self.runtime.blocks.most, 0)]:
-            joined[first] = joined[second] = Block(first.send, second.receive, first.channel)
-        total = Counter(joined[block] for block in own.values())
-        for block in sorted((block for block in length if _is_local(block)), key=lambda block: (length[block], block)):
-            others = [other for other in total if not _is_local(other)]
-            if len(total) <= self.runtime.blocks.most or not others:
-                break
-            joined[block] = min(others, key=lambda other: (total[other], other))
-            total[joined[block]] += total.pop(block)
-        return joined
-
-    def _pairs(self, length: Mapping[Block, int]) -> list[tuple[Block, Block]]:
-        """Pairs of a sending and a receiving thread block of one channel, the shortest first."""
         by_direction: dict[tuple[int, bool], list[Block]] = {}
         for block in sorted(length, key=lambda block: (length[block], block)):
             if not _is_local(block):
@@ -238,7 +225,17 @@ class _Cut:
             for channel in range(self.channels)
             for pair in zip(by_direction.get((channel, True), ()), by_direction.get((channel, False), ()), strict=False)
         ]
-        return sorted(pairs, key=lambda pair: (length[pair[0]] + length[pair[1]], pair))
+        pairs.sort(key=lambda pair: (length[pair[0]] + length[pair[1]], pair))
+        for first, second in pairs[: max(len(joined) - self.runtime.blocks.most, 0)]:
+            joined[first] = joined[second] = Block(first.send, second.receive, first.channel)
+        total = Counter(joined[block] for block in own.values())
+        for block in sorted((block for block in length if _is_local(block)), key=lambda block: (length[block], block)):
+            others = [other for other in total if not _is_local(other)]
+            if len(total) <= self.runtime.blocks.most or not others:
+                break
+            joined[block] = min(others, key=lambda other: (total[other], other))
+            total[joined[block]] += total.pop(block)
+        return joined
 
 
 def _is_local(block: Block) -> bool:

@@ -222,11 +222,13 @@ class _Rank:
         reads = [(self.memory.places[self.rank][m.src_slot, m.chunk], m.chunk) for m in moves]
         block = self._room([m.dst for m in moves], [self._target(m)[0] for m in moves])
         self._touch(reads, [])
-        op: Document = {
-            "name": name,
-            "src_buff": [self._local(place, chunk) for place, chunk in reads],
-            "dst_buff": [self._far(block, move) for move in moves],
-        }
+        targets = []
+        for move in moves:
+            buffer, unit = self._target(move)
+            number = _number(block.buffers[kind], _number(self.remote, buffer))
+            targets.append({"buffer_id": number, "index": unit, "size": self.memory.units.count[move.chunk]})
+        sources = [self._local(place, chunk) for place, chunk in reads]
+        op: Document = {"name": name, "src_buff": sources, "dst_buff": targets}
         if kind == "port":
             op["channel_ids"] = [self._channel(block, moves[0].dst)]
         block.ops.append(op | {"channel_type": kind})
@@ -312,11 +314,6 @@ class _Rank:
     def _channel(self, block: _Block, peer: int) -> int:
         kind = self._kind(peer)
         return _number(block.channels[kind], self.peers[kind].index(peer))
-
-    def _far(self, block: _Block, move: Transfer) -> Document:
-        buffer, unit = self._target(move)
-        number = _number(block.buffers[buffer[2]], _number(self.remote, buffer))
-        return {"buffer_id": number, "index": unit, "size": self.memory.units.count[move.chunk]}
 
     def _local(self, place: Place, chunk: int) -> Document:
         return {"type": place[0], "index": place[1], "size": self.memory.units.count[chunk]}

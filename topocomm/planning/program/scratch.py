@@ -45,15 +45,15 @@ def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
     a fold takes the place of an operand that nothing reads later.
     """
     pieces = number_places(schedule)
-    stages = _Stages(schedule, pieces)
-    forever = int(stages.of_move.max(initial=0)) + int(stages.of_fold.max(initial=0)) + 1
+    of_move, of_arrival, of_fold = _stages(schedule, pieces)
+    forever = int(of_move.max(initial=0)) + int(of_fold.max(initial=0)) + 1
     born = np.zeros(pieces.count, dtype=np.int64)
-    born[pieces.received], born[pieces.folded] = stages.of_arrival, stages.of_fold
+    born[pieces.received], born[pieces.folded] = of_arrival, of_fold
     last_fold = np.full(pieces.count, -1, dtype=np.int64)
     last_fold[pieces.operands] = pieces.fold_of  # in rising order: of several the last stays, as below
-    folded_in = np.where(last_fold >= 0, stages.of_fold[last_fold] if len(stages.of_fold) else 0, -1)
+    folded_in = np.where(last_fold >= 0, of_fold[last_fold] if len(of_fold) else 0, -1)
     sent_in = np.full(pieces.count, -1, dtype=np.int64)
-    sent_in[pieces.sent] = stages.of_move
+    sent_in[pieces.sent] = of_move
     sent_in[pieces.inputs] = sent_in[pieces.outputs] = forever
     dies = np.maximum(born, np.maximum(sent_in, folded_in))
     width = forever + 2
@@ -67,7 +67,7 @@ def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
     inherits = np.zeros(len(pair), dtype=bool)
     inherits[pieces.fold_of[yields & counted[pieces.chunk[pieces.operands]]]] = True
     ranks = schedule.combines[inherits, 1].astype(np.int64)
-    heirs = _counts(ranks * width + stages.of_fold[inherits], schedule.ranks, width)
+    heirs = _counts(ranks * width + of_fold[inherits], schedule.ranks, width)
     most: Ints = (np.cumsum(alive, axis=1) - heirs).max(axis=1)
     return most
 
@@ -78,27 +78,26 @@ def _counts(places: Ints, ranks: int, width: int) -> Ints:
     return counts
 
 
-class _Stages:
+def _stages(schedule: Schedule, pieces: PlaceNumbers) -> tuple[Ints, Ints, Ints]:
     """The stage of its rank in which each transfer is sent and arrives, and each combine is made (`slot_memory`)."""
-
-    def __init__(self, schedule: Schedule, pieces: PlaceNumbers) -> None:
-        rounds = np.arange(schedule.rounds + 1)
-        src, dst, fold_rank = schedule.transfers[:, 1], schedule.transfers[:, 3], schedule.combines[:, 1]
-        moves, folds = (np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines))
-        self.of_move, self.of_arrival = (np.zeros(len(src), dtype=np.int64) for _ in range(2))
-        self.of_fold = np.zeros(len(fold_rank), dtype=np.int64)
-        now = np.zeros(schedule.ranks, dtype=np.int64)
-        folding = np.zeros(schedule.ranks, dtype=bool)
-        arrived_in = np.full(pieces.count, -1, dtype=np.int64)
-        for round_ in range(schedule.rounds):
-            own = slice(moves[round_], moves[round_ + 1])
-            ends = np.concatenate([src[own], dst[own]])
-            waits = src[own][arrived_in[pieces.sent[own]] == now[src[own]]]
-            begins = np.unique(np.concatenate([ends[folding[ends]], waits]))
-            now[begins] += 1
-            folding[begins] = False
-            self.of_move[own], self.of_arrival[own] = now[src[own]], now[dst[own]]
-            arrived_in[pieces.received[own]] = now[dst[own]]
-            combined = slice(folds[round_], folds[round_ + 1])
-            self.of_fold[combined] = now[fold_rank[combined]]
-            folding[fold_rank[combined]] = True
+    rounds = np.arange(schedule.rounds + 1)
+    src, dst, fold_rank = schedule.transfers[:, 1], schedule.transfers[:, 3], schedule.combines[:, 1]
+    moves, folds = (np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines))
+    of_move, of_arrival = (np.zeros(len(src), dtype=np.int64) for _ in range(2))
+    of_fold = np.zeros(len(fold_rank), dtype=np.int64)
+    now = np.zeros(schedule.ranks, dtype=np.int64)
+    folding = np.zeros(schedule.ranks, dtype=bool)
+    arrived_in = np.full(pieces.count, -1, dtype=np.int64)
+    for round_ in range(schedule.rounds):
+        own = slice(moves[round_], moves[round_ + 1])
+        ends = np.concatenate([src[own], dst[own]])
+        waits = src[own][arrived_in[pieces.sent[own]] == now[src[own]]]
+        begins = np.unique(np.concatenate([ends[folding[ends]], waits]))
+        now[begins] += 1
+        folding[begins] = False
+        of_move[own], of_arrival[own] = now[src[own]], now[dst[own]]
+        arrived_in[pieces.received[own]] = now[dst[own]]
+        combined = slice(folds[round_], folds[round_ + 1])
+        of_fold[combined] = now[fold_rank[combined]]
+        folding[fold_rank[combined]] = True
+    return of_move, of_arrival, of_fold

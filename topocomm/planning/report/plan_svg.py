@@ -149,20 +149,14 @@ def _legend(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
     page.rect((EDGE, y), (WIDTH - 2 * EDGE, height), "panel")
     for index, (kind, figures) in enumerate(sorted(kinds.items())):
         at = y + 22 + 18 * index
+        spans = []
+        for values, unit in zip(map(sorted, zip(*figures, strict=True)), ("GB/s", "us"), strict=True):
+            spans.append(f"{values[0]:g}" + (f" to {values[-1]:g}" if values[0] < values[-1] else "") + f" {unit}")
         page.line((EDGE + 12, at - 4), (EDGE + 44, at - 4), kind_class(kind), width=3)
-        page.text((EDGE + 54, at), fitted(f"{kind}: {_figures(figures)}", 12, 400))
+        page.text((EDGE + 54, at), fitted(f"{kind}: {', '.join(spans)} a link", 12, 400))
     for index, words in enumerate(lines):
         page.text((EDGE + 480, y + 22 + 18 * index), words, "ink" if index >= bold else "ink bold")
     return y + height + 16
-
-
-def _figures(figures: set[tuple[float, float]]) -> str:
-    """The ranges of GB/s and of latencies of a kind of link."""
-    ranges_of = []
-    for index, unit in enumerate(("GB/s", "us")):
-        values = sorted({entry[index] for entry in figures})
-        ranges_of.append(f"{values[0]:g}" + (f" to {values[-1]:g}" if len(values) > 1 else "") + f" {unit}")
-    return ", ".join(ranges_of) + " a link"
 
 
 def _rounds(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:

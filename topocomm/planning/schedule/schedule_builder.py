@@ -101,15 +101,10 @@ class ScheduleBuilder:
             for chunk in range(len(self.chunks)):
                 self.output(rank, held[rank][chunk], chunk=chunk)
 
-    def own_parts(self) -> list[dict[int, int]]:
-        """Return the initial slots of an allgather, by rank and chunk."""
-        held: list[dict[int, int]] = [{} for _ in range(self.ranks)]
-        for chunk, owner in enumerate(self.owners):
-            held[owner][chunk] = 0
-        return held
-
-    def build(self) -> Schedule:
-        """Return the finished Schedule."""
+    def build(self, results: Iterable[tuple[int, int]] = ()) -> Schedule:
+        """Return the finished Schedule, with these (rank, slot) of chunk 0 as further results."""
+        for rank, slot in results:
+            self.output(rank, slot)
         inputs = [(rank, 0, rank) for rank in (range(self.ranks) if self.contributors is None else self.contributors)]
         if self.nodes:
             places = [(rank, slot) for rank, own in enumerate(self.nodes) for slot in range(len(own))]

@@ -9,13 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from topocomm.planning.schedule.schedule import (
-    Combine,
     IntTable,
     Place,
     Repeat,
     Schedule,
-    Transfer,
-    make_schedule,
     spans,
 )
 from topocomm.planning.schedule.traffic import busiest_port
@@ -94,15 +91,13 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
     if busiest_port(schedule, endpoints) <= ports:
         return schedule
     schedule = unrolled(schedule)
-    transfers: list[Transfer] = []
-    combines: list[Combine] = []
+    used: defaultdict[tuple[str, str, int], set[tuple[int, int, int]]] = defaultdict(set)
+    rounds: list[int] = []  # of the transfers
+    last = np.zeros(schedule.rounds, dtype=np.int32)
     after = 0
-    for moves, folds in schedule.by_round():
-        used: defaultdict[tuple[str, str, int], set[tuple[int, int, int]]] = defaultdict(set)
-        last = after
+    for round_, (moves, _) in enumerate(schedule.by_round()):
         for move in moves:
-            message = (move.src, move.dst, move.path)
-            at = after
+            message, at = (move.src, move.dst, move.path), after
             while True:
                 sides = used["send", endpoints[move.src], at], used["receive", endpoints[move.dst], at]
                 if all(message in side or len(side) < ports for side in sides):
@@ -110,21 +105,14 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
                 at += 1
             for side in sides:
                 side.add(message)
-            transfers.append(move._replace(round=at))
-            last = max(last, at)
-        combines += [fold._replace(round=last) for fold in folds]
-        after = last + 1
-    return make_schedule(
-        schedule.ranks,
-        schedule.chunks,
-        inputs=schedule.inputs.tolist(),
-        outputs=schedule.outputs.tolist(),
-        transfers=transfers,
-        combines=combines,
-        paths=schedule.paths,
-        owners=schedule.owners,
-        nodes=schedule.nodes,
-    )
+            rounds.append(at)
+        last[round_] = max([after, *rounds[len(rounds) - len(moves) :]])
+        after = int(last[round_]) + 1
+    transfers, combines = schedule.transfers.copy(), schedule.combines.copy()
+    transfers[:, 0], combines[:, 0] = rounds, last[combines[:, 0]]
+    ends = [int(table[:, 0].max()) + 1 for table in (transfers, combines) if len(table)]
+    order = np.argsort(transfers[:, 0], kind="stable")
+    return replace(schedule, rounds=max(ends), transfers=transfers[order], combines=combines)
 
 
 def joined_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
