@@ -31,8 +31,14 @@ _DROPS_NAN = "NCCL's max and min of floats drop NaN, topocomm's keep it"
 
 def with_native(plan: Plan, topology: Topology, operator: Operator, layout: Layout) -> Plan:
     """Return the plan with the time of the library's call, if there is one; `layout` is of the whole payload."""
-    dtype = _dtype_of(plan, operator, layout)
-    native = None if dtype is None else native_of(plan, topology, dtype)
+    name = plan.collective.name
+    if plan.objective != "auto" or plan.order != "any" or not plan.payload_bytes or len(layout.fields) != 1:
+        return plan
+    dtype = str(layout.fields[0].dtype)
+    reduced = operator in OPERATORS and dtype in DTYPES
+    if name not in CALLS or len(set(plan.collective.parts)) > 1 or not (name in CARRYING or reduced):
+        return plan
+    native = native_of(plan, topology, dtype)
     return plan if native is None else replace(plan, native=native)
 
 
@@ -65,19 +71,6 @@ def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
     )
 
 
-def _dtype_of(plan: Plan, operator: Operator, layout: Layout) -> str | None:
-    """The dtype of the array that the library's call would take; None where it takes no such value."""
-    name, parts = plan.collective.name, plan.collective.parts
-    if plan.objective != "auto" or plan.order != "any" or not plan.payload_bytes or len(layout.fields) != 1:
-        return None
-    if name not in CALLS or len(set(parts)) > 1:
-        return None
-    dtype = str(layout.fields[0].dtype)
-    if name in CARRYING:
-        return dtype
-    return dtype if operator in OPERATORS and dtype in DTYPES else None
-
-
 def _communicator(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
     """The plan's ranks for NCCL's model; None where they are not on NVIDIA's GPUs, one each."""
     ends, most = plan.ranks, plan.certificate.throughput_upper_bound_gb_per_s
@@ -104,17 +97,13 @@ def _communicator(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
 
 def _joined(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The connected component of each node, named by one of its nodes."""
-    parent: dict[str, str] = {}
-
-    def root_of(node: str) -> str:
-        parent.setdefault(node, node)
-        while parent[node] != node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
+    components: dict[str, set[str]] = {}
     for a, b in edges:
-        parent[root_of(a)] = root_of(b)
-    return {node: root_of(node) for node in list(parent)}
+        small, large = sorted((components.setdefault(a, {a}), components.setdefault(b, {b})), key=len)
+        if small is not large:
+            large |= small
+            components.update(dict.fromkeys(small, large))
+    return {node: min(own) for node, own in components.items()}
 
 
 def _nvls(topology: Topology, nodes: Sequence[Sequence[str]]) -> Nvls | None:

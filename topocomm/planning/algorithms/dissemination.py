@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
-from topocomm.planning.algorithms.multiport import circulant_gossip, powers_below
+from topocomm.planning.algorithms.multiport import circulant_gossip
 from topocomm.planning.schedule.schedule import Schedule
-from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def dissemination_allgather(parts: Sequence[int]) -> Schedule:
@@ -23,15 +22,3 @@ def dissemination_allgather(parts: Sequence[int]) -> Schedule:
 def dissemination_reduce_scatter(parts: Sequence[int]) -> Schedule:
     """ceil(log2 P) rounds, P-1 chunks sent and folded a rank."""
     return gossip_reduce_scatter(circulant_gossip(len(parts), ports=1), parts, None)
-
-
-def disseminate(build: ScheduleBuilder, owners: Sequence[int], held: list[dict[int, int]], *, first_round: int) -> None:
-    """Send every chunk from its owner to all ranks that do not hold it, and add the slots to `held`."""
-    ranks = build.ranks
-    for round_, width in enumerate(powers_below(ranks, 2), start=first_round):
-        for chunk, owner in enumerate(owners):
-            for offset in range(min(width, ranks - width)):
-                source = (owner - offset) % ranks
-                target = (source - width) % ranks
-                if chunk not in held[target]:
-                    held[target][chunk] = build.send(round_, source, held[source][chunk], target, chunk=chunk)

@@ -13,6 +13,9 @@ from topocomm.planning.algorithms.recursive_doubling import Core
 from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
+Held = dict[int, int]
+"""Slots of a position by chunk."""
+
 
 def halving_reduce_scatter(parts: Sequence[int]) -> Schedule:
     """floor(log2 P) rounds, two more where P is not a power of two; rank order kept."""
@@ -35,21 +38,13 @@ def doubling_allgather(parts: Sequence[int]) -> Schedule:
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks, owners=owners)
     core = _Core(len(parts))
-    held: list[dict[int, int]] = [{} for _ in core.ranks]
+    held: list[Held] = [{} for _ in core.ranks]
     for chunk, owner in enumerate(owners):
         position = core.position(owner)
         holder = core.ranks[position]
         held[position][chunk] = 0 if holder == owner else build.send(0, owner, 0, holder, chunk=chunk)
     round_ = core.spread(build, held, int(bool(core.surplus)))
-    for position, rank in enumerate(core.ranks):
-        for chunk, owner in enumerate(owners):
-            slot = held[position][chunk]
-            build.output(rank, slot, chunk=chunk)
-            if position < core.surplus:
-                far = rank + 1
-                slot = 0 if owner == far else build.send(round_, rank, slot, far, chunk=chunk)
-                build.output(far, slot, chunk=chunk)
-    return build.build()
+    return core.finish(build, held, round_, owners)
 
 
 def rabenseifner_allreduce(ranks: int, rows: int) -> Schedule:
@@ -60,13 +55,7 @@ def rabenseifner_allreduce(ranks: int, rows: int) -> Schedule:
     chunks = range(len(build.chunks))
     held, round_ = core.collect(build, chunks)
     round_ = core.spread(build, held, round_)
-    for position, rank in enumerate(core.ranks):
-        for chunk in chunks:
-            slot = held[position][chunk]
-            build.output(rank, slot, chunk=chunk)
-            if position < core.surplus:
-                build.output(rank + 1, build.send(round_, rank, slot, rank + 1, chunk=chunk), chunk=chunk)
-    return build.build()
+    return core.finish(build, held, round_, [-1] * len(chunks))
 
 
 class _Core(Core):
@@ -74,7 +63,7 @@ class _Core(Core):
         """Where in the core the rank, or its even neighbour, stands."""
         return rank // 2 if rank < 2 * self.surplus else rank - self.surplus
 
-    def collect(self, build: ScheduleBuilder, positions: Sequence[int]) -> tuple[list[dict[int, int]], int]:
+    def collect(self, build: ScheduleBuilder, positions: Sequence[int]) -> tuple[list[Held], int]:
         """Reduce chunk c at position positions[c]; returns the slots by position and chunk, and the round after."""
         chunks = range(len(positions))
         held = [dict.fromkeys(chunks, 0) for _ in self.ranks]
@@ -84,7 +73,7 @@ class _Core(Core):
                 held[position][chunk] = build.fold(0, rank, operands, chunk=chunk)
         round_ = int(bool(self.surplus))
         for distance in self.distances:  # every position gives its partner the chunks that end on the partner's side
-            arrived: list[dict[int, int]] = [{} for _ in self.ranks]
+            arrived: list[Held] = [{} for _ in self.ranks]
             for position, slots in enumerate(held):
                 partner = position ^ distance
                 for chunk in [c for c in slots if (positions[c] ^ position) & distance]:
@@ -97,7 +86,18 @@ class _Core(Core):
             round_ += 1
         return held, round_
 
-    def spread(self, build: ScheduleBuilder, held: list[dict[int, int]], round_: int) -> int:
+    def finish(self, build: ScheduleBuilder, held: list[Held], round_: int, owners: Sequence[int]) -> Schedule:
+        """Return the Schedule with all that is held as results, sent to the odd neighbours that do not own it."""
+        for position, rank in enumerate(self.ranks):
+            for chunk, owner in enumerate(owners):
+                slot = held[position][chunk]
+                build.output(rank, slot, chunk=chunk)
+                if position < self.surplus:
+                    slot = 0 if owner == rank + 1 else build.send(round_, rank, slot, rank + 1, chunk=chunk)
+                    build.output(rank + 1, slot, chunk=chunk)
+        return build.build()
+
+    def spread(self, build: ScheduleBuilder, held: list[Held], round_: int) -> int:
         """Exchange all that is held, farthest partners first, until every position has all; returns the round after."""
         for distance in reversed(self.distances):
             before = [dict(slots) for slots in held]

@@ -6,9 +6,9 @@ sends about twice the payload over P, not the payload log2 P times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from topocomm.planning.algorithms.dissemination import disseminate
+from topocomm.planning.algorithms.multiport import powers_below
 from topocomm.planning.algorithms.ring import spread_around
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
@@ -39,3 +39,15 @@ def _scatter_allgather(ranks: int, rows: int, root: int, gather: Callable[..., N
     gather(build, [(root + chunk) % ranks for chunk in range(count)], held, first_round=rounds)
     build.output_everywhere(held)
     return build.build()
+
+
+def disseminate(build: ScheduleBuilder, owners: Sequence[int], held: list[dict[int, int]], *, first_round: int) -> None:
+    """Send every chunk from its owner to all ranks that do not hold it, and add the slots to `held`."""
+    ranks = build.ranks
+    for round_, width in enumerate(powers_below(ranks, 2), start=first_round):
+        for chunk, owner in enumerate(owners):
+            for offset in range(min(width, ranks - width)):
+                source = (owner - offset) % ranks
+                target = (source - width) % ranks
+                if chunk not in held[target]:
+                    held[target][chunk] = build.send(round_, source, held[source][chunk], target, chunk=chunk)

@@ -125,27 +125,22 @@ def _turns(trees: Sequence[Parents]) -> dict[tuple[int, int], int]:
     A rank is a child once in each tree, and the edges to its children are paired in order. So an edge differs from at
     most two others, one at either end, and the paths of such edges are coloured alternately.
     """
+    every = [(number, rank) for number, tree in enumerate(trees) for rank in sorted(tree) if tree[rank] != -1]
     below: dict[int, list[tuple[int, int]]] = {}
-    for number, tree in enumerate(trees):
-        for rank in sorted(tree):
-            if tree[rank] != -1:
-                below.setdefault(tree[rank], []).append((number, rank))
+    for number, rank in every:
+        below.setdefault(trees[number][rank], []).append((number, rank))
     sibling: dict[tuple[int, int], tuple[int, int]] = {}
     for edges in below.values():
         for edge, next_edge in zip(edges[::2], edges[1::2], strict=False):
             sibling[edge], sibling[next_edge] = next_edge, edge
-    every = [(number, rank) for number, tree in enumerate(trees) for rank in sorted(tree) if tree[rank] != -1]
     known = set(every)
     turns: dict[tuple[int, int], int] = {}
     for start in every:
         todo = [(start, 0)]
         for edge, turn in todo:
-            if edge in turns or edge not in known:
-                continue
-            turns[edge] = turn
-            todo.append(((1 - edge[0], edge[1]), 1 - turn))
-            if edge in sibling:
-                todo.append((sibling[edge], 1 - turn))
+            if edge in known and edge not in turns:
+                turns[edge] = turn
+                todo += [((1 - edge[0], edge[1]), 1 - turn), (sibling.get(edge, edge), 1 - turn)]
     return turns
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topocomm.planning.cost.messages import Messages
 from topocomm.planning.routing.paths import PathFinder
@@ -114,7 +113,14 @@ class _Ports:
         self._starts, self._held, ends = ports_of(messages, routes, endpoints, paths, rules)
         self._free_us = np.zeros((int(self._held.max(initial=ends - 1)) + 1, rules.ports))
         self._free_us[ends:, 1:] = np.inf  # a NIC has one place
-        self._crowded = _rounds_with_equals(np.repeat(messages.round, np.diff(self._starts)), self._held)
+        rounds = np.repeat(messages.round, np.diff(self._starts))
+        keys, counts = np.unique(row_keys(rounds, self._held), return_counts=True)
+        self._crowded: frozenset[int] = frozenset()
+        """The rounds in which several messages share a port."""
+        if len(keys) < len(rounds):
+            order = np.argsort(row_keys(rounds, self._held), kind="stable")
+            first = order[np.cumsum(counts) - counts]
+            self._crowded = frozenset(rounds[first[counts > 1]].tolist())
 
     def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
         """Start the messages of one round as early as slots and ports allow; returns their arrival times."""
@@ -180,13 +186,3 @@ def _waves(held: Ints, counts: Ints) -> list[Ints] | None:
             return [np.flatnonzero(wave == number) for number in range(int(wave.max()) + 1)]
         wave = later
     return None
-
-
-def _rounds_with_equals(rounds: Ints, ports: Ints) -> frozenset[int]:
-    """The rounds in which several messages share a port."""
-    keys, counts = np.unique(row_keys(rounds, ports), return_counts=True)
-    if len(keys) == len(rounds):
-        return frozenset()
-    order = np.argsort(row_keys(rounds, ports), kind="stable")
-    first: NDArray[np.int64] = order[np.cumsum(counts) - counts]
-    return frozenset(rounds[first[counts > 1]].tolist())

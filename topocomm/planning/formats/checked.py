@@ -62,31 +62,28 @@ def entry(document: Mapping[str, Json], key: str, read: Reader[T], where: str = 
     return read(document[key], path)
 
 
-def instance(kind: type[T], expected: str) -> Reader[T]:
-    """Return the reader of values of a type."""
+def such(test: Callable[[Json], bool], expected: str) -> Reader[Any]:
+    """Return the reader of values that pass a test."""
 
-    def read(value: Json, where: str) -> T:
-        if not isinstance(value, kind):
+    def read(value: Json, where: str) -> Any:
+        if not test(value):
             refuse(where, expected, value)
         return value
 
     return read
 
 
-an_object: Reader[dict[str, Json]] = instance(dict, "an object")
-a_list: Reader[list[Json]] = instance(list, "a list")
-a_text = instance(str, "a string")
+an_object: Reader[dict[str, Json]] = such(lambda value: isinstance(value, dict), "an object")
+a_list: Reader[list[Json]] = such(lambda value: isinstance(value, list), "a list")
+a_text: Reader[str] = such(lambda value: isinstance(value, str), "a string")
+_number: Reader[float] = such(
+    lambda value: not isinstance(value, bool) and isinstance(value, int | float) and -MOST <= value <= MOST, "a number"
+)
 
 
 def one_of(choices: Sequence[str]) -> Reader[Any]:
     """Return the reader of these strings."""
-
-    def read(value: Json, where: str) -> Any:
-        if value not in choices:
-            refuse(where, f"one of {', '.join(choices)}", value)
-        return value
-
-    return read
+    return such(lambda value: value in choices, f"one of {', '.join(choices)}")
 
 
 def each(read: Reader[T]) -> Reader[tuple[T, ...]]:
@@ -132,18 +129,6 @@ def table(rows: list[Json], columns: Sequence[Whole], form: str, place: Callable
     raise AssertionError("a table without a fault was refused")
 
 
-def _count(value: Json, where: str) -> int:
-    if type(value) is not int or value < 0:
-        refuse(where, "a number, whole and not below 0", value)
-    return value
-
-
-def _number(value: Json, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST <= value <= MOST:
-        refuse(where, "a number", value)
-    return value
-
-
 def a_figure(value: Json, where: str) -> float:
     """Return the value, a number of at least 0."""
     if _number(value, where) < 0:
@@ -152,8 +137,8 @@ def a_figure(value: Json, where: str) -> float:
 
 
 _READERS: dict[str, Reader[Any]] = {
-    "bool": instance(bool, "true or false"),
-    "int": _count,
+    "bool": such(lambda value: isinstance(value, bool), "true or false"),
+    "int": such(lambda value: type(value) is int and value >= 0, "a number, whole and not below 0"),
     "float": _number,
     "float | None": lambda value, where: None if value is None else _number(value, where),
     "str": a_text,

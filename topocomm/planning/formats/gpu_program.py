@@ -82,20 +82,20 @@ def check_exportable(plan: Plan, topology: Topology, form: str) -> None:
         PlanError: The message says what the format has instead.
     """
     name = plan.collective.name
-    if name not in KNOWN:
-        raise PlanError(f"{form}: {name}: expected one of {', '.join(KNOWN)}, the format has no other")
-    if plan.operator != "sum" and name not in CARRYING:
-        raise PlanError(
-            f"{form}: operator {plan.operator!r}: expected sum, because that runtime reduces with its built-in "
-            "operators only; save the plan as JSON, or plan with --operator sum"
-        )
-    if plan.order == "canonical":
-        raise PlanError(f"{form}: canonical order: expected order any, the format has one value a rank")
-    others = [end for end in plan.ranks if topology.by_id[end].kind != "gpu"]
-    if others:
-        raise PlanError(f"{form}: rank on {others[0]}, a {topology.by_id[others[0]].kind}: expected GPUs only")
-    if len(set(plan.ranks)) < len(plan.ranks):
-        raise PlanError(f"{form}: several ranks on one GPU: expected one rank on each")
+    others = [f"{end}, a {topology.by_id[end].kind}" for end in plan.ranks if topology.by_id[end].kind != "gpu"]
+    own_operator = (
+        f"operator {plan.operator!r}: expected sum, because that runtime reduces with its built-in operators only; "
+        "save the plan as JSON, or plan with --operator sum"
+    )
+    for refused, why in (
+        (name not in KNOWN, f"{name}: expected one of {', '.join(KNOWN)}, the format has no other"),
+        (plan.operator != "sum" and name not in CARRYING, own_operator),
+        (plan.order == "canonical", "canonical order: expected order any, the format has one value a rank"),
+        (others, f"rank on {''.join(others[:1])}: expected GPUs only"),
+        (len(set(plan.ranks)) < len(plan.ranks), "several ranks on one GPU: expected one rank on each"),
+    ):
+        if refused:
+            raise PlanError(f"{form}: {why}")
 
 
 def program_name(plan: Plan) -> str:

@@ -55,7 +55,7 @@ class Runtime:
         steps: Steps of a thread block, `nop` included.
         blocks: Thread blocks of a GPU. They wait for each other, so all must be on the GPU at once.
         channels: Of a program.
-        collectives: Its names of collectives that differ from ours.
+        reduce_scatter: Its name of that collective.
         says_out_of_place: Whether one program can serve calls in place and out of place.
     """
 
@@ -64,8 +64,8 @@ class Runtime:
     steps: Limit
     blocks: Limit
     channels: Limit
-    collectives: Mapping[str, str]
-    says_out_of_place: bool
+    reduce_scatter: str = "reducescatter"
+    says_out_of_place: bool = True
 
 
 _A100 = "a thread block fills a multiprocessor and waits for others, and an A100 has 108"
@@ -77,8 +77,6 @@ RUNTIMES: Mapping[str, Runtime] = {
         Limit(64, "MSCCL_MAX_NUM_STEPS in src/include/msccl/msccl_struct.h"),
         Limit(64, "MSCCL_MAX_NUM_THREAD_BLOCKS in src/include/msccl/msccl_struct.h"),
         Limit(64, "what src/graph/connect.cc lets NCCL_MIN_NCHANNELS ask for on several nodes"),
-        {"reduce_scatter": "reducescatter"},
-        says_out_of_place=True,
     ),
     "azure": Runtime(
         "azure",
@@ -86,8 +84,6 @@ RUNTIMES: Mapping[str, Runtime] = {
         Limit(64, "MSCCL_MAX_NUM_STEPS in makefiles/common.mk"),
         Limit(108, _A100),
         Limit(32, "MAXCHANNELS in src/include/device.h"),
-        {"reduce_scatter": "reducescatter"},
-        says_out_of_place=True,
     ),
     "msccl": Runtime(
         "msccl",
@@ -95,7 +91,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         Limit(256, "MSCCL_MAX_NUM_STEPS in src/include/msccl.h"),
         Limit(108, _A100),
         Limit(32, "MAXCHANNELS in src/include/devcomm.h"),
-        {},
+        reduce_scatter="reduce_scatter",
         says_out_of_place=False,
     ),
 }

@@ -120,7 +120,11 @@ class Program:
         for rank, use in enumerate(self._uses):
             for piece in sorted(use.outputs):
                 if self._places[rank][piece][0] != "o":
-                    self._copy_out(rank, piece)
+                    home = self.units.place("o", rank, piece[1])
+                    steps = self._local(rank, "cpy", self._places[rank][piece], home, piece[1])
+                    self._reads(rank, [piece], steps)
+                    if piece not in use.inputs:  # in place the input is copied onto itself
+                        self._wait_for_readers(rank, piece[1], steps)
 
     def _add(self, runs: list[_Run], move: Transfer, when: When) -> None:
         src, dst, count = (move.src_slot, move.chunk), (move.dst_slot, move.chunk), self.units.count[move.chunk]
@@ -171,14 +175,6 @@ class Program:
             self._reads(rank, [operand], steps)
             self._writes(rank, [out], steps)
             before = steps
-
-    def _copy_out(self, rank: int, piece: Piece) -> None:
-        """Add the copy of a result that is not in the output."""
-        home = self.units.place("o", rank, piece[1])
-        steps = self._local(rank, "cpy", self._places[rank][piece], home, piece[1])
-        self._reads(rank, [piece], steps)
-        if piece not in self._uses[rank].inputs:  # in place the input is copied onto itself
-            self._wait_for_readers(rank, piece[1], steps)
 
     def _local(self, rank: int, kind: str, src: Place, dst: Place, chunk: int) -> list[Step]:
         """Add local steps for all units of a chunk."""

@@ -57,7 +57,7 @@ def dumps(plan: Plan, topology: Topology, runtime: str | None = None) -> str:
         "nchannels": channels,
         "nchunksperloop": units.total,
         "ngpus": schedule.ranks,
-        "coll": reader.collectives.get(name, name),
+        "coll": reader.reduce_scatter if name == "reduce_scatter" else name,
         "inplace": int(both),
         "outofplace": 1,
         "minBytes": 0,

@@ -271,7 +271,7 @@ def _panel(
         for beside, (kind, sources) in enumerate(kinds.items()):
             src = next(iter(sources)) if len(sources) == 1 else pair[0]
             a, b = places[src], places[sum(pair) - src]
-            bend = _inwards(a, b, middle) if ring else _bend(a, b)
+            bend = _bend(a, b, middle if ring else None)
             away = 14.0 * beside / (hypot(b[0] - a[0], b[1] - a[1]) or 1.0)  # beside arrows over links of other kinds
             bend = bend[0] - away * abs(b[1] - a[1]), bend[1] - away * abs(b[0] - a[0])
             page.arrow(a, bend, b, kind, apart=DOT, both=len(sources) == 2)
@@ -286,17 +286,13 @@ def _panel(
         page.text((max(xs) + DOT, min(ys) - 76), f"+{hidden} messages", "soft", size=11, anchor="end")
 
 
-def _inwards(a: Point, b: Point, middle: Point) -> Point:
-    """The bend of a chord of a ring: towards the middle, inside the ranks between its ends."""
-    pull = 0.35 if hypot(a[0] - b[0], a[1] - b[1]) > 5.4 * DOT else 0.0
-    x, y = (a[0] + b[0]) / 2, (a[1] + b[1]) / 2
-    return x + pull * (middle[0] - x), y + pull * (middle[1] - y)
-
-
-def _bend(a: Point, b: Point) -> Point:
-    """The bend of a curve: off the line, beside the ranks between its ends."""
+def _bend(a: Point, b: Point, centre: Point | None) -> Point:
+    """The bend of a chord of a ring, towards its centre, or of a curve, off the line: past ranks between its ends."""
     middle = ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2)
     dx, dy = b[0] - a[0], b[1] - a[1]
+    if centre is not None:
+        pull = 0.35 if hypot(dx, dy) > 5.4 * DOT else 0.0
+        return middle[0] + pull * (centre[0] - middle[0]), middle[1] + pull * (centre[1] - middle[1])
     if abs(dy) < 1:  # in one row: above those between, by the distance
         return (middle[0], middle[1] - 6 - 0.34 * abs(dx)) if abs(dx) > 45 else middle
     if abs(dx) < 1:  # straight down: beside those between

@@ -16,7 +16,7 @@ from topocomm.planning.cost.port_time import PortRules
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Ints, Routes
+from topocomm.planning.routing.routes import Ints
 from topocomm.planning.schedule.schedule import number_places, split_rows
 from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
@@ -168,7 +168,14 @@ def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     lines = []
     schedule, times = plan.schedule, round_times(plan, paths)
     messages = messages_of(schedule, chunk_bytes(schedule, 0))
-    kinds, crossed = _kinds_crossed(routes_of(messages, schedule, plan.ranks, paths), paths)
+    routes = routes_of(messages, schedule, plan.ranks, paths)
+    of_edge = {(link.src, link.dst): link.kind for link in paths.topology.links}
+    kinds = sorted(set(of_edge.values()))
+    bits = np.array([1 << kinds.index(of_edge[edge]) for edge in paths.edges], dtype=np.int64)
+    crossed = np.zeros(len(routes), dtype=np.int64)  # the kinds of links that each route crosses, one bit each
+    crossing = np.flatnonzero(routes.hops)
+    if len(crossing):
+        crossed[crossing] = np.bitwise_or.reduceat(bits[routes.links], routes.starts[crossing])
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
     for round_, (low, high) in enumerate(list(pairwise(edges))[:MOST_ROUNDS]):
         own = crossed[low:high]
@@ -184,19 +191,6 @@ def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     if schedule.rounds > MOST_ROUNDS:
         lines.append(f"  ... and {schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines
-
-
-def _kinds_crossed(routes: Routes, paths: PathFinder) -> tuple[list[str], Ints]:
-    """The kinds of links by name, and int64 [routes]: the kinds that each route crosses, one bit each."""
-    of_edge = {(link.src, link.dst): link.kind for link in paths.topology.links}
-    kinds = sorted(set(of_edge.values()))
-    bit = {kind: 1 << number for number, kind in enumerate(kinds)}
-    bits = np.array([bit[of_edge[edge]] for edge in paths.edges], dtype=np.int64)
-    crossed = np.zeros(len(routes), dtype=np.int64)
-    crossing = np.flatnonzero(routes.hops)
-    if len(crossing):
-        crossed[crossing] = np.bitwise_or.reduceat(bits[routes.links], routes.starts[crossing])
-    return kinds, crossed
 
 
 def round_times(plan: Plan, paths: PathFinder) -> list[str]:

@@ -135,13 +135,11 @@ class Schedule:
 
     def inputs_of(self, rank: int) -> list[list[int]]:
         """Return the inputs of `rank`, in order."""
-        rows: list[list[int]] = self.inputs[self._rows_of("inputs", rank)].tolist()
-        return rows
+        return list(self.inputs[self._rows_of("inputs", rank)].tolist())
 
     def outputs_of(self, rank: int) -> list[list[int]]:
         """Return the outputs of `rank`, in order."""
-        rows: list[list[int]] = self.outputs[self._rows_of("outputs", rank)].tolist()
-        return rows
+        return list(self.outputs[self._rows_of("outputs", rank)].tolist())
 
     @cached_property
     def _by_rank(self) -> dict[str, dict[int, Rows]]:
