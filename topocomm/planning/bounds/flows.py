@@ -43,10 +43,7 @@ class FlowNetwork:
     ) -> set[int] | None:
         """Return the smallest source side of a minimum cut; None where at least `enough` flows.
 
-        Args:
-            into: Capacity from the source to nodes (UNLIMITED: on the source's side).
-            out_of: Capacity from nodes to the sink.
-            enough: Flow at which the search ends.
+        `into` and `out_of` are capacities from the source to nodes (UNLIMITED: on its side) and from nodes to the sink.
         """
         left = self._capacity.copy()
         for node, rate in into.items():

@@ -134,17 +134,14 @@ def _after(history: Sequence[_State], now_us: float, levels: Levels, mixes: Sequ
 
 
 class _Mixes(NamedTuple):
-    """Mixes of messages from outside and inside in the last windows.
-
-    Attributes:
-        imports: Messages from outside in each window, the last first, int64 [mixes, windows].
-        ranks: Ranks that the rest came from, int64 [mixes].
-        back: Windows since they had it, int64 [mixes].
-    """
+    """Mixes of messages from outside and inside in the last windows."""
 
     imports: NDArray[np.int64]
+    """Messages from outside in each window, the last first, [mixes, windows]."""
     ranks: NDArray[np.int64]
+    """Ranks that the rest came from, [mixes]."""
     back: NDArray[np.int64]
+    """Windows since they had it, [mixes]."""
 
 
 def _mixes(levels: Levels) -> list[_Mixes]:

@@ -10,8 +10,7 @@ from math import inf
 
 import numpy as np
 
-from topocomm.planning.bounds.demand import Demand
-from topocomm.planning.bounds.distances import SAME, farthest
+from topocomm.planning.bounds.demand import SAME, Demand, farthest
 from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
 from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
@@ -23,8 +22,6 @@ MOST_LEVELS = 8
 """Most groupings by latency."""
 MOST_OWN = 128
 """Most ranks of a group: the sets of pairs grow with it."""
-SIDES = ("hears", "reaches")
-"""Directions in which values are counted."""
 
 
 def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int, port_model: PortModel) -> Bound:
@@ -42,26 +39,17 @@ def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int
     a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
     path = witness_of("latency", "path", **{"from": src, "to": dst})
     bounds = [Bound(apart_us, f"{a} and {b} are {apart_us:g} us apart", path)]
-    if port_model == "alpha":
-        bounds.append(_messages(int(rounds.value or 0), cheapest_us, rounds))
-        bounds += _levels(demand, machine, cheapest_us, ports)
-    else:
-        bounds.append(_messages(1, cheapest_us, None))
-        bounds += _postal(demand, machine, cheapest_us, ports)
+    alpha = port_model == "alpha"
+    in_a_row, row_of = (int(rounds.value or 0), rounds.witness) if alpha else (1, None)
+    row = f"{in_a_row} messages in a row" if in_a_row > 1 else "one message"
+    messages = witness_of("latency", "messages", in_a_row=in_a_row, cheapest_us=cheapest_us, rounds=row_of)
+    bounds.append(Bound(in_a_row * cheapest_us, f"{row} of the cheapest path, {cheapest_us:g} us", messages))
+    bounds += (_levels if alpha else _postal)(demand, machine, cheapest_us, ports)
     best = bounds[0]
     for bound in bounds[1:]:
         if (bound.value or 0.0) > (best.value or 0.0) + SAME:
             best = bound
     return best
-
-
-def _messages(in_a_row: int, cheapest_us: float, rounds: Bound | None) -> Bound:
-    row = f"{in_a_row} messages in a row" if in_a_row > 1 else "one message"
-    return Bound(
-        in_a_row * cheapest_us,
-        f"{row} of the cheapest path, {cheapest_us:g} us",
-        witness_of("latency", "messages", in_a_row=in_a_row, cheapest_us=cheapest_us, rounds=rounds and rounds.witness),
-    )
 
 
 def _levels(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
@@ -77,7 +65,7 @@ def _levels(demand: Demand, machine: Machine, cheapest_us: float, ports: int) ->
         across_us = machine.cheapest_across_us(labels) if 1 < groups < len(machine.ends) else inf
         if cheapest_us + SAME < across_us < inf:
             group = np.unique(labels[machine.place], return_inverse=True)[1]
-            for side in SIDES[: 1 if everybody else 2]:
+            for side in ("hears",) if everybody else ("hears", "reaches"):
                 yield from _levels_of(demand, machine, group, side, cheapest_us, across_us, ports)
 
 
@@ -91,18 +79,23 @@ def _levels_of(
     sizes = np.bincount(group, counts)
     if sizes.max() > MOST_OWN:
         return
+    members = np.bincount(group)
     ends = np.unique(np.stack([group, machine.place]), axis=1)[0]
     levels = Levels(
         inside_us,
         across_us,
-        members=int(np.bincount(group).max()),
+        members=int(members.max()),
         most_own=max(int(sizes.max()), 1),
         total=demand.ranks,
         ports=ports,
         group_ports=ports * int(np.bincount(ends).max()),
     )
     best: tuple[float, int, int, int] | None = None
-    for rank in _binding_ranks(demand, group, side):
+    others = (demand.heard() if side == "hears" else demand.reached()) - 1
+    most = np.flatnonzero((others >= others.max() - 1) & (others > 0))
+    # Of the ranks with most partners, the first of each group size may bind.
+    binding = {(int(others[rank]), int(members[group[rank]])): rank for rank in reversed(most.tolist())}
+    for _, rank in sorted(binding.items(), reverse=True):
         partners = demand.partners(rank, side)
         own = int(partners[group == group[rank]].sum() + counts[rank])
         foreign = int(partners[group != group[rank]].sum())
@@ -120,15 +113,6 @@ def _levels_of(
         f"{'hear of' if side == 'hears' else 'reach'} {own} in its own and {foreign} in others",
         witness_of("latency", "levels", groups=groups, **figures),
     )
-
-
-def _binding_ranks(demand: Demand, group: Ints, side: str) -> list[int]:
-    """Return ranks that may bind: of those with most partners, the first of each group size."""
-    partners = (demand.heard() if side == "hears" else demand.reached()) - 1
-    most = np.flatnonzero((partners >= partners.max() - 1) & (partners > 0))
-    sizes = np.bincount(group)
-    binding = {(int(partners[rank]), int(sizes[group[rank]])): rank for rank in reversed(most.tolist())}
-    return [rank for _, rank in sorted(binding.items(), reverse=True)]
 
 
 def _clusters(machine: Machine) -> list[Ints]:
@@ -150,18 +134,15 @@ def _clusters(machine: Machine) -> list[Ints]:
     edges.sort()
     levels = [(after[0] / max(us, SAME), us) for (us, _, _), after in pairwise(edges)]
     rises = sorted((level for level in levels if level[0] > 1 + SAME), key=lambda level: (-level[0], level[1]))
-    return [_joined(machine, edges, us) for _, us in rises[:MOST_LEVELS]]
-
-
-def _joined(machine: Machine, edges: list[tuple[float, int, int]], most_us: float) -> Ints:
-    """Return the groups joined by edges of at most `most_us`."""
-    group = np.arange(len(machine.ends))
-    for us, a, b in edges:
-        if us <= most_us + SAME:
+    groupings = []
+    for _, most_us in rises[:MOST_LEVELS]:
+        group = np.arange(len(ends))
+        for _, a, b in (edge for edge in edges if edge[0] <= most_us + SAME):
             group[group == max(group[a], group[b])] = min(group[a], group[b])
-    labels = np.full(machine.devices, NOBODY)
-    labels[machine.ends] = group
-    return labels
+        labels = np.full(machine.devices, NOBODY)
+        labels[ends] = group
+        groupings.append(labels)
+    return groupings
 
 
 def _postal(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:

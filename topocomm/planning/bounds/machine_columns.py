@@ -85,16 +85,10 @@ class Machine:
         return labels
 
     def least(self, starts: Floats, weights: Floats, *, relays: bool, backward: bool = False) -> Floats:
-        """Return the least sum of weights from the starts to every device.
+        """Return the least sum of weights of links, [sources, devices], from the starts to every device, or back.
 
-        Args:
-            starts: Cost at the start, [sources, devices]; infinite where no source is.
-            weights: Weight of each link.
-            relays: Whether endpoints forward too.
-            backward: To the starts instead of from them.
-
-        Returns:
-            [sources, devices]. Without relays, a source's own entry is that of the least path back to itself.
+        `starts` [sources, devices] has the cost at the start, infinite where no source is. With `relays` endpoints
+        forward too; without, a source's own entry is that of the least path back to itself.
         """
         every, onward = self._by_head(backward, every=True), self._by_head(backward, every=relays)
         batch = max(1, _BATCH_CELLS // max(len(weights), 1))
@@ -127,13 +121,10 @@ class Machine:
         return starts
 
     def cheapest_across_us(self, labels: Ints) -> float:
-        """Return the least latency of a message between endpoints of different groups; infinite if there is none.
+        """Return the least latency of a message between endpoints with different labels (>= 0); infinite without one.
 
         Two different numbers differ in some binary digit, so the endpoints with 0 in a digit are spread to those
         with 1, and the other way round, for every digit.
-
-        Args:
-            labels: Group of each device, 0 or more for endpoints.
         """
         key = labels.tobytes()
         if key not in self._across_us:
@@ -183,7 +174,3 @@ class Machine:
             np.bincount(b[into], self.gb_per_s[into], groups).astype(float),
             np.bincount(a[out], self.gb_per_s[out], groups).astype(float),
         )
-
-    def names(self, devices: Ints) -> list[str]:
-        """Return the ids of devices, in the topology's order."""
-        return [self.ids[device] for device in np.sort(devices).tolist()]

@@ -8,7 +8,6 @@ partition is violated (Dinkelbach 1967).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,76 +18,63 @@ LESS = 1 - 1e-12
 """Ratio of rates below which one counts as lower."""
 
 
-@dataclass(frozen=True, eq=False)
-class Family:
-    """Nested groups of endpoints: level 0 is the finest, and every group lies in one of the next level.
+def best_of_family(
+    parents: Sequence[Ints], borders: Sequence[Floats], gives: Sequence[Flags]
+) -> tuple[float, list[tuple[int, int]]]:
+    """Return (rate, groups as (level, index)) of the least bound of a partition into nested groups of endpoints.
 
-    Attributes:
-        parents: Per level but the last, the group of the next level that each group lies in.
-        border: Per level, GB/s that cross the border of each group.
-        gives: Per level, whether each group has a contribution.
+    Level 0 is the finest. `parents` has, by level but the last, the group of the next level that each group lies in;
+    `borders` the GB/s that cross the border of each group, and `gives` whether it has a contribution.
     """
 
-    parents: list[Ints]
-    border: list[Floats]
-    gives: list[Flags]
+    def rate_of(chosen: Sequence[tuple[int, int]]) -> float:
+        giving = sum(bool(gives[level][index]) for level, index in chosen)
+        return float(sum(borders[level][index] for level, index in chosen)) / (len(chosen) + giving - 2)
 
-
-def best_of_family(family: Family) -> tuple[float, list[tuple[int, int]]]:
-    """Return (rate, groups as (level, index)) of the least bound of a partition into groups of the family."""
-    top = len(family.border) - 1
-    chosen = [(top, index) for index in range(len(family.border[top]))]
-    rate = _rate(family, chosen)
+    top = len(borders) - 1
+    chosen = [(top, index) for index in range(len(borders[top]))]
+    rate = rate_of(chosen)
     while True:
-        other = _violating(family, rate)
-        if len(other) < 2 or not _rate(family, other) < rate * LESS:
+        other = _violating(parents, borders, gives, rate)
+        if len(other) < 2 or not rate_of(other) < rate * LESS:
             return rate, chosen
-        rate, chosen = _rate(family, other), other
+        rate, chosen = rate_of(other), other
 
 
-def _rate(family: Family, chosen: Sequence[tuple[int, int]]) -> float:
-    giving = sum(bool(family.gives[level][index]) for level, index in chosen)
-    return float(sum(family.border[level][index] for level, index in chosen)) / (len(chosen) + giving - 2)
-
-
-def _violating(family: Family, rate: float) -> list[tuple[int, int]]:
-    """Return the partition into groups of the family of least sum of border - rate (1 + gives)."""
+def _violating(
+    parents: Sequence[Ints], borders: Sequence[Floats], gives: Sequence[Flags], rate: float
+) -> list[tuple[int, int]]:
+    """Return the partition into these groups of least sum of border - rate (1 + gives)."""
     whole: list[Flags] = []
     below = np.empty(0)
-    for level, (border, gives) in enumerate(zip(family.border, family.gives, strict=True)):
-        own = border - rate * (1 + gives)
+    for level, (border, giving) in enumerate(zip(borders, gives, strict=True)):
+        own = border - rate * (1 + giving)
         if level:
-            below = np.bincount(family.parents[level - 1], below, len(border)).astype(float)
+            below = np.bincount(parents[level - 1], below, len(border)).astype(float)
             whole.append(own <= below)
             below = np.minimum(own, below)
         else:
             whole.append(np.ones(len(border), bool))
             below = own
     chosen: list[tuple[int, int]] = []
-    is_open = np.ones(len(family.border[-1]), bool)
+    is_open = np.ones(len(borders[-1]), bool)
     for level in range(len(whole) - 1, -1, -1):
         chosen += [(level, index) for index in np.flatnonzero(is_open & whole[level]).tolist()]
         if level:
-            is_open = (is_open & ~whole[level])[family.parents[level - 1]]
+            is_open = (is_open & ~whole[level])[parents[level - 1]]
     return chosen
 
 
 def best_partition(
     network: FlowNetwork, atoms: Sequence[int], border: Callable[[set[int]], float], rate: float
 ) -> tuple[float, list[set[int]]] | None:
-    """Return the partition of all atoms of least bound, if below `rate`, where every group gives.
+    """Return (bound, groups) of the partition of all atoms of least bound, if below `rate`, where every group gives.
 
     Exact: the least sum of border(S) - 2 rate over partitions by one minimum cut an atom (Dilworth truncation of a
     submodular function; Cunningham 1985, Optimal attack and reinforcement of a network, section 4).
 
-    Args:
-        network: Arcs in the direction that the border counts: from a group to the others.
-        atoms: Nodes to be partitioned; other nodes forward, and minimum cuts assign them.
-        border: GB/s that leave a set of nodes.
-        rate: Bound of the best partition so far.
-
-    Returns:
-        (rate, groups of nodes), or None if no partition is below.
+    The network has arcs in the direction that the border counts, from a group to the others. Nodes that are no atoms
+    forward, and minimum cuts assign them.
     """
     best = None
     while True:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from topocomm.planning.bounds.demand import Demand
-from topocomm.planning.bounds.distances import farthest
+from topocomm.planning.bounds.demand import Demand, farthest
 from topocomm.planning.bounds.machine_columns import Machine
 
 

@@ -26,7 +26,7 @@ from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level, families
 from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.machine_columns import Ints, Machine
-from topocomm.planning.bounds.partitions import LESS, Family, best_of_family, best_partition
+from topocomm.planning.bounds.partitions import LESS, best_of_family, best_partition
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
 from topocomm.planning.collectives import IN_PARTS
 
@@ -55,8 +55,11 @@ def throughput_bound(demand: Demand, machine: Machine) -> Bound:
     if len(machine.ends) < 2:
         return Bound(None, "all ranks share one endpoint", witness_of("throughput", "none"))
     best = _Candidate(inf, "in", (), 0.0)
-    for candidate in _of_families(demand, machine):
-        best = _lower(best, candidate)
+    for levels in families(machine):
+        for cut in (cut for level in levels for cut in _cuts_of(demand, level)):
+            best = _lower(best, cut)
+        for direction in ("out", "in") if demand.name == "allreduce" else ():
+            best = _lower(best, _partition_of(demand, levels, direction))
     if len(machine.ends) <= MOST_EXACT:
         best = _exact(demand, machine, np.arange(machine.devices), best)
     elif len(np.unique(machine.host[machine.ends])) <= MOST_EXACT:
@@ -70,16 +73,6 @@ def throughput_bound(demand: Demand, machine: Machine) -> Bound:
 
 def _lower(best: _Candidate, other: _Candidate) -> _Candidate:
     return other if other.rate < best.rate * LESS else best
-
-
-def _of_families(demand: Demand, machine: Machine) -> Iterator[_Candidate]:
-    """Yield the least cut of each level, and the least partition of each family."""
-    for levels in families(machine):
-        for level in levels:
-            yield from _cuts_of(demand, level)
-        if demand.name == "allreduce":
-            for direction in ("out", "in"):
-                yield _partition_of(demand, levels, direction)
 
 
 def _cuts_of(demand: Demand, level: Level) -> Iterator[_Candidate]:
@@ -100,7 +93,7 @@ def _partition_of(demand: Demand, levels: Sequence[Level], direction: str) -> _C
         parent[fine.of_rank] = coarse.of_rank
         parents.append(parent)
     gives = [np.bincount(level.of_rank, demand.gives, level.count) > 0 for level in levels]
-    rate, chosen = best_of_family(Family(parents, [level.border(direction) for level in levels], gives))
+    rate, chosen = best_of_family(parents, [level.border(direction) for level in levels], gives)
     groups: list[Ints] = []
     for index, level in enumerate(levels):
         groups += level.devices([group for at, group in chosen if at == index], direction)
@@ -193,7 +186,7 @@ def _least_cut(
 
 
 def _bound(best: _Candidate, machine: Machine) -> Bound:
-    groups = [machine.names(devices) for devices in best.groups]
+    groups = [[machine.ids[device] for device in np.sort(devices).tolist()] for devices in best.groups]
     if best.share is None:
         ends = [devices[machine.is_end[devices]] for devices in best.groups]
         hosts = [set(machine.host[own].tolist()) for own in ends]
