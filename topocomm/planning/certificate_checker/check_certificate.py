@@ -38,9 +38,14 @@ def check_certificate(topology: Topology, plan: Plan) -> None:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise PlanError(f"certificate: malformed witness: {type(error).__name__}: {error}") from None
-    _check_not_better(plan)
-    _check_gap(plan)
-    _check_native(topology, plan)
+    _check_against_bounds(plan)
+    if plan.native is None:
+        return
+    native = native_of(plan, topology, plan.native.dtype)  # the choice is the call's
+    for part in ("library", "call", "algorithm", "predicted_us", "planned_us"):
+        stated, derived = getattr(plan.native, part), getattr(native, part, None)
+        if stated != derived and not (isinstance(stated, float) and same(stated, derived)):
+            raise PlanError(f"native: {part} is {stated!r}, the model gives {derived!r}")
 
 
 def _check_figures(topology: Topology, plan: Plan) -> None:
@@ -59,17 +64,6 @@ def _check_figures(topology: Topology, plan: Plan) -> None:
         stated, derived = getattr(plan.figures, part), getattr(cost, part)
         if not same(stated, derived):
             raise PlanError(f"certificate: {part} is {stated!r}, the schedule has {derived!r}")
-
-
-def _check_native(topology: Topology, plan: Plan) -> None:
-    """Compare the figures of the library's own collective with its model; the choice is the call's."""
-    if plan.native is None:
-        return
-    native = native_of(plan, topology, plan.native.dtype)
-    for part in ("library", "call", "algorithm", "predicted_us", "planned_us"):
-        stated, derived = getattr(plan.native, part), getattr(native, part, None)
-        if stated != derived and not (isinstance(stated, float) and same(stated, derived)):
-            raise PlanError(f"native: {part} is {stated!r}, the model gives {derived!r}")
 
 
 def _check_bounds(topology: Topology, plan: Plan) -> None:
@@ -107,16 +101,12 @@ def _bytes_us(plan: Plan) -> float:
     return round(plan.payload_bytes / most / 1e3, TIME_DIGITS) if most else 0.0
 
 
-def _longest_us(plan: Plan) -> float:
-    """Return the bound of predicted times: the longer of latency and bytes, plus a launch where there is any round."""
-    launch_us = plan.launch_us if plan.certificate.rounds_lower_bound else 0.0
-    return max(plan.certificate.alpha_lower_bound_us, _bytes_us(plan)) + launch_us
-
-
-def _check_not_better(plan: Plan) -> None:
+def _check_against_bounds(plan: Plan) -> None:
+    """Check that no figure is better than its bound, and the gap."""
     figures, certificate = plan.figures, plan.certificate
     least_us, most = certificate.alpha_lower_bound_us, certificate.throughput_upper_bound_gb_per_s
-    longest_us, reached = _longest_us(plan), figures.throughput_gb_per_s or 0.0
+    longest_us = max(least_us, _bytes_us(plan)) + (plan.launch_us if certificate.rounds_lower_bound else 0.0)
+    reached = figures.throughput_gb_per_s or 0.0
     # Of other objectives rounds only order the messages of a port, any number of them in one.
     rounds_beaten = plan.objective == "rounds" and figures.rounds < certificate.rounds_lower_bound
     for what, bound, is_better in (
@@ -131,17 +121,11 @@ def _check_not_better(plan: Plan) -> None:
     ):
         if is_better:
             raise PlanError(f"certificate: {what} is better than its bound, {bound}: one of the two is wrong")
-
-
-def _check_gap(plan: Plan) -> None:
-    figures, certificate = plan.figures, plan.certificate
-    reached, most = figures.throughput_gb_per_s, certificate.throughput_upper_bound_gb_per_s
-    least_us = certificate.alpha_lower_bound_us
     over, under = {
         "rounds": (figures.rounds, certificate.rounds_lower_bound),
         "latency": (figures.alpha_us, least_us),
-        "throughput": (most or 1.0, reached) if most else (1.0, 1.0),
-        "auto": (figures.predicted_us, _longest_us(plan)),
+        "throughput": (most, reached) if most else (1.0, 1.0),
+        "auto": (figures.predicted_us, longest_us),
     }[plan.objective]
     gap = over / under if under else 1.0
     if not same(certificate.gap, gap):

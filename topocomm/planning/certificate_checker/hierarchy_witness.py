@@ -25,14 +25,8 @@ def least_levels_us(
 ) -> float:
     """Return the least time until a rank can know `wanted` = (own, foreign) values.
 
-    Args:
-        inside_us: Least time of a message inside a group.
-        across_us: Least time of a message between groups.
-        members: Ranks of the largest group.
-        most_own: Values that count in the largest group.
-        ports: K.
-        group_ports: K times the endpoints of the group with most of them.
-        wanted: Values that some rank must know in the end.
+    `members` and `most_own` are ranks, and values that count, of the largest group; `ports` is K, `group_ports` K times
+    the endpoints of the group with most of them.
     """
     # (time, what a rank knows, what a port brought, what a group knows)
     history: list[tuple[float, Most, Most, int]] = []

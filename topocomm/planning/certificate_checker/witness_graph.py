@@ -15,12 +15,7 @@ Label = TypeVar("Label")
 
 
 class WitnessGraph:
-    """Devices that hold ranks or forward, and the links between them; parallel links are one.
-
-    Args:
-        topology: The machine.
-        ranks: Endpoint of every rank; endpoints without one are left out.
-    """
+    """Devices that hold ranks (by their endpoints) or forward, and the links between them; parallel links are one."""
 
     def __init__(self, topology: Topology, ranks: Sequence[str]) -> None:
         self.ends = set(ranks)

@@ -80,11 +80,7 @@ class Needs:
 
 
 class WitnessChecker:
-    """Derives the value of a bound from its witness.
-
-    Args:
-        topology: The machine.
-        plan: The plan of the witnesses; its certificate is not read.
+    """Derives the value of a bound from its witness; the certificate of the plan is not read.
 
     Attributes:
         kinds: (bound, kind of witness) -> function that derives the value, or raises PlanError if the witness is wrong.
