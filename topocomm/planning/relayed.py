@@ -18,8 +18,8 @@ from topocomm.planning.algorithms.multiport import reversed_gossip
 from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.request import Builds, Request
-from topocomm.planning.routing.nearest_first import nearest_first
 from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.route_search import nearest_first
 from topocomm.planning.searched import built
 from topocomm.topology.model import ENDPOINT_KINDS
 

@@ -97,12 +97,15 @@ def host_classes(topology: Topology, links: Mapping[Edge, Figures]) -> HostClass
     network = sorted(name for name, own in zip(ids, group.tolist(), strict=True) if own == NETWORK)
     numbers: dict[Figures, int] = {}
     figures = [numbers.setdefault(of_link, len(numbers)) for of_link in links.values()]
-    class_of, first = _classes(
-        np.stack([is_end, [bisect(network, name) for name in ids]], axis=1)[members],
-        member_start,
-        np.stack([code[src], code[dst], figures], axis=1)[order],
-        link_start,
-    )
+    device_rows = np.stack([is_end, [bisect(network, name) for name in ids]], axis=1)[members]
+    link_rows = np.stack([code[src], code[dst], figures], axis=1)[order]
+    known: dict[tuple[bytes, bytes], int] = {}  # groups of equal device and link rows are one class
+    classes = []
+    for block in range(1, len(blocks) - 1):
+        own = device_rows[member_start[block] : member_start[block + 1]].tobytes()
+        joined = link_rows[link_start[block] : link_start[block + 1]].tobytes()
+        classes.append(known.setdefault((own, joined), len(known)))
+    class_of, first = np.array(classes, dtype=np.int64), tuple(np.unique(classes, return_index=True)[1].tolist())
     return HostClasses(
         ids, index, is_end, group, place, members, member_start, class_of, first, order.astype(np.int64), link_start
     )
@@ -124,14 +127,3 @@ def _groups(topology: Topology, src: Ints, dst: Ints) -> Ints:
     inside = group != NETWORK
     group[inside] = np.unique(lowest, return_inverse=True)[1][group[inside]]
     return group
-
-
-def _classes(devices: Ints, member_start: Ints, links: Ints, link_start: Ints) -> tuple[Ints, tuple[int, ...]]:
-    """(class of every group, lowest group of every class): groups of equal device and link rows are one class."""
-    known: dict[tuple[bytes, bytes], int] = {}
-    class_of = []
-    for group in range(1, len(member_start) - 1):
-        own = devices[member_start[group] : member_start[group + 1]].tobytes()
-        joined = links[link_start[group] : link_start[group + 1]].tobytes()
-        class_of.append(known.setdefault((own, joined), len(known)))
-    return np.array(class_of, dtype=np.int64), tuple(np.unique(class_of, return_index=True)[1].tolist())

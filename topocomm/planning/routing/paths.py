@@ -26,7 +26,6 @@ from topocomm.planning.routing.route_search import (
     along,
     neighbours,
     spread,
-    start_at,
 )
 from topocomm.planning.routing.routes import Edge, Floats, Ints, Routes, link_figures
 from topocomm.planning.schedule.schedule import spans
@@ -143,13 +142,7 @@ class PathFinder:
         return latency_us
 
     def routes(self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]) -> Routes:
-        """Return the cheapest routes of many messages; of infinite latency where there is none.
-
-        Args:
-            endpoints: Endpoint id of each rank.
-            src: Integers [n]: ranks that send.
-            dst: Integers [n]: ranks that receive.
-        """
+        """Return the cheapest routes of n messages from ranks `src` to `dst`; of infinite latency without one."""
         classes, device = self.classes, self._devices(endpoints)
         a, b = device[src], device[dst]
         templates, inverse = self._templates_of(a, b)
@@ -263,6 +256,6 @@ class PathFinder:
     def _searched(self, src: str, dst: str) -> tuple[str, ...] | None:
         """The devices of a route by search of the whole machine."""
         if src not in self._labels:
-            self._labels[src] = spread(start_at(src), self._after, self._ends)
+            self._labels[src] = spread([(0.0, -np.inf, (src,))], self._after, self._ends)
         label = self._labels[src].get(dst)
         return None if label is None else label[2]

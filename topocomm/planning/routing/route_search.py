@@ -9,18 +9,19 @@ the order of ids is part of the class (`host_classes`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from topocomm.planning.routing.host_classes import NETWORK, HostClasses
-from topocomm.planning.routing.nearest_first import nearest_first
 from topocomm.planning.routing.routes import Edge, Figures
 
 Label = tuple[float, float, tuple[str, ...]]
+AnyLabel = TypeVar("AnyLabel", bound=tuple[Any, ...])
 Neighbours = Mapping[str, Sequence[tuple[str, Figures]]]
 
 SAME_US = 1e-9
@@ -29,9 +30,22 @@ SOURCE, DESTINATION, ELSEWHERE = 0, 1, 2
 """Owner of a template's links: the source's group, the destination's, or neither (positions count all links)."""
 
 
-def start_at(source: str) -> list[Label]:
-    """Return the initial label of a search from one device."""
-    return [(0.0, -inf, (source,))]
+def nearest_first(
+    heap: list[AnyLabel], device_of: Callable[[AnyLabel], Hashable], onward: Callable[[AnyLabel], Iterable[AnyLabel]]
+) -> None:
+    """Call `onward` once for every device that is reached, with its least label, in rising order (Dijkstra 1959).
+
+    `heap` has the initial labels in any order and is emptied; `onward` returns labels of the next devices, none less.
+    """
+    heapq.heapify(heap)
+    reached = set[Hashable]()
+    while heap:
+        label = heapq.heappop(heap)
+        device = device_of(label)
+        if device not in reached:
+            reached.add(device)
+            for following in onward(label):
+                heapq.heappush(heap, following)
 
 
 def spread(heap: list[Label], after: Neighbours, ends: Container[str]) -> dict[str, Label]:
@@ -151,7 +165,7 @@ class RouteTemplates:
             for part in (host.inner, host.out, host.into):
                 for name, on in part.items():
                     after.setdefault(name, []).extend(on)
-            labels = spread(start_at(self._id(kind, place)), after, self._ends)
+            labels = spread([(0.0, -inf, (self._id(kind, place),))], after, self._ends)
             passed = (
                 (labels[enters][0] + us, leaves) for (enters, leaves), us in self._passages.items() if enters in labels
             )

@@ -14,8 +14,8 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.routing.nearest_first import nearest_first
 from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.route_search import nearest_first
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

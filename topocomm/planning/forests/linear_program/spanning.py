@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from topocomm.planning.forests.linear_program.integer_network import Floats, Network
 from topocomm.planning.forests.tree import Edge, Path, Tree
-from topocomm.planning.routing.nearest_first import nearest_first
+from topocomm.planning.routing.route_search import nearest_first
 
 
 class Spanner:
@@ -26,12 +26,10 @@ class Spanner:
         """By root, sort keys of the endpoints: near the root first."""
 
     def tree(self, prices: Floats, root: int, depth_price: float) -> tuple[Tree, float]:
-        """Return (spanning tree, its cost without the price of depth).
+        """Return (spanning tree, its cost without the price of depth) at prices float64 [links], equal both ways.
 
-        Args:
-            prices: float64 [links]; equal in both directions.
-            root: Where the tree begins to grow; ties are broken in its favour.
-            depth_price: Added to an edge for every edge between it and the root; 0 gives the least spanning tree.
+        The tree grows from the root, in whose favour ties are broken. `depth_price` is added to an edge for every edge
+        between it and the root; 0 gives the least spanning tree.
         """
         link_prices = prices.tolist()
         if root not in self._preferences:
@@ -98,8 +96,7 @@ class _Regions:
     def path(self, a: int, b: int) -> Path:
         """Return the path from the owner of `a` over the link a -> b to the owner of `b`."""
         front, back = [a], [b]
-        while self.previous[front[-1]] != front[-1]:
-            front.append(self.previous[front[-1]])
-        while self.previous[back[-1]] != back[-1]:
-            back.append(self.previous[back[-1]])
+        for side in (front, back):
+            while self.previous[side[-1]] != side[-1]:
+                side.append(self.previous[side[-1]])
         return (*reversed(front), *back)
