@@ -95,13 +95,8 @@ def forest_of(
     They do not fit scans, canonical order, payloads without rows, several ranks on one endpoint, endpoints that do not
     reach each other, and machines too large and irregular for the time that a plan may take.
 
-    Args:
-        collective: allreduce, reduce, broadcast, allgather or reduce_scatter.
-        paths: Routes on the machine.
-        endpoints: Endpoint id of every rank.
-        rows: Rows of the payload; of allgather and reduce_scatter, of the whole.
-        commutative: False keeps the operands of every fold in rank order.
-        max_trees: Most chunks of one root; None: any number.
+    `rows` are those of the payload, of allgather and reduce_scatter of the whole; `max_trees` is the most chunks of one
+    root. Without `commutative` the operands of every fold are in rank order.
     """
     if collective.name not in COLLECTIVES or collective.shards or not rows:
         return None

@@ -31,12 +31,7 @@ Place = tuple[int, int]
 
 
 def reduce_height(network: Network, trees: Sequence[tuple[float, Tree]]) -> list[Tree]:
-    """Return trees of the same roots and weights that fit the links as these do.
-
-    Args:
-        network: The machine, in the direction in which the trees lead away from their roots.
-        trees: (GB/s, tree); together they fit the links.
-    """
+    """Return trees of the same roots and weights (GB/s) that fit the links, along which they lead, as these do."""
     return _Exchanges(network, trees).run()
 
 

@@ -58,11 +58,7 @@ class IntervalPlan(NamedTuple):
 
 
 class IntervalTable:
-    """Cheapest plans for every range at every rank, under one set of prices.
-
-    Args:
-        costs: float64 [ranks, ranks]: of moving one value from row to column.
-    """
+    """Cheapest plans of every range at every rank, by the costs [ranks, ranks] of moving a value from row to column."""
 
     def __init__(self, costs: Floats) -> None:
         count = len(costs)

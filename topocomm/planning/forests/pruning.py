@@ -12,12 +12,7 @@ from topocomm.planning.forests.linear_program.symmetry import Symmetry
 def prune(pricer: Pricer, parts: Parts, symmetry: Symmetry, *, most: int | None, loss: float) -> Parts:
     """Return a packing of as few of the heaviest columns as keep all but `loss` of the throughput.
 
-    Args:
-        pricer: The source of the columns.
-        parts: The whole packing.
-        symmetry: The group whose images the columns stand for.
-        most: Most columns of one root; None: any number.
-        loss: Part of the throughput that may be lost, beside what `most` costs.
+    `most` is the most columns of one root; what that costs is no part of the loss.
     """
     lowest = symmetry.elements.min(axis=0).tolist()
     counts = Counter[int]()

@@ -13,10 +13,7 @@ from topocomm.planning.forests.tree import Tree
 def root_trees(parts: Parts, symmetry: Symmetry, most: int | None) -> Parts:
     """Root each tree for least height; of two such ranks, at the one with fewest trees.
 
-    Args:
-        parts: Weighted columns of trees that may be rooted anywhere.
-        symmetry: The group whose images the trees stand for: ranks of one orbit share their trees.
-        most: Most trees of one root, where others can take them; None: any number.
+    Ranks of one orbit share their trees. `most` is the most trees of one root, where others can take them.
     """
     lowest = symmetry.elements.min(axis=0).tolist()
     counts = dict.fromkeys(symmetry.roots, 0)

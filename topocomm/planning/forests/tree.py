@@ -73,13 +73,11 @@ class Tree:
 
     def centres(self) -> tuple[int, ...]:
         """Return the one or two ranks from which the tree has the least height."""
-        degree = {self.root: 0}
         adjacent: dict[int, list[int]] = {self.root: []}
         for parent, child, _ in self.edges:
-            degree[parent] += 1
-            degree[child] = 1
             adjacent[parent].append(child)
             adjacent[child] = [parent]
+        degree = {rank: len(others) for rank, others in adjacent.items()}
         left, leaves = len(degree), sorted(rank for rank, count in degree.items() if count <= 1)
         while left > 2:
             left -= len(leaves)

@@ -27,13 +27,9 @@ STAGGER_ROUNDS = 1
 def schedule_of(
     chunks: Sequence[tuple[int, Pair]], collective: Collective, network: Network, paths: PathFinder
 ) -> Schedule:
-    """Return the schedule of chunks that follow each other in the payload.
+    """Return the schedule of chunks, (number of rows, trees), that follow each other in the payload.
 
-    Args:
-        chunks: (number of rows, trees) in the order of their rows; of allgather and reduce_scatter part by part.
-        collective: What the schedule computes.
-        network: The machine; rank r is on device r.
-        paths: Routes on it: paths other than the cheapest are named in the schedule.
+    Those of allgather and reduce_scatter come part by part. Paths other than the cheapest are named in the schedule.
     """
     sizes = [rows for rows, _ in chunks]
     ranges = tuple(zip(accumulate(sizes, initial=0), sizes, strict=False))

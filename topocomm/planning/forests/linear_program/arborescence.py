@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 def cheapest_arborescence(costs: NDArray[np.float64], root: int) -> list[int] | None:
     """Return the parent of every node, -1 at the root; None where some node is out of reach.
 
-    Args:
-        costs: Cost of the edge from row to column, float64 [n, n]; infinite where there is none.
-        root: Root of the tree.
+    `costs` float64 [n, n] has that of the edge from row to column, infinite where there is none.
     """
     count = len(costs)
     work = _Contraction(costs, root)
@@ -73,7 +71,9 @@ class _Contraction:
 
     def grow(self, start: int) -> bool:
         """Follow cheapest entering edges back from a node to a reached one; False where there is none."""
-        name = self._outer(start)
+        name = start
+        while self.within[name] >= 0:
+            name = self.within[name]
         path: list[int] = []
         on_path: set[int] = set()
         while name not in self.reached:
@@ -110,12 +110,6 @@ class _Contraction:
                 todo += [other for other in self.cycles[self.within[inside]] if other != inside]
                 inside = self.within[inside]
         return parents
-
-    def _outer(self, name: int) -> int:
-        """Return the outermost cycle that contains a node."""
-        while self.within[name] >= 0:
-            name = self.within[name]
-        return name
 
     def _contract(self, cycle: list[int]) -> int:
         """Make one node of a cycle; return its name."""

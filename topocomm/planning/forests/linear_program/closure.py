@@ -17,8 +17,7 @@ from topocomm.planning.forests.tree import Path
 def cheapest_paths(costs: Floats) -> tuple[Floats, Ints]:
     """Return the least costs between all pairs, relays allowed, and the next node on each path (Floyd, Warshall).
 
-    Args:
-        costs: float64 [n, n]: of the direct step from row to column, infinite where there is none; 0 on the diagonal.
+    `costs` float64 [n, n] has that of the step from row to column, infinite where there is none; 0 on the diagonal.
     """
     far, following = costs.copy(), np.broadcast_to(np.arange(len(costs)), costs.shape).copy()
     dense = bool((costs < inf).all())
@@ -72,8 +71,7 @@ class Closure:
     def search(self, prices: Floats) -> Floats:
         """Return the costs of cheapest paths, float64 [ends, ends], infinite on the diagonal and where there is none.
 
-        Args:
-            prices: float64 [links], above zero.
+        Prices are float64 [links], above zero.
         """
         ends, forward = self.network.ends, len(self.network.devices) - self.network.ends
         costs, far = np.full((ends, ends), inf), np.full((forward, forward), inf)
@@ -101,11 +99,7 @@ class Closure:
 def _over_links(prices: Floats, table: tuple[Ints, Ints], far: Floats, best: Floats) -> tuple[Floats, Ints]:
     """Return the least of `best` and the costs over one link and then `far`, and the device between, -1 for `best`.
 
-    Args:
-        prices: float64 [links].
-        table: (forwarding device, link) of every endpoint, as `_padded`.
-        far: Costs of paths between forwarding devices and others, float64 [devices, others].
-        best: Costs between endpoints and others, float64 [ends, others].
+    `table` is as of `_padded`; costs to some others: `far` [forwarding devices, others], `best` [ends, others].
     """
     between = np.full(best.shape, -1, dtype=np.int64)
     for device, link in zip(table[0].T, table[1].T, strict=True):

@@ -119,9 +119,7 @@ class Pricer(ABC):
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column]]]:
         """Return (least cost of a unit of payload, or 0 if unknown; groups of columns to try, the best of each first).
 
-        Args:
-            prices: float64 [links], above zero.
-            turn: Number of the call, for pricers that alternate between roots.
+        Prices are float64 [links], above zero; `turn` numbers the calls, for pricers that alternate between roots.
         """
 
     def relax(self) -> bool:
@@ -139,29 +137,17 @@ class Pricer(ABC):
 
 @dataclass(frozen=True)
 class Packing:
-    """Weights of columns that keep all capacities.
-
-    Attributes:
-        parts: (GB/s, column), the heaviest first.
-        gb_per_s: Throughput of the payload.
-        bound_gb_per_s: What no packing exceeds.
-        columns: All columns of the program, those from the start first.
-    """
+    """Weights of columns that keep all capacities, a bound that none exceed, and all columns, the start's first."""
 
     parts: Parts
-    gb_per_s: float
     bound_gb_per_s: float
     columns: tuple[Column, ...]
 
 
 def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FIRST_TURNS) -> Packing:
-    """Return the best packing, to within `accuracy` of the bound unless the turns run out first.
+    """Return the best packing, to within `accuracy` (relative) of the bound unless the turns run out first.
 
-    Args:
-        pricer: The source of columns.
-        accuracy: Relative distance from the bound that is near enough.
-        most_turns: Most turns of column generation.
-        first_turns: Most turns of multiplicative weights.
+    `first_turns` is the most turns of multiplicative weights, `most_turns` those of column generation.
     """
     search = _Search(pricer)
     trial = 0 if pricer.start() else TRIAL_TURNS  # a column of every root is needed before anything is carried
@@ -169,8 +155,7 @@ def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FI
         if search.turns == trial and pricer.links > MANY_ROWS:
             search.spread(first_turns)
         search.turn()
-    parts = search.program.parts()
-    return Packing(parts, pricer.total(parts), search.bound, tuple(search.program.columns))
+    return Packing(search.program.parts(), search.bound, tuple(search.program.columns))
 
 
 def repack(pricer: Pricer, columns: Sequence[Column]) -> Parts:

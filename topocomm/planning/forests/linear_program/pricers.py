@@ -184,12 +184,8 @@ class OrderedPairs(Pricer):
     """Operators that do not commute: plans that merge adjacent ranges, then broadcast trees for an allreduce.
 
     Each range of ranks (all ranks, or hosts) has its cheapest plan; the root folds the results of the ranges. One range
-    of all ranks leaves out no plan, but its table has the cube of the ranks.
-
-    Args:
-        symmetry: A group that maps ranges onto ranges in order.
-        ranges: (first rank, end) of each range.
-        root: Root of a reduce; None: allreduce.
+    of all ranks leaves out no plan, but its table has the cube of the ranks. The symmetry maps ranges, (first rank,
+    end), onto ranges in order. Without a root it is an allreduce.
     """
 
     def __init__(self, symmetry: Symmetry, ranges: Sequence[tuple[int, int]], *, root: int | None) -> None:

@@ -61,8 +61,7 @@ class _Columns:
 class Simplex:
     """One linear program, its columns so far, and a basis of them.
 
-    Args:
-        right: Right sides of the rows, about 1 each; a 0 becomes the raised amount alone.
+    The right sides of the rows are about 1 each; a 0 becomes the raised amount alone.
     """
 
     def __init__(self, right: Floats) -> None:

@@ -48,11 +48,10 @@ class Symmetry:
     def orbit_of_link(self) -> Ints:
         """Number of the orbit of every link, int64 [links]; orbits are numbered by their lowest link."""
         size = len(self.network.devices)
-        keys = np.array([a * size + b for a, b in self.network.links], dtype=np.int64)
-        pairs = np.array(self.network.links, dtype=np.int64).reshape(-1, 2)
-        lowest = keys.copy()
+        src, dst = np.array(self.network.links, dtype=np.int64).reshape(-1, 2).T
+        lowest: Ints = src * size + dst
         for element in self.elements[1:]:
-            lowest = np.minimum(lowest, element[pairs[:, 0]] * size + element[pairs[:, 1]])
+            lowest = np.minimum(lowest, element[src] * size + element[dst])
         return np.unique(lowest, return_inverse=True)[1].astype(np.int64)
 
 
@@ -62,13 +61,9 @@ def no_symmetry(network: Network) -> Symmetry:
 
 
 def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
-    """Return the largest group found: equal hosts in a cycle, and what all hosts can do at once.
+    """Return the largest group found: equal hosts (by the name of each device's) in a cycle, and what all do at once.
 
     Hosts that equal no others stay in place. Where all are equal, every element but the identity moves every rank.
-
-    Args:
-        network: The machine.
-        hosts: Host name of every device of the network.
     """
     finder = _Finder(network, hosts)
     alike, members = finder.alike(), finder.members

@@ -56,12 +56,7 @@ ENTERING, LEAVING = 12, 3
 def bounded_trees(pricer: RootedTrees, roots: Sequence[int], most: int, bound: float, useful: float) -> Parts:
     """Return the best packing found of at most `most` trees a root; empty if there is none.
 
-    Args:
-        pricer: A pricer without symmetries.
-        roots: All roots.
-        most: Most trees of each root.
-        bound: GB/s that no packing exceeds.
-        useful: Least GB/s of a useful packing.
+    The pricer has no symmetries. `bound` is what no packing exceeds, `useful` the least use of one, in GB/s.
     """
     small = pricer.network.ends <= SMALL
     enough, least = bound * (1 - LOSS), 0.0 if small else useful * (1 - LOSS)
@@ -136,13 +131,9 @@ def bounded_pairs(pricer: UndirectedTrees | DirectedPairs, most: int) -> Parts:
 def exchange_columns(
     pricer: Pricer, chosen: Sequence[Column], pool: Sequence[Column], fits: Callable[[Parts], bool]
 ) -> Parts:
-    """Return the best packing found by exchanging single columns.
+    """Return the best packing found by exchanging single columns of those chosen.
 
-    Args:
-        pricer: The source of the columns.
-        chosen: The columns to begin with.
-        pool: Candidates; those that the pricer offers are added.
-        fits: Whether a packing has no more trees than are allowed.
+    Candidates are the pool and what the pricer offers; `fits` is whether a packing has no more trees than are allowed.
     """
     pool, known, capacity = list(pool), {column.key for column in pool}, pricer.capacity[: pricer.links]
     parts, prices = priced(pricer, [*pricer.start(), *chosen])

@@ -104,23 +104,13 @@ def bits(mask: int) -> Iterator[int]:
 
 
 class Split:
-    """The units between devices, and the path behind each unit.
+    """The units between devices, and the path of every unit by (tail, head).
 
-    Attributes:
-        units: Ranks first, then forwarding devices, then a source with arcs to the roots.
-        ways: Path of every unit, by (tail, head).
-        source: Number of the source.
+    Ranks come first, then forwarding devices, then the source, with arcs to the roots.
     """
 
     def __init__(self, network: Network, gb_per_unit: float, roots: dict[int, int], together: int = 1) -> None:
-        """Cut the links into units.
-
-        Args:
-            network: The machine.
-            gb_per_unit: GB/s.
-            roots: Units that each root sends.
-            together: Units of one tree, which should stay together.
-        """
+        """Cut the links into units; each root sends so many, `together` of one tree should stay together."""
         self.network, self.wanted, self.together = network, sum(roots.values()), together
         self.source = len(network.devices)
         self.units = Units(self.source + 1)
@@ -195,8 +185,7 @@ class Split:
                 return
 
     def _join_all(self, pairs: Pairs) -> None:
-        for pair in pairs:
-            self._join(pair, 1)
+        self._join(pairs, 1)
         self._join_paths(pairs)
 
     def _drop(self, device: int) -> None:
@@ -238,14 +227,12 @@ class Split:
         """Split off as many of the pairs as can be, all at once or else in halves; return whether any was."""
         if not pairs:
             return False
-        for pair in pairs:
-            self._join(pair, 1)
+        self._join(pairs, 1)
         if self._still_spans():
             self._join_paths(pairs)
             self._joined += pairs
             return True
-        for pair in pairs:
-            self._join(pair, -1)
+        self._join(pairs, -1)
         if len(pairs) == 1:
             return False
         middle = len(pairs) // 2
@@ -278,9 +265,9 @@ class Split:
         enter, leave = bits(self.units.into[device]), list(bits(self.units.out[device]))
         return any(self._try_pairs([(a, device, b)]) for a in enter for b in leave if a != b)
 
-    def _join(self, pair: tuple[int, int, int], units: int) -> None:
+    def _join(self, pairs: Pairs, units: int) -> None:
         """Replace units through a device by units past it."""
-        tail, device, head = pair
-        self.units.add(tail, device, -units)
-        self.units.add(device, head, -units)
-        self.units.add(tail, head, units)
+        for tail, device, head in pairs:
+            self.units.add(tail, device, -units)
+            self.units.add(device, head, -units)
+            self.units.add(tail, head, units)

@@ -11,11 +11,12 @@ So a path counts with the greatest sum of weights, of trees that still need it, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
 from topocomm.planning.forests.linear_program.integer_network import Network
-from topocomm.planning.forests.tree import Edge, Path, Tree
+from topocomm.planning.forests.tree import Edge, Tree
 from topocomm.planning.forests.units.splitting import Split, Units, bits
 
 LEAST = 1 / 32
@@ -25,13 +26,9 @@ LEAST = 1 / 32
 def trees_in_units(
     network: Network, wanted: Sequence[tuple[int, int]], bound_gb_per_s: float, least_gb_per_s: float = 0.0
 ) -> list[tuple[float, Tree]]:
-    """Return (GB/s, tree) of trees whose weights have these ratios, as heavy as units allow; empty if none are found.
+    """Return (GB/s, tree) of every (root, units) wanted, as heavy as units allow; empty if none are found.
 
-    Args:
-        network: The machine.
-        wanted: (root, units) of every tree.
-        bound_gb_per_s: Bound on what the trees carry together.
-        least_gb_per_s: Least that they must carry together.
+    Together they carry at most the bound, and must carry the least.
     """
     units = Counter[int]()
     for root, count in wanted:
@@ -59,14 +56,9 @@ def heaviest(network: Network, wanted: dict[int, int], bound_gb_per_s: float, le
         return options[-1]
     if not options or not Split(network, options[0], wanted).spans():
         return 0.0
-    low, high = 1, len(options) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if Split(network, options[middle], wanted).spans():
-            low = middle + 1
-        else:
-            high = middle
-    return options[low - 1]
+    last = len(options) - 1
+    too_heavy = bisect_left(options, True, 1, last, key=lambda weight: not Split(network, weight, wanted).spans())
+    return options[too_heavy - 1]
 
 
 def disjoint_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree] | None:
@@ -127,15 +119,6 @@ class _Disjoint(_Growth):
                     return True
         return False
 
-    def _path(self, number: int, parent: int, child: int) -> Path:
-        """Return the path of most units, and use up as many as the tree needs."""
-        paths = self.split.paths[parent, child]
-        counts = Counter(paths)
-        paths.sort(key=lambda path: (-counts[path], path))
-        path = paths[0]
-        del paths[: self.sizes[number]]
-        return path
-
     def _try_edge(self, number: int, parent: int, child: int) -> bool:
         """Add the edge if it leaves enough; else refuse it for good, since units only become fewer."""
         size = self.sizes[number]
@@ -143,7 +126,11 @@ class _Disjoint(_Growth):
             self.units.add(parent, child, -size)
             self.units.add(self._node(number), child, self.all)
             if self.units.flows(self.source, child, self.all):
-                self.trees[number].append(Edge(parent, child, self._path(number, parent, child)))
+                paths = self.split.paths[parent, child]
+                counts = Counter(paths)
+                paths.sort(key=lambda path: (-counts[path], path))
+                self.trees[number].append(Edge(parent, child, paths[0]))  # the path of most units
+                del paths[:size]
                 return True
             self.units.add(parent, child, size)
             self.units.add(self._node(number), child, -self.all)
@@ -193,20 +180,15 @@ class _Unequal(_Growth):
         """Whether the units that count let every tree reach every rank."""
         source = self.ends
         units = Units(source + 1 + len(self.trees))
-        for node, (size, reached) in enumerate(zip(self.sizes, self.reached, strict=True), source + 1):
+        weighed = list(zip(self.sizes, self.reached, strict=True))
+        for node, (size, reached) in enumerate(weighed, source + 1):
             units.add(source, node, size)
             for rank in reached:
                 units.add(node, rank, self.all)
-        sums = [self._sums(rank) for rank in range(self.ends)]
+        sums = [1] * self.ends  # by rank, all sums of weights of trees that have not reached it, as bits of a number
+        for rank, size in ((r, s) for r in range(self.ends) for s, own in weighed if r not in own):
+            sums[rank] |= sums[rank] << size
         for (a, b), paths in self.paths.items():
             # of each path, the greatest of the sums that fits
             units.add(a, b, sum([(sums[b] & ((2 << left) - 1)).bit_length() - 1 for left in paths.values()]))
         return all(units.flows(source, rank, self.all) for rank in range(self.ends))
-
-    def _sums(self, rank: int) -> int:
-        """Return all sums of weights of trees that have not reached a rank, as bits of a number."""
-        sums = 1
-        for size, reached in zip(self.sizes, self.reached, strict=True):
-            if rank not in reached:
-                sums |= sums << size
-        return sums
