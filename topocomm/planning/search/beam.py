@@ -103,12 +103,7 @@ def beam_search(
 ) -> list[tuple[float, Gossip]]:
     """Return (upper bound of the time in us, gossip) of gossips faster than `below_us`, the best first.
 
-    Args:
-        problem: The search problem.
-        width: States kept per round.
-        variants: Children of a state per class of latency.
-        below_us: Gossips of this time or slower are left out.
-        turn: Chooses the tables of noise.
+    `width` states are kept per round, with `variants` children per class of latency; `turn` chooses tables of noise.
     """
     count = len(problem.wanted)
     free, ready_us, word = np.zeros((1, count, problem.ports)), np.zeros((1, count)), np.zeros(1, np.int64)

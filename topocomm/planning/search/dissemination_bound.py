@@ -34,13 +34,7 @@ class Bound:
 
 
 def lower_bound(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int) -> Bound:
-    """Return the best of the bounds over all ranks and both directions.
-
-    Args:
-        latency_us: float64 [n, n], infinite where no route exists.
-        wants: bool [n, n]: wants[a, b] where rank b needs the contribution of rank a.
-        ports: Messages that a rank sends, and receives, at once.
-    """
+    """Return the best of the bounds over all ranks and both directions; arguments as in `gossip_search`."""
     away_us = distances(latency_us)
     asked = wants & ~np.eye(len(wants), dtype=bool)
     if not asked.any():
@@ -50,8 +44,15 @@ def lower_bound(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports
     best = Bound(float(farthest.max()), f"ranks {a} and {b} are {farthest.max():g} apart")
     if not np.isfinite(best.time_us):
         return best
+    groups = [(np.ones(len(wants), bool), "")]
+    for label in clusters(away_us):
+        for cluster in np.unique(label).tolist():
+            inside = label == cluster
+            if inside.sum() >= 2:
+                name = f"the cluster of rank {int(inside.argmax())}"
+                groups += [(~inside, f" outside {name}"), (inside, f" in {name}")]
     for latency, wanted, what in ((latency_us, asked, "reach"), (latency_us.T, asked.T, "hear of")):
-        for group, name in _groups(away_us):
+        for group, name in groups[: GROUPS if len(wants) <= SMALL else GROUPS // 8]:
             latest = _growth(latency, wanted, group, ports, best.time_us)
             if latest is not None and latest[0] > best.time_us + SAME_US:
                 time_us, rank, size = latest
@@ -89,27 +90,10 @@ def clusters(away_us: NDArray[np.float64]) -> list[NDArray[np.int64]]:
     return partitions[::-1]
 
 
-def _groups(away_us: NDArray[np.float64]) -> list[tuple[NDArray[np.bool_], str]]:
-    """Return groups of ranks with their names: all, clusters, and what is outside each cluster."""
-    count = len(away_us)
-    groups = [(np.ones(count, bool), "")]
-    for label in clusters(away_us):
-        for cluster in np.unique(label).tolist():
-            inside = label == cluster
-            if inside.sum() >= 2:
-                name = f"the cluster of rank {int(inside.argmax())}"
-                groups += [(~inside, f" outside {name}"), (inside, f" in {name}")]
-    return groups[: GROUPS if count <= SMALL else GROUPS // 8]
-
-
 class Growth:
     """The function F of the module: ranks of a group that a value reaches through one port, at most, in some time.
 
-    Args:
-        latency_us: float64 [n, n], infinite where no route exists.
-        group: bool [n]: the ranks that count.
-        ports: Messages that a rank sends at once.
-        horizon_us: About the longest time asked for; sets the grid where latencies have no common unit.
+    `horizon_us` is about the longest time asked for; it sets the grid where latencies have no common unit.
     """
 
     def __init__(

@@ -30,21 +30,16 @@ GROUPS = 4
 
 @dataclass(frozen=True)
 class _State:
-    """A moment of a schedule.
-
-    Attributes:
-        now_us: The time.
-        known: What every rank knows.
-        flying: (arrival, source, destination, load) of messages in flight.
-        woken: Bits of ranks whose knowledge or send port has just changed.
-        freed: Bits of ranks whose receive port has just become free.
-    """
+    """A moment of a schedule."""
 
     now_us: float
     known: tuple[int, ...]
     flying: tuple[tuple[float, int, int, int], ...]
+    """(arrival, source, destination, load) of messages."""
     woken: int
+    """Bits of ranks whose knowledge or send port has just changed."""
     freed: int
+    """Bits of ranks whose receive port has just become free."""
 
 
 class LatencySearch:

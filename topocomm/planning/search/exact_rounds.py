@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
+from operator import or_
 
 from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
 
@@ -54,7 +56,7 @@ class RoundsSearch:
         """
         while len(self._within) <= rounds:
             last = self._within[-1]
-            self._within.append([_union([last[u] for u in self.sources[r]], last[r]) for r in range(len(last))])
+            self._within.append([reduce(or_, [last[u] for u in self.sources[r]], last[r]) for r in range(len(last))])
         self._failed.clear()
         return self._from(tuple(1 << rank for rank in range(len(self.wanted))), rounds)
 
@@ -79,7 +81,7 @@ class RoundsSearch:
         most = growth * max(mask.bit_count() for mask in known)
         for rank in ranks:
             lacks = self.wanted[rank] & ~known[rank]
-            if lacks and (lacks.bit_count() > most or lacks & ~_union(_selected(known, self._within[left][rank]))):
+            if lacks and (lacks.bit_count() > most or lacks & ~_together(known, self._within[left][rank])):
                 return True
         for a in ranks:
             reached = sum(1 << rank for rank in ranks if known[rank] >> a & 1)
@@ -114,7 +116,7 @@ class RoundsSearch:
             able = [u for u in offers[rank] if free[u]]
             # Fewer messages than ports, only where others may need the senders.
             sets = [s for size in range(min(self.ports, len(able)), -1, -1) for s in combinations(able, size)]
-            received = {s: _union([known[u] for u in s]) for s in sets}
+            received = {s: reduce(or_, [known[u] for u in s], 0) for s in sets}
             sets = [s for s in sets if not needed[rank] & ~received[s] and (lacks & ~received[s]).bit_count() <= later]
             for senders in sorted(sets, key=lambda s: -(received[s] & lacks).bit_count()):
                 self.nodes -= 1
@@ -138,7 +140,7 @@ class RoundsSearch:
         needed = [0] * len(known)
         for rank in ranks:
             close = self._within[left - 1][rank]
-            late = self.wanted[rank] & ~_union(_selected(known, close))
+            late = self.wanted[rank] & ~_together(known, close)
             for a in ranks:
                 if late >> a & 1:
                     able = [v for v in ranks if close >> v & 1 and self._sources_of[v] & holders[a]]
@@ -153,7 +155,7 @@ class RoundsSearch:
     ) -> bool:
         """Whether one more round could bring all they lack to `changed` and the ranks that it can reach."""
         ranks = range(len(known))
-        after = [mask | _union([known[u] for u in chosen.get(rank, ())]) for rank, mask in enumerate(known)]
+        after = [reduce(or_, [known[u] for u in chosen.get(rank, ())], mask) for rank, mask in enumerate(known)]
         decided = [rank in chosen or rank not in offers for rank in ranks]
         for rank in ranks:
             if rank != changed and changed not in self.sources[rank]:
@@ -162,16 +164,11 @@ class RoundsSearch:
                 continue
             lacks = self.wanted[rank] & ~after[rank]
             news = [after[u] & lacks for u in self.sources[rank]]
-            if not any(not lacks & ~_union(some) for some in combinations(news, min(self.ports, len(news)))):
+            if not any(not lacks & ~reduce(or_, some, 0) for some in combinations(news, min(self.ports, len(news)))):
                 return False
         return True
 
 
-def _union(masks: Sequence[int], first: int = 0) -> int:
-    for mask in masks:
-        first |= mask
-    return first
-
-
-def _selected(known: tuple[int, ...], which: int) -> list[int]:
-    return [mask for rank, mask in enumerate(known) if which >> rank & 1]
+def _together(known: tuple[int, ...], ranks: int) -> int:
+    """What these ranks know."""
+    return reduce(or_, (mask for rank, mask in enumerate(known) if ranks >> rank & 1), 0)

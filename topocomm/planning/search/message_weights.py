@@ -41,13 +41,9 @@ class MessageWeights:
 
 
 def weights_of(latency_us: Times, limits: list[float], noise: Times, shifts: Times) -> MessageWeights:
-    """Return a variant for every table, with the classes of latency it is used for.
+    """Return a variant for every table, float64 [tables, n, n], with the classes of latency it is used for.
 
-    Args:
-        latency_us: float64 [n, n].
-        limits: Largest latency of each class, in us.
-        noise: float64 [tables, n, n], for every class.
-        shifts: float64 [tables, n, n], each for the class of its longest message.
+    `limits` are the largest latencies of the classes. Noise is for every class, a shift for that of its longest one.
     """
     variants = np.arange(len(noise) + len(shifts))
     styles = np.array(STYLES)[variants // 2 % len(STYLES)]

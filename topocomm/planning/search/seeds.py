@@ -22,13 +22,7 @@ ROUND_ORDERS = 24
 
 
 def patterns(away_us: NDArray[np.float64], latency_us: NDArray[np.float64], ports: int) -> Iterator[Gossip]:
-    """Yield every closed form whose messages all have a route.
-
-    Args:
-        away_us: float64 [n, n]: latencies with relays.
-        latency_us: float64 [n, n]: latencies, infinite where no route exists.
-        ports: Messages that a rank sends, and receives, at once.
-    """
+    """Yield every closed form whose messages all have a route; `away_us` are the latencies with relays."""
     count = len(away_us)
     routes = np.isfinite(latency_us).tolist()
     round_trip_us = away_us + away_us.T
@@ -66,12 +60,8 @@ def broadcast_tree(kinds: Sequence[int], latency_us: NDArray[np.float64], root: 
     The faster of two trees: always the message that arrives first; and the same, but each sender prefers kinds that no
     rank has reached yet. It takes O(ranks x (log ranks + kinds)).
 
-    Args:
-        kinds: The kind of each rank, a row of `latency_us`; ranks of one kind (of a host, say) are reached in order.
-        latency_us: float64 [kinds, kinds]: from a rank of one kind to a rank of another, on the diagonal to another
-            of its kind; infinite where no route exists.
-        root: The rank that has the value.
-        ports: Messages that a rank sends at once.
+    Ranks of one kind (of a host, say) are reached in order. `latency_us` float64 [kinds, kinds] is that from a rank of
+    one kind to a rank of another, on the diagonal to another of its kind; infinite where no route exists.
     """
     trees = [_tree(kinds, latency_us, root, ports, new_first=new_first) for new_first in (False, True)]
     return min(trees, key=lambda tree: (-len(tree), max((message.arrival_us for message in tree), default=0.0)))
