@@ -56,18 +56,10 @@ def dataflow(schedule: Schedule) -> Dataflow:
 
 
 class _Trace:
-    """The positions of all writes, and the write that each read finds.
+    """The positions of all `events`, and of the write that each read finds: `events` where nothing writes the place.
 
-    Attributes:
-        inputs: As `input_table`; their positions are 0, 1 and so on.
-        events: Number of writes.
-        transfer_at: Position of every transfer.
-        round_at: Position of the first event of every transfer's round: it reads earlier writes only.
-        combine_at: Position of every combine.
-        operand_of: The combine of every operand.
-        read_by_transfers: Position of the write that every transfer reads; `events` where nothing writes the place.
-        read_by_operands: The same of every operand.
-        read_by_outputs: The same of every output.
+    The inputs come first. A transfer reads only what was written before `round_at`, the first event of its round;
+    `operand_of` is the combine of every operand.
     """
 
     def __init__(self, schedule: Schedule) -> None:

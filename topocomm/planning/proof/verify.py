@@ -91,7 +91,13 @@ def verify(
     if not serialised and (busiest := busiest_port(schedule, endpoints)) > ports:
         raise PlanError(f"schedule: an endpoint has {busiest} messages in one round, {ports} are allowed")
     if paths is not None:
-        _check_routes(schedule, paths, endpoints)
+        src, dst, path = (schedule.transfers[:, column] for column in (1, 3, 6))
+        named = np.flatnonzero(path != NO_PATH)
+        for index in named[np.unique(row_keys(src[named], dst[named], path[named]), return_index=True)[1]].tolist():
+            paths.explicit(schedule.paths[path[index]], endpoints[src[index]], endpoints[dst[index]])
+        plain = np.flatnonzero(path == NO_PATH)
+        for index in plain[np.isinf(paths.message_latencies_us(endpoints, src[plain], dst[plain]))].tolist():
+            paths.cheapest(endpoints[src[index]], endpoints[dst[index]])  # raises with the reason
     return Proof(
         complete=True,
         each_contribution_once=True,
@@ -275,14 +281,3 @@ def _who(collective: Collective, members: int) -> str:
     """The first of the contributions, in words."""
     first = (members & -members).bit_length() - 1
     return f"virtual shard {first}" if collective.shards else f"rank {first}"
-
-
-def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str]) -> None:
-    """Check that every message has a route."""
-    src, dst, path = (schedule.transfers[:, column] for column in (1, 3, 6))
-    named = np.flatnonzero(path != NO_PATH)
-    for index in named[np.unique(row_keys(src[named], dst[named], path[named]), return_index=True)[1]].tolist():
-        paths.explicit(schedule.paths[path[index]], endpoints[src[index]], endpoints[dst[index]])
-    plain = np.flatnonzero(path == NO_PATH)
-    for index in plain[np.isinf(paths.message_latencies_us(endpoints, src[plain], dst[plain]))].tolist():
-        paths.cheapest(endpoints[src[index]], endpoints[dst[index]])  # raises with the reason
