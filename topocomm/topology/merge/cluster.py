@@ -28,11 +28,7 @@ def prefixed(topology: Topology, host: str, switch: str | None = None) -> Topolo
 
 
 def host_name(topology: Topology, remedy: str = "only captures of one host combine") -> str:
-    """Return the host of a capture.
-
-    Raises:
-        TopologyError: It has several hosts, or none; the message ends in the remedy.
-    """
+    """Return the host of a capture; of several hosts, or none, raise a TopologyError that ends in the remedy."""
     hosts = {d.host for d in topology.devices} - {NETWORK.host}
     if len(hosts) != 1:
         raise TopologyError(f"topology {topology.name!r} has {len(hosts)} hosts; {remedy}")

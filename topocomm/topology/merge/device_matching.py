@@ -20,7 +20,7 @@ _BARE_NIC = re.compile(r"NIC\d+")
 
 
 def bus_key(text: str | None) -> str | None:
-    """Return a PCI address in one form: `00000000:0F:00.0`, `0f:00.0` and NCCL's number `f000` are `0000:0f:00.0`.
+    """Return a PCI address as `0000:0f:00.0`, also of `00000000:0F:00.0`, `0f:00.0` and NCCL's number `f000`.
 
     None for a text that is no address.
     """
@@ -68,8 +68,7 @@ def same_host(topologies: Sequence[Topology]) -> bool:
 def match_devices(first: Topology, other: Topology) -> tuple[dict[str, str], list[str]]:
     """Match the GPUs (by UUID, PCI address or number) and NICs (by name or address) of two captures.
 
-    Returns:
-        Id in the first capture by id in the other, for devices that both have; and warnings.
+    Return the id in the first capture by id in the other, for devices that both have; and warnings.
 
     Raises:
         TopologyError: The two cannot be of one machine; says why and what to do.

@@ -254,12 +254,9 @@ def _pci_bw(machine: Machine, tree: Tree) -> dict[str, float]:
 
 
 def hardware(comm: Communicator, machines: list[Machine], parts: list[Part]) -> dict[str, Any]:
-    """Return `cpus`, `bridge_ids`, `gpu_dev` (the driver's numbers) and `gpu_rank` of one machine.
-
-    A log of several machines gives the vendor of the GPUs alone, because the numbers of NUMA nodes repeat.
-    """
+    """Return `gpu_vendor`, and of one machine `cpus`, `bridge_ids`, `gpu_dev` (the driver's numbers) and `gpu_rank`."""
     facts: dict[str, Any] = {VENDOR: "AMD"} if any(_AMD.search(part.text) for part in parts) else {}
-    if len(machines) != 1:
+    if len(machines) != 1:  # the numbers of NUMA nodes repeat
         return facts
     machine = machines[0]
     tree = machine.system
