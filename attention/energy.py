@@ -110,13 +110,10 @@ def value_covariance(
     sum_a w_a (v_a - out) (v_a - out)^T with w = softmax(scale q.k) and out = sum_a w_a v_a. Values are centred before
     they are multiplied, so a large mean costs no digits; that takes rows x n x d_v numbers at once.
 
-    Arguments are those of `attention_energy`.
+    Arguments and errors are those of `attention_energy`.
 
     Returns:
         [batch, heads, q_len, d_v, d_v] in the dtype of q, positive semidefinite up to rounding; 0 where no key is seen.
-
-    Raises:
-        OperatorError: As `attention_energy`.
     """
     checked = _checked("value_covariance", {"q": q, "k": k, "v": v}, spec, q_positions, kv_positions)
     exp, total, _, v = _softmax(q, k, v, *checked)

@@ -40,8 +40,13 @@ def call_of(
     seen = _seen(spec, masking, q.shape[2], n)
     if seen is None:
         features.add("positions")
-    if masking.kv_lengths is not None and not _host_lengths(masking.kv_lengths, k.shape[0], n):
+    if on_gpu(masking.kv_lengths):
         features.add("device_lengths")
+    elif masking.kv_lengths is not None:  # what does not fit the kernels say
+        lengths = tensor_of(masking.kv_lengths)
+        fits = _are_integers(lengths) and lengths.shape == (k.shape[0],)
+        if not (fits and bool(((lengths >= 1) & (lengths <= n)).all())):
+            features.add("device_lengths")
     layout = {
         "strided": any(x.stride(3) != 1 and x.shape[3] > 1 and x.numel() for x in arrays),
         "unaligned": not all(_aligned(x) for x in arrays),
@@ -127,14 +132,6 @@ def _run(positions: torch.Tensor) -> bool:
     """Whether positions are consecutive, the same for every batch entry."""
     shared = positions.ndim == 1 or positions.shape[0] == 1
     return shared and bool((positions.reshape(-1).diff() == 1).all())
-
-
-def _host_lengths(kv_lengths: Any, batch: int, n: int) -> bool:
-    """Whether the host knows the lengths, and every entry has keys; what does not fit the kernels say."""
-    if on_gpu(kv_lengths):
-        return False
-    lengths = tensor_of(kv_lengths)
-    return _are_integers(lengths) and lengths.shape == (batch,) and bool(((lengths >= 1) & (lengths <= n)).all())
 
 
 def _aligned(x: torch.Tensor) -> bool:

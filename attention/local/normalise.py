@@ -51,7 +51,14 @@ def as_partial(
         if convention.empty_out == "zero":
             empty = empty & (out == 0).all(-1)
     else:
-        _check_empty(empty, lse)
+        if empty.dtype != torch.bool:
+            raise OperatorError(f"as_partial: empty must be bool, True where a row saw no key, got {empty.dtype}")
+        fits = zip(reversed(empty.shape), reversed(lse.shape), strict=False)
+        if empty.ndim > lse.ndim or any(size != 1 and size != wanted for size, wanted in fits):
+            raise OperatorError(
+                f"as_partial: empty must broadcast to [batch, heads, q_len] = {list(lse.shape)}, got "
+                f"{list(empty.shape)}"
+            )
         empty = empty.to(lse.device)
     natural = (lse.double() * LN2).float() if convention.base == 2 else lse.float()
     kept = natural.isfinite() & ~empty
@@ -104,16 +111,6 @@ def _without_padding(out: torch.Tensor, lse: torch.Tensor, convention: Conventio
             f"{_axes(convention.out_layout)} and {list(lse.shape)} from {_axes(convention.lse_layout)}"
         )
     return lse
-
-
-def _check_empty(empty: torch.Tensor, lse: torch.Tensor) -> None:
-    if empty.dtype != torch.bool:
-        raise OperatorError(f"as_partial: empty must be bool, True where a row saw no key, got {empty.dtype}")
-    fits = zip(reversed(empty.shape), reversed(lse.shape), strict=False)
-    if empty.ndim > lse.ndim or any(size != 1 and size != wanted for size, wanted in fits):
-        raise OperatorError(
-            f"as_partial: empty must broadcast to [batch, heads, q_len] = {list(lse.shape)}, got {list(empty.shape)}"
-        )
 
 
 def _axes(layout: str) -> str:

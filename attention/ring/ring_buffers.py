@@ -133,20 +133,3 @@ def partials_like(inputs: Inputs, ranks: int, known: Partials | None) -> Partial
     if known is not None and known.shape == shape and known.device == device:
         return known
     return Partials(shape, ranks, device)
-
-
-class RunningPartial:
-    """A partial in host memory into which others are merged, one after the other.
-
-    Attributes:
-        merged: What has been merged so far; empty at first.
-        next: Where to write the next one, before `add`.
-    """
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.merged, self.next = (empty_partial(shape, torch.device("cpu")) for _ in range(2))
-        self.merged.lse.fill_(-torch.inf)
-
-    def add(self) -> None:
-        """Merge the next one."""
-        fold_on_host([self.merged.out, self.next.out], [self.merged.lse, self.next.lse], self.merged)

@@ -47,7 +47,7 @@ def ring_decode(  # noqa: PLR0913
     return_lse: bool = False,
     out: Any = None,
 ) -> Any:
-    """`tree_decode` with a ring in place of the reduction; the same arguments and results.
+    """`tree_decode` with a ring in place of the reduction; the same arguments, results and errors.
 
     Every rank attends all shards, keeps one partial for each and folds them in rank order. So all ranks end with the
     same bits, provided that they run the same CPU with the same number of torch threads: unlike in `tree_decode`,
@@ -58,11 +58,6 @@ def ring_decode(  # noqa: PLR0913
 
     On a GPU a stream of its own moves a shard while the current one attends another. Sizes are exchanged by the host,
     which waits for the other ranks, not for the GPU; so no CUDA graph records the call.
-
-    Raises:
-        OperatorError: This rank's arguments do not fit, or positions are missing.
-        MismatchError: Ranks differ in a shape (other than n_local) or in the dtype of K and V.
-        DeadlineError, RankFailedError: Another rank did not come, or failed.
     """
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
     options = Options(spec, masking, return_lse, out)
@@ -88,9 +83,25 @@ class _Ring:
         self._partials: Partials | None = None
 
     def run(self, inputs: Inputs, merged: Partial) -> None:
-        """Attend all shards and write the merged partial; collective."""
+        """Attend all shards and write the merged partial; collective.
+
+        Raises:
+            OperatorError: A CUDA graph is being captured.
+            MismatchError: Ranks differ in what they must agree on.
+        """
+        if capturing(inputs.q.device):
+            raise OperatorError("ring_decode: the host exchanges sizes, which no CUDA graph records; use tree_decode")
         rank, size = self.comm.rank, self.comm.size
-        sizes, masked = self._exchange_sizes(inputs)
+        shape = (*inputs.q.shape, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
+        record = np.array([inputs.k.shape[2], inputs.visibility is not None, *shape], np.int64)
+        records = [r.view(np.int64).tolist() for r in self.comm.allgather_bytes(record.view(np.uint8))]
+        differing = [other for other, row in enumerate(records) if row[2:] != records[0][2:]]
+        if differing:
+            raise MismatchError(
+                f"rank {rank}: ring_decode: ranks {differing} differ from rank 0 in [{', '.join(AGREED)}]: "
+                f"rank 0 has {records[0][2:]}, rank {differing[0]} has {records[differing[0]][2:]}"
+            )
+        sizes, masked = [row[0] for row in records], any(row[1] for row in records)
         visibility = inputs.visibility
         if visibility is None and masked:  # all see all
             zeros = (inputs.q.new_zeros((1, x.shape[2]), dtype=torch.int64) for x in (inputs.q, inputs.k))
@@ -113,23 +124,3 @@ class _Ring:
                 attend(block, target, between=shift.advance)
                 shift.wait()
         partials.fold(merged)
-
-    def _exchange_sizes(self, inputs: Inputs) -> tuple[list[int], bool]:
-        """(keys per rank, whether any rank masks).
-
-        Raises:
-            OperatorError: A CUDA graph is being captured.
-            MismatchError: Ranks differ in what they must agree on.
-        """
-        if capturing(inputs.q.device):
-            raise OperatorError("ring_decode: the host exchanges sizes, which no CUDA graph records; use tree_decode")
-        shape = (*inputs.q.shape, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
-        record = np.array([inputs.k.shape[2], inputs.visibility is not None, *shape], np.int64)
-        records = [r.view(np.int64).tolist() for r in self.comm.allgather_bytes(record.view(np.uint8))]
-        differing = [rank for rank, other in enumerate(records) if other[2:] != records[0][2:]]
-        if differing:
-            raise MismatchError(
-                f"rank {self.comm.rank}: ring_decode: ranks {differing} differ from rank 0 in [{', '.join(AGREED)}]: "
-                f"rank 0 has {records[0][2:]}, rank {differing[0]} has {records[differing[0]][2:]}"
-            )
-        return [other[0] for other in records], any(other[1] for other in records)

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 
 from attention import gpu
-from attention.arrays import Inputs
+from attention.arrays import Inputs, empty_partial
 from attention.gpu.loading import load_together
 from attention.gpu.placement import on_gpu
 from attention.local.dispatch import attend
+from attention.merge.merge_states import fold_on_host
 from attention.partial import Partial, add_sinks
 from attention.ring.backward import backward_block
-from attention.ring.ring_buffers import RunningPartial, Scratch, Shard, ShardBuffers
+from attention.ring.ring_buffers import Scratch, Shard, ShardBuffers
 from attention.ring.ring_layout import Parts
 from topocomm import Communicator
 
@@ -33,20 +34,24 @@ class HostMerge:
 
     def __init__(self, inputs: Inputs, pieces: list[slice]) -> None:
         batch, heads, _, d_v = inputs.out_shape
-        self._whole, self._pieces = inputs.empty_partial(), pieces
-        self._running = {x.start: RunningPartial((batch, heads, x.stop - x.start, d_v)) for x in pieces}
+        self._whole, self._running = inputs.empty_partial(), {}
+        for rows in pieces:
+            shape = (batch, heads, rows.stop - rows.start, d_v)
+            merged, arriving = (empty_partial(shape, inputs.q.device) for _ in range(2))
+            merged.lse.fill_(-torch.inf)
+            self._running[rows.start] = rows, merged, arriving
 
     def add(self, block: Block, between: Callable[[], None] | None) -> None:
         """Attend a block and merge it; messages move in `between`."""
-        running = self._running[block.rows.start]
-        attend(block.inputs, running.next, between=between)
-        running.add()
+        _, merged, arriving = self._running[block.rows.start]
+        attend(block.inputs, arriving, between=between)
+        fold_on_host([merged.out, arriving.out], [merged.lse, arriving.lse], merged)
 
     def result(self) -> Partial:
         """Return the partial of all queries."""
-        for rows in self._pieces:
-            for target, merged in zip(self._whole, self._running[rows.start].merged, strict=True):
-                target[:, :, rows].copy_(merged)
+        for rows, merged, _ in self._running.values():
+            for target, x in zip(self._whole, merged, strict=True):
+                target[:, :, rows].copy_(x)
         return self._whole
 
 

@@ -5,13 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attention import LOGSUMEXP, Spec
+from attention import Spec
 from attention.arrays import check_inputs
 from attention.merge.merge_states import merge_states
-from attention.ring.ring_buffers import RunningPartial, ShardBuffers, partials_like
+from attention.ring.ring_buffers import ShardBuffers, partials_like
 from attention.visibility import Masking
-
-SHAPE = (1, 2, 3, 8)
 
 
 def inputs_of(n, *, d=16):
@@ -68,17 +66,3 @@ def test_partials_merge_in_rank_order_and_are_kept_while_they_fit():
     assert torch.equal(merged.out, wanted.out) and torch.equal(merged.lse, wanted.lse)
     assert partials_like(inputs, 3, partials) is partials
     assert partials_like(inputs_of(4, d=16), 3, partials) is not partials
-
-
-def test_a_running_partial_begins_empty():
-    random = torch.Generator().manual_seed(0)
-    running, parts = RunningPartial(SHAPE), []
-    for _ in range(3):
-        out, lse = torch.randn(SHAPE, generator=random), torch.randn(SHAPE[:3], generator=random)
-        running.next.out.copy_(out)
-        running.next.lse.copy_(lse)
-        running.add()
-        parts.append({"out": out.numpy(), "lse": lse.numpy()})
-    merged = LOGSUMEXP.combine(LOGSUMEXP.combine(parts[0], parts[1]), parts[2])
-    torch.testing.assert_close(running.merged.out, torch.from_numpy(merged["out"]))
-    torch.testing.assert_close(running.merged.lse, torch.from_numpy(merged["lse"]))

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import attention.ring.ring_trips
-from attention import Spec
+from attention import LOGSUMEXP, Spec
+from attention.arrays import Inputs
 from attention.ring.ring_prefill import ring_attention
+from attention.ring.ring_trips import Block, HostMerge
 from tests.attention.gradients import spec_of
 from tests.attention.ring_cases import case, exact_of, held, run
 from topocomm import run_local
@@ -80,3 +82,23 @@ def test_what_no_query_sees_is_not_computed(monkeypatch):
     pairs, _ = counted(monkeypatch, "attend")
     run(tensors, held("contiguous", 80, 8), spec=Spec(causal=True, window=11))
     assert [pairs[f"rank{rank}"] for rank in range(8)] == [100] + [200] * 7
+
+
+def test_blocks_of_host_memory_merge_one_after_the_other_onto_nothing(monkeypatch):
+    random = torch.Generator().manual_seed(0)
+    shape, parts = (1, 2, 3, 8), []
+
+    def attend(inputs, result, *, between):
+        out, lse = torch.randn(shape, generator=random), torch.randn(shape[:3], generator=random)
+        result.out.copy_(out)
+        result.lse.copy_(lse)
+        parts.append({"out": out.numpy(), "lse": lse.numpy()})
+
+    monkeypatch.setattr(attention.ring.ring_trips, "attend", attend)
+    q = torch.zeros(shape)
+    merge, rows = HostMerge(Inputs(q, q, q, Spec(), None), [slice(0, 3)]), slice(0, 3)
+    for _ in range(3):
+        merge.add(Block(rows, rows, None), None)
+    merged = LOGSUMEXP.combine(LOGSUMEXP.combine(parts[0], parts[1]), parts[2])
+    torch.testing.assert_close(merge.result().out, torch.from_numpy(merged["out"]))
+    torch.testing.assert_close(merge.result().lse, torch.from_numpy(merged["lse"]))
