@@ -38,7 +38,7 @@ def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
     if not isinstance(partial.lse, np.ndarray):
         import torch
 
-        from attention.gpu.per_head import add_sinks_on_gpu
+        from attention.gpu.masks import add_sinks_on_gpu
         from attention.gpu.placement import on_gpu
 
         if on_gpu(partial.lse):

@@ -112,25 +112,14 @@ class Recovery:
 
 
 def _exchange(store: _Store, comm: Communicator, rows: list[Positions]) -> None:
-    """Give all ranks these rows of one layer; each keeps those that it holds by the map."""
+    """Give all ranks these rows of one layer, as bytes; each keeps those that it holds by the map."""
     k, v, _ = store.rows_at(rows[comm.rank])
-    sent = [_as_bytes(x) for x in (k, v)]
+    sent = [x.permute(2, 0, 1, 3).flatten(1).contiguous().view(torch.uint8).cpu().numpy() for x in (k, v)]
     gathered = comm.allgather(np.concatenate(sent, axis=1))
-    width = sent[0].shape[1]
     at = np.concatenate(rows)
     order = at.argsort()
-    received = [_from_bytes(x[order], like) for x, like in ((gathered[:, :width], k), (gathered[:, width:], v))]
+    received = []
+    for part, x in zip(np.split(gathered, [sent[0].shape[1]], axis=1), (k, v), strict=True):
+        flat = torch.from_numpy(np.ascontiguousarray(part[order])).view(-1).view(x.dtype)
+        received.append(flat.view(len(at), *x.shape[:2], x.shape[3]).permute(1, 2, 0, 3).to(x.device))
     store.restore(received[0], received[1], at[order])
-
-
-def _as_bytes(x: torch.Tensor) -> NDArray[np.uint8]:
-    """[batch, heads, rows, d] as bytes [rows, ...]."""
-    batch, heads, count, width = x.shape
-    flat = x.permute(2, 0, 1, 3).reshape(-1).view(torch.uint8)
-    return flat.view(count, batch * heads * width * x.element_size()).cpu().numpy()
-
-
-def _from_bytes(rows: NDArray[np.uint8], like: torch.Tensor) -> torch.Tensor:
-    batch, heads, _, width = like.shape
-    flat = torch.from_numpy(np.ascontiguousarray(rows)).view(-1).view(like.dtype)
-    return flat.view(len(rows), batch, heads, width).permute(1, 2, 0, 3).to(like.device)

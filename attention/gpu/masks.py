@@ -1,11 +1,12 @@
-"""Positions, masks and lengths for inputs on a GPU: brought there as given, without a look at the values.
+"""Positions, masks, lengths, slopes and sinks for inputs on a GPU: brought there as given, without a look at values.
 
 The kernels take these themselves; `Visibility` in full is computed where something asks for it.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
 import torch
 
@@ -130,3 +131,27 @@ def to_device(function: str, name: str, x: torch.Tensor, device: torch.device) -
             )
         x = x.to(device, non_blocking=True)
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+@cache
+def slopes_on(device: torch.device, slopes: tuple[float, ...] | None) -> torch.Tensor | None:
+    """Return those of a Spec as float32 [heads]; cached: a call copies nothing from host memory, also in graphs."""
+    return None if slopes is None else torch.tensor(slopes, dtype=torch.float32, device=device)
+
+
+def add_sinks_on_gpu(out: torch.Tensor, lse: torch.Tensor, sinks: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """`attention.add_sinks` of out [batch, heads, q_len, dim] and lse [batch, heads, q_len] in the memory of a GPU."""
+    logits = _cached_sinks(lse.device, sinks) if isinstance(sinks, tuple) else _sinks_on(lse.device, sinks)
+    wide = torch.logaddexp(lse.double(), logits)
+    weights = torch.exp(lse.double() - wide.masked_fill(wide == -torch.inf, 0.0))[..., None]
+    merged = torch.where(weights == 0, 0.0, weights * out)  # an operand of weight 0 may hold NaN
+    return merged.to(out.dtype), wide.to(lse.dtype)
+
+
+def _sinks_on(device: torch.device, sinks: Any) -> torch.Tensor:
+    """Sinks as float64 [heads, 1]."""
+    return torch.as_tensor(sinks, dtype=torch.float64, device=device)[:, None]
+
+
+_cached_sinks = cache(_sinks_on)
+"""Those of a Spec: a step copies nothing from host memory."""

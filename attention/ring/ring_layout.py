@@ -122,7 +122,13 @@ def agree_on_parts(
     sizes = [int(record[0]) for record in records]
     if own is None:
         if layout == "zigzag":
-            _check_zigzag(function, comm.rank, sizes)
+            for rank, size in enumerate(sizes):
+                expected = sum(s.stop - s.start for s in sequence_slices(layout, sum(sizes), comm.size, rank))
+                if size != expected:
+                    raise MismatchError(
+                        f"rank {comm.rank}: {function}: of {sum(sizes)} tokens rank {rank} should hold {expected} in "
+                        f"zigzag, but holds {size}; cut the sequence by sequence_slices, or give positions"
+                    )
         return Parts(comm.rank, inputs.spec, *_of_layout(layout, tuple(sizes)))
     padded = np.zeros(max(sizes), np.int64)
     padded[:n] = own.to(torch.int64).numpy()
@@ -151,17 +157,6 @@ def _check_agreement(function: str, rank: int, records: list[Any]) -> None:
             raise MismatchError(
                 f"rank {rank}: {function}: ranks {others} differ from rank 0; rank {other} in "
                 f"{', '.join(differing)}{hint}"
-            )
-
-
-def _check_zigzag(function: str, rank: int, sizes: list[int]) -> None:
-    length, ranks = sum(sizes), len(sizes)
-    for other, size in enumerate(sizes):
-        expected = sum(s.stop - s.start for s in sequence_slices("zigzag", length, ranks, other))
-        if size != expected:
-            raise MismatchError(
-                f"rank {rank}: {function}: of {length} tokens rank {other} should hold {expected} in zigzag, but "
-                f"holds {size}; cut the sequence by sequence_slices, or give positions"
             )
 
 

@@ -22,7 +22,7 @@ from attention.gpu.decode.decode_table import (
 )
 from attention.gpu.decode.occupancy import Multiprocessor, multiprocessor_of, programs_held
 from attention.gpu.limits import arch_of, pieces
-from attention.gpu.per_head import slopes_on
+from attention.gpu.masks import slopes_on
 from attention.gpu.placement import current
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from attention.arrays import Inputs, empty_partial
 from attention.gpu.limits import arch_of, pieces
-from attention.gpu.per_head import slopes_on
+from attention.gpu.masks import slopes_on
 from attention.gpu.placement import current
 from attention.gpu.prefill.block_lists import block_lists_of
 from attention.gpu.prefill.prefill_inputs import (

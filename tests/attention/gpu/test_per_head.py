@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attention import Partial, add_sinks
-from attention.gpu.per_head import add_sinks_on_gpu, slopes_on
+from attention.gpu.masks import add_sinks_on_gpu, slopes_on
 
 CPU = torch.device("cpu")
 
