@@ -69,11 +69,7 @@ def load_folds(
 
 
 class DeviceNodes(CanonicalNodes):
-    """The nodes of one rank on a device; `work.layout` is that of one shard's value.
-
-    Attributes:
-        memories: Tensors that it uses on the device.
-    """
+    """The nodes of one rank on a device, in `memories`; `work.layout` is that of one shard's value."""
 
     def __init__(self, work: Work, shards: Sequence[int], device: Device) -> None:
         layout = work.layout
@@ -92,7 +88,6 @@ class DeviceNodes(CanonicalNodes):
         self._run = bind_folds(work, memory, self._folds) if self._folds and layout.rows else None
 
     def load(self) -> None:
-        """Load the kernels of the folds."""
         if self._run is not None:
             load_folds(self._work.operator, self._work.layout, self.memories[0], self._folds, self._run)
 

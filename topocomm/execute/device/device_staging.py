@@ -98,7 +98,6 @@ class StagedCall(PreparedCall):
         return value, target
 
     def _hand_over(self, target: Tensors | None, out: Any) -> Any:
-        """The result on the device."""
         with self._device.current():
             tensors = self._values_on_device.empty() if target is None else target
             for name, tensor in tensors.items():

@@ -73,9 +73,7 @@ def _by_mpi(
 
 
 def find_peers(session: Session, device: Device) -> tuple[PeerMemory | None, str]:
-    """The memory of a communicator whose ranks are on one host; None, on all ranks, where there is none, and why.
-
-    Collective.
+    """The memory of ranks that are on one host; None, on all ranks, where there is none, and why; collective.
 
     Raises:
         DeadlineError, RankFailedError: Not all ranks come, or one fails.

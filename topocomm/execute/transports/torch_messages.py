@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -54,14 +54,8 @@ AT_ONCE = timedelta(milliseconds=1)
 _all: WeakSet[Notes] = WeakSet()
 
 
-class Departure(NamedTuple):
-    """A message in flight."""
-
-    message: Message
-    work: Any
-    """torch.distributed's work handle; the error where the message could not be posted, since its peer is gone."""
-    memory: Any
-    """Its buffer, kept alive while it is in flight."""
+Departure = tuple[Message, Any, Any]
+"""A message in flight; torch's work handle, or the error where its peer is gone; its buffer, kept alive meanwhile."""
 
 
 def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, memory: Any = None) -> Departure:
@@ -70,22 +64,18 @@ def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, me
     `memory` is what else, beside its bytes, must live as long as it is under way.
     """
     try:
-        return Departure(message, post([tensor], message.peer, tag), (tensor, memory))
+        return message, post([tensor], message.peer, tag), (tensor, memory)
     except RuntimeError as error:
-        return Departure(message, error, None)
+        return message, error, None
 
 
 class InFlightMessages:
-    """Messages that were started together.
-
-    Attributes:
-        failed: (peer, what torch.distributed said) of the first message that broke, or None.
-    """
+    """Messages that were started together; `failed` is (peer, torch's words) of the first that broke, or None."""
 
     def __init__(self, departures: Sequence[Departure]) -> None:
         self.waiting: deque[tuple[int, Departure]] = deque(enumerate(departures))
         self.failed: tuple[int, str] | None = None
-        self._left = {index: departure.message for index, departure in enumerate(departures)}
+        self._left = set(range(len(departures)))
         self._guard = threading.Lock()
         self._landed = threading.Lock()
         self._landed.acquire()
@@ -100,26 +90,26 @@ class InFlightMessages:
     def left(self) -> list[int]:
         """Return the indices of messages that have not arrived."""
         with self._guard:
-            return list(self._left)
+            return sorted(self._left)
 
     def await_next(self) -> bool:
         """Wait for a message that no other helper waits for; False if none is left."""
         try:
-            index, departure = self.waiting.popleft()
+            index, (message, work, _memory) = self.waiting.popleft()
         except IndexError:
             return False
         failed = None
         try:
-            if isinstance(departure.work, RuntimeError):
-                raise departure.work
-            departure.work.wait(NEVER)
+            if isinstance(work, RuntimeError):
+                raise work
+            work.wait(NEVER)
         except RuntimeError as error:  # gloo's message, without its source line and advice
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            failed = departure.message.peer, text.split("] ", 1)[-1].split(". ")[0]
+            failed = message.peer, text.split("] ", 1)[-1].split(". ")[0]
         with self._guard:
             over = self.failed is not None
             if failed is None:
-                del self._left[index]
+                self._left.remove(index)
             self.failed = self.failed or failed
             if not over and (failed is not None or not self._left):
                 self._landed.release()

@@ -100,18 +100,9 @@ def bind_device_folds(
 ) -> Callable[[], None]:
     """As `bind_device_fold` for several folds that do not depend on each other, in one launch.
 
-    Args:
-        operator: As there.
-        layout: As there.
-        buffer: As there.
-        folds: (rows, offsets, target offset) of every fold: the last is the byte of `buffer` at which the packed
-            result starts. It may be the offset of one of the fold's own operands.
-
-    Returns:
-        A function without arguments. It reads and writes `buffer`, which must stay where it is.
-
-    Raises:
-        OperatorError: As `bind_device_fold`.
+    `folds` has (rows, offsets, target offset) of every fold: the last is the byte of `buffer` at which the packed
+    result starts. It may be the offset of one of the fold's own operands. The function that is returned reads and
+    writes `buffer`, which must stay where it is.
     """
     work = [Work(*fold) for fold in folds]
     _check(layout, buffer, work)
@@ -175,7 +166,6 @@ def takes(layout: Layout, device_type: str) -> bool:
 
 
 def _interpreting() -> bool:
-    """Return whether kernels run in Triton's interpreter."""
     try:
         from topocomm.operators.kernels.gpu_tiles import INTERPRETED
     except ImportError:  # triton is optional

@@ -30,11 +30,7 @@ LOAD_BYTES = 16
 
 
 class PeerPlan:
-    """How the peer kernel runs a call, if it can.
-
-    Attributes:
-        refusal: Why it cannot, the same on all ranks; "" if it can.
-    """
+    """How the peer kernel runs a call; `refusal` is why it cannot, the same on all ranks, or empty."""
 
     def __init__(self, work: Work, peer: PeerMemory, device_type: str) -> None:
         from topocomm.operators.kernels.peer import PeerCase, peer_options

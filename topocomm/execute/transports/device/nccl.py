@@ -179,11 +179,7 @@ def end_aside(end: Callable[[], None], rank: int, timeout_s: float) -> None:
 
 
 class Guard:
-    """Ends a call into a library that takes longer than `limit_s`.
-
-    Attributes:
-        expired: Whether that has happened.
-    """
+    """Ends a call into a library that takes longer than `limit_s`; it has `expired` then."""
 
     def __init__(self, expire: Callable[[], None], limit_s: float) -> None:
         self._expire, self._limit_s = expire, limit_s
@@ -272,14 +268,9 @@ def connect(waiting: Waiting, device: Device) -> NcclDeviceTransport:
 
 
 def call_on_all(waiting: Waiting, device: Device, call: Callable[[], Any], name: str, what: str) -> BackgroundCall:
-    """Make a call of a library that waits for all other ranks; return it when it is through.
+    """Make a call of a library that waits for all other ranks, on a thread of that name; return it when it is through.
 
-    Args:
-        waiting: How to wait for it; a rank may be gone, or have come to an error.
-        device: The current one during the call.
-        call: It gives other threads leave to run.
-        name: Of its thread.
-        what: The call in words.
+    The call gives other threads leave to run; one of the ranks may be gone, or have come to an error.
 
     Raises:
         DeadlineError, RankFailedError: Not all ranks come, or one fails.

@@ -116,5 +116,4 @@ class TorchDeviceTransport(DeviceTransport):
 
 
 def _raw(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor."""
     return tensor.view(-1).view(load_torch().uint8)
