@@ -37,9 +37,7 @@ class Cost:
     """Figures of a verified schedule on a machine; those that take time are computed when first needed.
 
     Attributes:
-        rounds: Rounds that have a transfer.
         messages: Messages on the wire, of a pipeline those of all slices.
-        wire_bytes: Bytes of all messages.
 
     Raises:
         NoRouteError: No route joins the ends of a message.

@@ -23,7 +23,6 @@ class SharedProgram:
         waits: For every stage, (rank of the host, stages of that rank that must be done).
         readers: Other ranks of the host that read from this rank's range.
         offsets: Byte offset in the host's memory of every piece that the rank touches.
-        total_bytes: Bytes of the host's memory.
     """
 
     stages: tuple[Stage, ...]

@@ -47,7 +47,6 @@ class _Shift(GroupColumns):
         so_far: Slot of W of each rank.
         before: Slot of X; NOTHING where a host has no values of hosts before it.
         prefix: Slot of the prefix of each rank in its host; NOTHING where it is empty.
-        round: The next round.
     """
 
     def __init__(self, groups: Groups, ports: int) -> None:

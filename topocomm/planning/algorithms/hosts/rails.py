@@ -9,7 +9,7 @@ Blocks are contiguous in rank order and fold in an aligned tree, the same on all
 their number a product: a level cuts groups into blocks whose sizes differ by at most one.
 
 `rail_assignment` serves groups that lack a rail and blocks of one group less: with one rail to spare they cost no time.
-Groups that receive the same blocks on the same rails share a template, copied to all of them as columns.
+Groups that receive the same blocks on the same rails share one exchange, copied to all of them as columns.
 """
 
 from __future__ import annotations
