@@ -21,7 +21,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap
+from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.sharded_cache import ShardedCache
@@ -80,7 +81,9 @@ def enable(
     shards: ShardMap | None = None,
     replicas: int | None = None,
 ) -> Sharding:
-    """Let plain `model.generate(...)` keep its cache sharded over the ranks, in this thread; collective.
+    """Let plain `model.generate(...)` keep its cache sharded over the ranks; collective.
+
+    In this thread, and in others of a process with one rank: `Thread(target=model.generate, ...)` beside a streamer.
 
     Every `generate` begins with a fresh sharded cache, or goes on from the one given as `past_key_values`. It takes the
     place of a static, dynamic or offloaded cache, asked for by `cache_implementation` or given empty. Batches, left
@@ -107,10 +110,13 @@ def enable(
         OperatorError: The model or the method is not supported, or another model is sharded in this thread; later,
             inside `generate`: the mask does not fit the tokens, the sequence is longer than the model's positions, or
             a feature of a layer is not covered. Every rank raises the same, before anything is sent.
+        MismatchError: Ranks have other weights; later, inside `generate`: another prompt, mask or options. On every
+            rank, naming the ranks. TOPOCOMM_CHECK=never leaves this out.
     """
     if ACTIVE.get() is not None:
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
     _check_choices("enable", method, order)
+    agree_on_weights("enable", comm, model)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
     sharding = Sharding(state)
     _activate(sharding, model, state)
@@ -139,6 +145,7 @@ def shard_generation(
         The empty cache.
     """
     _check_choices("shard_generation", method, order)
+    agree_on_weights("shard_generation", comm, model)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
@@ -157,7 +164,7 @@ def _check_choices(function: str, method: str, order: str) -> None:
 
 def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
     """Until the stack closes, let the model attend by this state in this thread."""
-    stack.enter_context(_implementation(model))
+    stack.enter_context(_implementation(model, state))
     stack.callback(ACTIVE.set, ACTIVE.get())
     ACTIVE.set(state)
 
@@ -171,7 +178,7 @@ def _generate(
     **options: Any,
 ) -> Any:
     """`model.generate` while the model is enabled: that of transformers, with a sharded cache."""
-    state = ACTIVE.get()
+    state = ACTIVE.get() or _state_elsewhere(model)
     if state is None or state.model is not model:
         return plain(inputs, generation_config, *more, **options)
 
@@ -192,8 +199,28 @@ def _generate(
     _take_place(state, model, options.get("past_key_values"))
     options["past_key_values"] = state.cache
     comm = state.cache.comm
-    with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
-        return plain(inputs, generation_config, *more, **options)
+    agree_on_inputs(comm, {"input_ids": inputs, "generation_config": repr(generation_config), **options})
+    before = ACTIVE.set(state)
+    try:
+        with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
+            return plain(inputs, generation_config, *more, **options)
+    finally:
+        ACTIVE.reset(before)
+
+
+def _state_elsewhere(model: PreTrainedModel) -> Active | None:
+    """The state for a thread that has none, such as one that runs `generate` beside a streamer; None: none is known.
+
+    Raises:
+        OperatorError: Ranks on threads share the model, so whose call this is cannot be told.
+    """
+    states = [state for state in _IN_USE[id(model)].states if state.model is model]
+    if len(states) > 1:
+        raise OperatorError(
+            f"generate: {len(states)} ranks of this process share this model, and this thread is none of theirs; run "
+            "it in the context of its rank: Thread(target=contextvars.copy_context().run, args=(model.generate, ...))"
+        )
+    return states[0] if states else None
 
 
 def _take_place(state: Active, model: PreTrainedModel, cache: Any) -> None:
@@ -279,7 +306,8 @@ class _Use:
     hook: RemovableHandle
     generate: Any
     """The `generate` that was set on this very model, or None."""
-    ranks: int = 0
+    states: list[Active] = field(default_factory=list)
+    """Of the ranks that use it."""
 
 
 _IN_USE: dict[int, _Use] = {}
@@ -287,7 +315,7 @@ _IN_USE_LOCK = threading.Lock()
 
 
 @contextmanager
-def _implementation(model: PreTrainedModel) -> Iterator[None]:
+def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
     """Let the model call our attention; ranks on threads share the model, so the last one to leave restores it."""
     with _IN_USE_LOCK:
         if id(model) not in _IN_USE:
@@ -302,14 +330,14 @@ def _implementation(model: PreTrainedModel) -> Iterator[None]:
             _IN_USE[id(model)] = _Use(before, hook, vars(model).get("generate"))
             plain: Any = model.generate
             vars(model)["generate"] = partial(_generate, model, plain)
-        _IN_USE[id(model)].ranks += 1
+        _IN_USE[id(model)].states.append(state)
     try:
         yield
     finally:
         with _IN_USE_LOCK:
             use = _IN_USE[id(model)]
-            use.ranks -= 1
-            if use.ranks == 0:
+            use.states.remove(state)
+            if not use.states:
                 del _IN_USE[id(model)], vars(model)["generate"]
                 use.hook.remove()
                 if use.generate is not None:

@@ -19,7 +19,7 @@ import torch
 from attention.decode.three_allreduce import three_allreduce_decode
 from attention.decode.tree_decode import tree_decode
 from attention.gpu.placement import on_gpu
-from attention.huggingface.hf_layers import WITHOUT, ShardedLayer
+from attention.huggingface.hf_layers import WITHOUT, ShardedLayer, autocast, no_autocast
 from attention.huggingface.sharded_cache import ShardedCache
 from attention.ring.ring_decode import ring_decode
 from attention.ring.ring_prefill import ring_attention
@@ -137,9 +137,10 @@ def sharded_attention(
     sinks = _sinks_of(module, options.pop("s_aux", None))
     spec = _spec_of(options.pop("scaling", None), mask.window, options.pop("softcap", None), sinks)
     _refuse_options(options, name)
-    keys, comm = layer.store.positions, state.cache.comm
+    keys, comm, query = layer.store.positions, state.cache.comm, autocast(query)
     if layer.sharded_tokens is not None:
-        out = ring_attention(query, key, value, comm, spec=spec, positions=layer.store.known_positions)
+        with no_autocast(query):
+            out = ring_attention(query, key, value, comm, spec=spec, positions=layer.store.known_positions)
     else:
         present = None if mask.present is None else mask.present[:, keys]
         positions: dict[str, Any] = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
@@ -147,7 +148,8 @@ def sharded_attention(
         if state.order != "any":  # the host orders the keys
             order = {"order": state.order, "shards": layer.store.shards}
             positions["kv_positions"] = layer.store.known_positions
-        out = state.decode(query, key, value, comm, spec=spec, **positions, **order)
+        with no_autocast(query):
+            out = state.decode(query, key, value, comm, spec=spec, **positions, **order)
     layer.attended()
     return out.transpose(1, 2).contiguous(), None
 

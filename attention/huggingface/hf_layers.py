@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keep the owned ones of the next tokens; returns all owned keys and values."""
+        key_states, value_states = autocast(key_states), autocast(value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.sharded_tokens is not None:
@@ -126,6 +128,18 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Return the owned keys and values, after the store has changed."""
         keys, values = self.keys, self.values = self.store.k, self.store.v
         return keys, values
+
+
+def autocast(x: torch.Tensor) -> torch.Tensor:
+    """Return x as torch's own attention takes it inside `torch.autocast`, where rotary keys stay float32; else x."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def no_autocast(x: torch.Tensor) -> AbstractContextManager[None]:
+    """Return a context in which torch's products on the device of x are float32 as they are given."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def layer_windows(config: Any) -> list[int | None]:

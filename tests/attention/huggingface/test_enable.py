@@ -1,7 +1,9 @@
 """`enable`: plain `model.generate` keeps its cache sharded; which caches it takes the place of, and what it refuses."""
 
+import contextvars
 import copy
 from functools import cache as once
+from threading import Thread
 
 import pytest
 import torch
@@ -221,6 +223,70 @@ def test_a_lost_rank_where_windows_have_dropped_tokens(family, replicas):
             went_on, fresh = outcome
             assert torch.equal(went_on.sequences, expected.sequences)
             assert_same([fresh], _alone(model))
+
+
+def in_a_thread(call):
+    """What `call()` returns or raises in a thread of its own."""
+    outcomes = []
+
+    def run():
+        try:
+            outcomes.append(call())
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            outcomes.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    return outcomes[0]
+
+
+def test_generate_in_a_thread_as_streamers_need_it(llama):
+    def work(comm):
+        with enable(llama, comm, shards=small(1)) as sharding:
+            streamer = transformers.TextIteratorStreamer(_Words(), timeout=60)
+            made = in_a_thread(lambda: generate(llama, {k: v[1:] for k, v in prompt().items()}, streamer=streamer))
+            return made, "".join(streamer), sharding.cache.get_seq_length()
+
+    ((made, text, length),) = run_local(work, ranks=1)
+    assert text.split() == [str(token) for token in made.sequences[0].tolist()]
+    assert length == 39
+    assert torch.equal(made.sequences, generate(llama, {k: v[1:] for k, v in prompt().items()}).sequences)
+
+
+class _Words:
+    """A tokenizer whose words are the numbers of tokens."""
+
+    def decode(self, tokens, **_):
+        return "".join(f"{int(token)} " for token in tokens)
+
+
+def test_in_a_thread_where_ranks_share_the_model_the_context_tells_whose_call_it_is(llama):
+    def call(_):
+        context = contextvars.copy_context()
+        return in_a_thread(lambda: generate(llama, prompt())), in_a_thread(
+            lambda: context.run(generate, llama, prompt())
+        )
+
+    outcomes = on_ranks(llama, call)
+    assert all("contextvars.copy_context().run" in str(refused) for refused, _ in outcomes)
+    assert_same([made for _, made in outcomes], _alone(llama))
+
+
+@pytest.mark.parametrize("family", ["Llama", "GptOss"])
+def test_autocast(family):
+    """Rotary keys are float32 and values bfloat16; the first logits are as near as two such runs are."""
+    model = build(family)
+
+    def call(_):
+        with torch.autocast("cpu", torch.bfloat16):
+            return generate(model, prompt())
+
+    expected = call(None)
+    for got in on_ranks(model, call):
+        assert got.sequences.shape == expected.sequences.shape
+        first, wanted = got.logits[0], expected.logits[0]
+        assert float((first - wanted).abs().max()) <= 0.05 * float(wanted.abs().max())
 
 
 # How it ends.

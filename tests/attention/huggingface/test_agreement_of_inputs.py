@@ -1,0 +1,114 @@
+"""Ranks that run another prompt, mask, options or weights: an error on every rank that says so, and no wrong token."""
+
+import copy
+
+import pytest
+import torch
+
+from attention.huggingface.generation import enable, shard_generation
+from tests.attention.huggingface.test_hf_layers import build, generate, prompt, small
+from topocomm import MismatchError, run_local
+
+RANKS = 3
+REMEDY = "call it with the same inputs and options on all ranks"
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return build("Llama")
+
+
+def told(call):
+    """What every rank is told."""
+
+    def work(comm):
+        with pytest.raises(MismatchError) as caught:
+            call(comm)
+        return str(caught.value)
+
+    return run_local(work, ranks=RANKS)
+
+
+def changed(tensor):
+    """One bit of one item is another."""
+    tensor = tensor.clone()
+    tensor.flatten()[-1] ^= 1
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name", "make"),
+    [
+        ([1], "input_ids", changed),
+        ([1, 2], "input_ids", lambda x: x[:, 1:]),
+        ([2], "attention_mask", changed),
+        ([2], "attention_mask", lambda x: None),
+    ],
+)
+def test_a_prompt_or_mask_of_its_own(llama, ranks, name, make):
+    def call(comm):
+        inputs = dict(prompt())
+        if comm.rank in ranks:
+            inputs[name] = make(inputs[name])
+        with enable(llama, comm, shards=small(RANKS)):
+            generate(llama, inputs)
+
+    which = f"rank {ranks[0]}" if len(ranks) == 1 else "ranks 1, 2"
+    assert told(call) == [
+        f"rank {rank}: generate: {which} and rank 0 differ in {name}; {REMEDY}" for rank in range(RANKS)
+    ]
+
+
+@pytest.mark.parametrize("options", [{"max_new_tokens": 4}, {"num_beams": 2}, {"eos_token_id": 5}])
+def test_options_of_its_own(llama, options):
+    def call(comm):
+        with enable(llama, comm, shards=small(RANKS)):
+            generate(llama, prompt(), **(options if comm.rank == 1 else {}))
+
+    assert all(f"rank 1 and rank 0 differ in options; {REMEDY}" in text for text in told(call))
+
+
+@pytest.mark.parametrize("function", [enable, shard_generation])
+@pytest.mark.parametrize(
+    ("weight", "dtype"),
+    [
+        ("model.layers.0.mlp.up_proj.weight", torch.float32),
+        ("lm_head.weight", torch.float32),
+        ("model.norm.weight", torch.bfloat16),
+    ],
+)
+def test_weights_of_its_own(llama, function, weight, dtype):
+    model = copy.deepcopy(llama).to(dtype)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.get_parameter(weight).flatten()[-1].mul_(1.01)
+
+    def call(comm):
+        with function(other if comm.rank == 2 else model, comm, shards=small(RANKS)):
+            pass
+
+    assert told(call) == [
+        f"rank {rank}: {function.__name__}: rank 2 and rank 0 differ in {weight}; load the same weights on all ranks"
+        for rank in range(RANKS)
+    ]
+
+
+def test_another_model(llama):
+    def call(comm):
+        with enable(build("Gemma2") if comm.rank else llama, comm, shards=small(RANKS)):
+            pass
+
+    assert all("ranks 1, 2 and rank 0 differ in the names, shapes or dtypes of weights" in text for text in told(call))
+
+
+def test_nothing_is_compared_where_nothing_is_checked(llama, monkeypatch):
+    monkeypatch.setenv("TOPOCOMM_CHECK", "never")
+    other = copy.deepcopy(llama)
+    with torch.no_grad():
+        other.lm_head.weight[0, 0] += 1
+
+    def work(comm):
+        with enable(other if comm.rank else llama, comm, shards=small(2)):
+            return comm.rank
+
+    assert run_local(work, ranks=2) == [0, 1]
