@@ -214,7 +214,9 @@ def _state_elsewhere(model: PreTrainedModel) -> Active | None:
     Raises:
         OperatorError: Ranks on threads share the model, so whose call this is cannot be told.
     """
-    states = [state for state in _IN_USE[id(model)].states if state.model is model]
+    with _IN_USE_LOCK:
+        use = _IN_USE.get(id(model))
+        states = [state for state in use.states if state.model is model] if use else []
     if len(states) > 1:
         raise OperatorError(
             f"generate: {len(states)} ranks of this process share this model, and this thread is none of theirs; run "

@@ -49,7 +49,7 @@ class NotShardedError(TopocommError, RuntimeError):
     """A sharded model was called outside of its context, or in another thread."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Active:
     """The state of the hooks on one rank.
 
