@@ -197,13 +197,14 @@ class Communicator:
         Raises:
             DeadlineError, MismatchError, RankFailedError: As for any call: a call on a device has returned before.
         """
-        self.session.enter()
+        session = self.session
+        session.enter()
         try:
-            with self.session.closing_on_error():
-                if self.session.device_path is not None and self.session.device_path.in_flight is not None:
-                    self.session.device_path.in_flight.wait()
+            with session.closing_on_error():
+                if session.device_path is not None and session.device_path.in_flight is not None:
+                    session.device_path.in_flight.wait()
         finally:
-            self.session.leave()
+            session.leave()
 
     @property
     def gpu(self) -> int | None:
@@ -324,25 +325,24 @@ class Communicator:
             TopocommError: A call is under way.
             DeadlineError, MismatchError: Not all ranks close it.
         """
-        if self.session.refusal is not None:
+        session = self.session
+        if session.refusal is not None:
             return
-        if self.session.waiting.under_way:
-            number = self.session.waiting.under_way[0].number
+        if session.waiting.under_way:
+            number = session.waiting.under_way[0].number
             raise TopocommError(f"rank {self.rank}: call {number} is under way; wait for its handle before close()")
         self.synchronize()
-        self.session.refusal = "it was closed"
-        self._calls.close()
-        self.session.results.close()
-        for arena in self.session.arenas:
-            arena.close()
-        if self.session.device_path is not None:
-            self.session.device_path.leave()
-        number = self.session.recorder.begin(CLOSING_TAG)
-        with self.session.closing_on_error():
-            self.session.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
-        if self.session.device_path is not None:
-            self.session.device_path.close()
-        note_close(self.session.transport)
+        session.refusal = "it was closed"
+        for kept in (self._calls, session.results, *session.arenas):
+            kept.close()
+        if session.device_path is not None:
+            session.device_path.leave()
+        number = session.recorder.begin(CLOSING_TAG)
+        with session.closing_on_error():
+            session.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
+        if session.device_path is not None:
+            session.device_path.close()
+        note_close(session.transport)
 
     def __enter__(self) -> Self:
         return self

@@ -48,13 +48,9 @@ NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of r
 class Session:
     """One rank's part of a group of ranks; made together by all of them.
 
-    Args:
-        transport: Between the ranks.
-        topology: The machine.
+    Attributes:
         places: Endpoint of every rank, by rank.
         find_places: Discovers machine and places again after ranks are lost; None: they stay as given.
-
-    Attributes:
         plans: Plans that calls were made from, by what tells calls apart; the longest unused first.
         arenas: Shared memory for calls that the caller holds, and for those that the communicator keeps: what lives for
             different times lies in different segments.

@@ -126,10 +126,6 @@ class _Gap(NamedTuple):
     scale: NDArray[np.float64]
     """That number."""
 
-    @property
-    def rounds(self) -> bool:
-        return bool(self.ulp.any())
-
 
 class _Broken(Exception):
     """A broken law that makes trying the others pointless."""
@@ -139,8 +135,6 @@ class _Broken(Exception):
 
 
 class _Trial:
-    """One run of `check_laws`."""
-
     def __init__(self, operator: Operator, layout: Layout, count: int, seed: int) -> None:
         self._op, self._layout = operator, layout
         rng = np.random.default_rng(seed)
@@ -201,7 +195,7 @@ class _Trial:
             ab, bc = self._combine(case.a, case.b), self._combine(case.b, case.c)
             left, right = self._combine(ab, case.c), self._combine(case.a, bc)
             tries.append((case, left, right, self._gap(left, right, [*case[:3], ab, bc, left, right])))
-        self._rounds = any(gap.rounds for case, *_, gap in tries if not case.extreme)
+        self._rounds = any(gap.ulp.any() for case, *_, gap in tries if not case.extreme)
         failures: list[str] = []
         for case, left, right, gap in tries:
             bad = self._beyond_rounding(gap, case.extreme)
@@ -255,7 +249,6 @@ class _Trial:
         return [_law("rows", failures, "", "a row depends on others; for a value that is never cut leave out '*rows'")]
 
     def _combine_in_two(self, left: Values, right: Values) -> Values:
-        """Combine the rows before the middle and those after it separately."""
         middle = self._layout.rows // 2
         parts = []
         for span in (slice(middle), slice(middle, None)):
@@ -289,7 +282,6 @@ class _Trial:
         return _law("commutativity", failures, "bit for bit", "though claimed")
 
     def _kernels(self) -> list[Law]:
-        """Check that the kernels that run here fold as `combine` does."""
         laws = []
         if self._op.kernel is not None and self._op.kernel(self._layout) is not None:
             laws.append(self._folds_alike("kernel", self._op.fold_version(self._layout)))

@@ -71,10 +71,7 @@ class Layout:
 
     def packed_bytes(self, rows: int) -> int:
         """Bytes of a packed chunk of `rows` rows, alignment gaps included."""
-        end = 0
-        for bound in self.fields:
-            end = _aligned(end, bound.dtype.itemsize) + rows * bound.row_bytes
-        return end
+        return self.addresses(0, rows)[-1] + rows * self.fields[-1].row_bytes
 
     def views(self, buffer: Buffer, offset: int, rows: int) -> dict[str, NDArray[Any]]:
         """Return the fields of a packed chunk of `rows` rows at byte `offset` of `buffer`, as arrays [rows, *dims]."""
@@ -89,14 +86,10 @@ class Layout:
         starts = []
         end = 0
         for bound in self.fields:
-            at = _aligned(end, bound.dtype.itemsize)
+            at = -(-end // bound.dtype.itemsize) * bound.dtype.itemsize
             end = at + rows * bound.row_bytes
             starts.append(start + at)
         return starts
 
     def __str__(self) -> str:
         return ", ".join(f"{f.name} {f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields)
-
-
-def _aligned(offset: int, to: int) -> int:
-    return -(-offset // to) * to

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike
 
 from topocomm.errors import OperatorError
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
-from topocomm.operators.tensors import field_of, not_its_dtype, read_only, tensor_fold
+from topocomm.operators.tensors import field_of, not_its_dtype, tensor_fold
 
 
 class Kernel(NamedTuple):
@@ -61,13 +61,7 @@ class TritonCombine(NamedTuple):
 
 
 def fold_task(layout: Layout, rows: int, places: Sequence[int]) -> list[int]:
-    """Return the task of a compiled fold.
-
-    Args:
-        layout: Of the values.
-        rows: Rows of the chunk.
-        places: Addresses of packed chunks: the result's, then every operand's.
-    """
+    """Return the task of a compiled fold; `places` are addresses of packed chunks, the result's first."""
     items = [prod(f.row_shape) for f in layout.fields]
     return [rows, len(places) - 1, *items, *(at for place in places for at in layout.addresses(place, rows))]
 
@@ -181,7 +175,19 @@ class Operator:
                     f"operator {self.name!r}: field {f.name!r} must be {np.dtype(f.dtype)}, "
                     f"got {dtype}; convert it first"
                 )
-            rows, row_shape = self._split_shape(f, tuple(shape), dims)
+            named = [d for d in f.dims if d != ROWS]
+            cut = len(shape) - len(named)
+            if cut < 0 or (cut > 0 and not self.splittable):
+                raise OperatorError(
+                    f"operator {self.name!r}: field {f.name!r} has axes {list(f.dims)}, "
+                    f"got an array of shape {list(shape)}"
+                )
+            rows, row_shape = tuple(shape[:cut]), tuple(shape[cut:])
+            for axis, size in zip(named, row_shape, strict=True):
+                if dims.setdefault(axis, size) != size:
+                    raise OperatorError(
+                        f"operator {self.name!r}: axis {axis!r} is {dims[axis]} and, in field {f.name!r}, {size}"
+                    )
             if leading is not None and rows != leading:
                 raise OperatorError(
                     f"operator {self.name!r}: field {f.name!r} has leading shape {list(rows)}, "
@@ -236,24 +242,11 @@ class Operator:
     def _kernel(self, layout: Layout) -> Kernel | None:
         return self.kernel(layout) if self.kernel is not None else None
 
-    def _split_shape(
-        self, f: Field, shape: tuple[int, ...], dims: dict[str, int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        named = [d for d in f.dims if d != ROWS]
-        cut = len(shape) - len(named)
-        if cut < 0 or (cut > 0 and not self.splittable):
-            raise OperatorError(
-                f"operator {self.name!r}: field {f.name!r} has axes {list(f.dims)}, got an array of shape {list(shape)}"
-            )
-        for axis, size in zip(named, shape[cut:], strict=True):
-            if dims.setdefault(axis, size) != size:
-                raise OperatorError(
-                    f"operator {self.name!r}: axis {axis!r} is {dims[axis]} and, in field {f.name!r}, {size}"
-                )
-        return shape[:cut], shape[cut:]
-
     def _numpy_fold(self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
-        first, *rest = (read_only(layout.views(buffer, offset, rows)) for offset in offsets)
+        first, *rest = (layout.views(buffer, offset, rows) for offset in offsets)
+        for operand in (first, *rest):  # a `combine` that writes to its arguments fails on them
+            for array in operand.values():
+                array.flags.writeable = False
         combine = self.combine
 
         def fold(target: Arrays) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -111,13 +111,9 @@ def tensor_fold(
 def device_fold(
     name: str, combine: Combine, operands: Sequence[Mapping[str, torch.Tensor]], *, arrays: bool = True
 ) -> Callable[[Mapping[str, torch.Tensor]], None]:
-    """Return the left fold of `operands` by an operator's `combine`, on any device.
+    """Return the left fold of `operands`, tensors [rows, *dims] by field, by an operator's `combine`, on any device.
 
-    Args:
-        name: Of the operator, for errors.
-        combine: The operator's.
-        operands: Tensors [rows, *dims] by field, from the left one on.
-        arrays: Whether `combine` may return NumPy arrays.
+    `arrays` says whether `combine` may return NumPy arrays.
     """
     first, *rest = operands
 
@@ -141,7 +137,6 @@ def device_fold(
 
 
 def _write(operator: str, name: str, target: torch.Tensor, result: Any, arrays: bool) -> None:
-    """Copy what `combine` returned for a field to its target."""
     torch = _torch()
     if not isinstance(result, torch.Tensor):
         if not arrays:
@@ -165,16 +160,6 @@ def _torch() -> Any:
     except ImportError:
         raise MissingExtraError("an operator on tensors", "torch", "attention") from None
     return torch
-
-
-Views = TypeVar("Views", bound=Mapping[str, NDArray[Any]])
-
-
-def read_only(views: Views) -> Views:
-    """Return the same views, made read-only: a `combine` that writes to its arguments fails on them."""
-    for array in views.values():
-        array.flags.writeable = False
-    return views
 
 
 def field_of(operator: str, result: Any, name: str, shape: tuple[int, ...]) -> Any:

@@ -80,7 +80,7 @@ def check(comm, compiled):
         layout = LOGSUMEXP.layout({name: (array.shape, array.dtype) for name, array in mine.items()})
         for plan in every_plan(comm.topology, "allreduce", LOGSUMEXP, layout):
             call = comm.prepare("allreduce", like=mine, operator=LOGSUMEXP, plan=plan)
-            assert isinstance(call._engines[0], CompiledEngine) == compiled
+            assert isinstance(call.engines[0], CompiledEngine) == compiled
             for way, result in results_of(call, mine):
                 what = f"{plan.algorithm} {shape} {way}, compiled {compiled}"
                 assert_close(result, wanted, size, what)

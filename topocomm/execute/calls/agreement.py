@@ -57,15 +57,13 @@ def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> st
     if len(set(rows)) == 1:
         return None
     text = json.dumps(dict(claim))[:CLAIM_BYTES].ljust(CLAIM_BYTES).encode()[:CLAIM_BYTES]
-    claims = [_read(row) for row in gather_notes(waiting, text, tag=GATHER_TAG, what=what)]
+    claims = []
+    for row in gather_notes(waiting, text, tag=GATHER_TAG, what=what):
+        try:
+            claims.append(dict(json.loads(row)))
+        except ValueError:
+            claims.append({"call": row.decode(errors="replace").strip()})
     return f"ranks disagree about the call they make: {difference(claims)}"
-
-
-def _read(row: bytes) -> dict[str, str]:
-    try:
-        return dict(json.loads(row))
-    except ValueError:
-        return {"call": row.decode(errors="replace").strip()}
 
 
 def difference(claims: Sequence[Mapping[str, str]]) -> str:

@@ -70,7 +70,6 @@ def bind_here(session: Session, request: Request) -> Bound:
 def _bind_shards(
     session: Session, shards: tuple[int, ...], operator: Operator, structure: Structure, shapes: Shapes
 ) -> Bound:
-    """Values that have their virtual shards along a first axis of their own."""
     own = shards[session.rank + 1] - shards[session.rank]
     for name, (shape, _) in shapes.items():
         if shape[:1] != (own,):
@@ -172,7 +171,6 @@ def _agree_on(session: Session, claim: Mapping[str, str]) -> str:
 
 
 def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) -> NoReturn:
-    """Raise this rank's error, or the disagreement of all ranks."""
     _agree_on(session, {**claim, "error": str(problem)})
     if session.settings.check == "never":
         session.fail(problem)  # the others do not know yet

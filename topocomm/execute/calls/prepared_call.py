@@ -32,7 +32,10 @@ class PreparedCall:
 
     Attributes:
         plan: What is executed.
+        engines: The memory that it runs in, one engine or two in turn: they tell how its data moves.
     """
+
+    engines: Sequence[CallEngine]
 
     def __init__(self, session: Session, work: Work, structure: Structure, local: LocalNodes | None = None) -> None:
         self.plan = work.plan
@@ -40,11 +43,11 @@ class PreparedCall:
         self._session = session
         self._layout = work.layout
         self._structure = structure
-        self._engines = make_engines(work, session.waiting)
-        views = [engine.views if local is None else None for engine in self._engines]
+        self.engines = make_engines(work, session.waiting)
+        views = [engine.views if local is None else None for engine in self.engines]
         self._inputs = [None if held is None else structure.give(dict(held)) for held in views]
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
-        self._shared = self._engines[0].shared
+        self._shared = self.engines[0].shared
         self._local = local
         value = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._values, self._results = _shapes(work.layout, value), _shapes(work.layout, work.result)
@@ -57,18 +60,12 @@ class PreparedCall:
 
     @property
     def _turn(self) -> int:
-        """Which engine the next call takes."""
         return 0 if self._shared is None else (self._shared.epoch + 1) & 1
-
-    @property
-    def engines(self) -> Sequence[CallEngine]:
-        """The memory that it runs in, one engine or two in turn: they tell how its data moves."""
-        return self._engines
 
     @property
     def memory(self) -> tuple[int, int]:
         """(number, bytes) of the memory that it lies in, the same on all ranks: a shared segment, or its own."""
-        shared = shared_by(self._engines[0])
+        shared = shared_by(self.engines[0])
         figures = self.plan.figures
         return (-self.tag, self.plan.payload_bytes + figures.scratch_bytes) if shared is None else shared.segment
 
@@ -121,14 +118,7 @@ class PreparedCall:
         """Begin the collective and return at once; x and out must be left alone until the handle is through.
 
         Several prepared calls may be under way at the same time, begun in the same order on all ranks; one of them
-        may be begun again when it is through.
-
-        Args:
-            x: As for a call.
-            out: As for a call.
-
-        Raises:
-            OperatorError: x or out does not fit.
+        may be begun again when it is through. Arguments and errors are those of a call.
         """
         fields, given = self._fit(x, out)
         session = self._session
@@ -157,7 +147,7 @@ class PreparedCall:
         from topocomm.execute.calls.fast_path import bind_arrays, bind_tensors
         from topocomm.execute.host.compiled_engine import CompiledEngine
 
-        engines = [engine for engine in self._engines if isinstance(engine, CompiledEngine)]
+        engines = [engine for engine in self.engines if isinstance(engine, CompiledEngine)]
         if not engines or not (structure.bare or structure.rebuild is None):
             return None
         results = self._results if self._gives else None
@@ -168,7 +158,7 @@ class PreparedCall:
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
         self._freed = True
-        for engine in self._engines:
+        for engine in self.engines:
             engine.free()
 
     def let_go(self) -> None:
@@ -176,7 +166,6 @@ class PreparedCall:
         self.free()
 
     def _enter(self) -> tuple[CallEngine, int]:
-        """Begin a call: its engine and its number."""
         session = self._session
         if session.refusal is not None:
             session.enter()  # raises, and says why
@@ -187,7 +176,7 @@ class PreparedCall:
                 raise TopocommError("this prepared call is under way; wait for its handle before you begin it again")
             self._handle = None
         session.refusal = BUSY
-        return self._engines[self._turn], session.recorder.begin(self.tag)
+        return self.engines[self._turn], session.recorder.begin(self.tag)
 
     def _run(self, fields: Fields | None, given: Fields | None, out: Any) -> Any:
         session = self._session
@@ -204,7 +193,6 @@ class PreparedCall:
         return result
 
     def _finish(self, target: Fields | None, given: Fields | None, out: Any) -> Any:
-        """What the caller gets from a call that is through."""
         if target is None:
             return None
         if self._identity is not None:
@@ -229,7 +217,7 @@ class PreparedCall:
     def _value(self, x: Any) -> Fields | None:
         """The arrays of x, which fit; None where it is the send buffer, or there is none."""
         if x is None:
-            if self._engines[0].takes_value:
+            if self.engines[0].takes_value:
                 raise OperatorError("x is missing: this rank puts a value in")
             return None
         turn = self._turn
@@ -260,7 +248,7 @@ class PreparedCall:
             repeated = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
             if repeated and array.size:  # of an array without items all strides may be 0
                 raise OperatorError(f"out: several items of field {name!r} are one place in memory; give a plain array")
-            if array.base is not None and any(np.may_share_memory(array, engine.memory) for engine in self._engines):
+            if array.base is not None and any(np.may_share_memory(array, engine.memory) for engine in self.engines):
                 raise OperatorError(
                     f"out: field {name!r} lies in the call's send buffer, which other ranks may still read; "
                     "give another array"

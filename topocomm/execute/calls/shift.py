@@ -49,12 +49,9 @@ class Shift:
         device = _device_of(self._session.rank, (*sends, *receives))
         self._session.enter()
         number = self._session.recorder.begin(self._tags[0])
-        try:
+        with self._session.closing_on_error():
             self._running = self._in_host if device is None else self._shift_on(device)
             self._running.start(sends, receives, number)
-        except BaseException as error:
-            self._session.fail_with(error)
-            raise
 
     def advance(self) -> None:
         """Let bytes move: many an MPI moves large messages only inside its calls. Does not wait."""
@@ -69,10 +66,8 @@ class Shift:
             DeadlineError, MismatchError, RankFailedError: As for any call.
         """
         try:
-            self._running.wait()
-        except BaseException as error:
-            self._session.fail_with(error)
-            raise
+            with self._session.closing_on_error():
+                self._running.wait()
         finally:
             self._session.leave()
 
@@ -89,25 +84,21 @@ class Shift:
             session.device_path = choose_device_path(session, device)
         session.device_path.check(device)
         if self._on_device is None:
-            staged = session.device_path.transport is None
-            self._on_device = (
-                PinnedShift(session, self._in_host, device)
-                if staged
-                else DeviceShift(session, session.device_path, self._tags[0])
-            )
+            if session.device_path.transport is None:
+                self._on_device = PinnedShift(session, self._in_host, device)
+            else:
+                self._on_device = DeviceShift(session, session.device_path, self._tags[0])
         return self._on_device
 
 
 def _device_of(rank: int, buffers: Sequence[Any]) -> Device | None:
-    """Return the device that holds all buffers; None for host memory."""
-    held = [devices.device_of(buffer) for buffer in buffers]
+    held = [devices.device_of(buffer) for buffer in buffers] or [None]
     if any(device is not held[0] for device in held):
         raise OperatorError(f"rank {rank}: the buffers of a shift lie in several memories; put all in one")
-    if held and held[0] is not None:
-        for x in buffers:
-            if str(x.dtype) != "torch.uint8" or not x.is_contiguous():
-                raise OperatorError(
-                    f"rank {rank}: the buffers of a shift must be contiguous torch.uint8 tensors, got {x.dtype} "
-                    f"{list(x.shape)}; give x.view(-1).view(torch.uint8)"
-                )
-    return held[0] if held else None
+    for x in () if held[0] is None else buffers:
+        if str(x.dtype) != "torch.uint8" or not x.is_contiguous():
+            raise OperatorError(
+                f"rank {rank}: the buffers of a shift must be contiguous torch.uint8 tensors, got {x.dtype} "
+                f"{list(x.shape)}; give x.view(-1).view(torch.uint8)"
+            )
+    return held[0]

@@ -104,7 +104,7 @@ class DeviceCall(PreparedCall):
         self._values_on_device = DeviceValues(structure, work.layout, value, work.result)
         with path.device.current():
             self._engine = load_together(session, lambda: _engine(work, path, peer, shards))
-        self._engines = [self._engine]
+        self.engines = [self._engine]
         views = self._engine.views
         self._input = None if views is None else structure.give(views)
         self._input_fields = () if views is None else structure.parts(self._input)

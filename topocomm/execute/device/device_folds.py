@@ -84,7 +84,7 @@ class DeviceNodes(CanonicalNodes):
         }
         self.memories = (memory, stack)
         self._work = work
-        self._folds = [DeviceFold(layout.rows, (at * left, at * right), at * left) for left, right in self._pairs()]
+        self._folds = [DeviceFold(layout.rows, (at * left, at * right), at * left) for left, right in self._pairs]
         self._run = bind_folds(work, memory, self._folds) if self._folds and layout.rows else None
 
     def load(self) -> None:

@@ -39,7 +39,7 @@ class StagedCall(PreparedCall):
         self._values_on_device = DeviceValues(structure, work.layout, value, work.result)
         self._sent = _Pinned(self._device, self._values_on_device.value)
         self._received = _Pinned(self._device, self._values_on_device.result)
-        self._takes = self._engines[0].takes_value
+        self._takes = self.engines[0].takes_value
         self._value_copied, self._result_copied = self._device.event(), self._device.event()
         self.fast_path = None
         with self._device.current():

@@ -24,7 +24,6 @@ class CanonicalNodes(ABC):
     Args:
         layout: Of one shard's value.
         shards: The first virtual shard of every rank, and the end of the last.
-        rank: This rank.
 
     Attributes:
         shards: Number of this rank's virtual shards.
@@ -40,6 +39,8 @@ class CanonicalNodes(ABC):
         self._layout, self._first = layout, shards[rank]
         self.shards = shards[rank + 1] - shards[rank]
         self.nodes = canonical_nodes(shards[rank], shards[rank + 1], shards[-1])
+        self._pairs = [pair for node in self.nodes for pair in self._pairs_of(node)]
+        """The values to fold, by place; each result replaces the left one."""
         self._shard_bytes = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
     @property
@@ -67,10 +68,6 @@ class CanonicalNodes(ABC):
     def _fold(self) -> None:
         """Make the folds of `_pairs`, in order."""
 
-    def _pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of values to fold, by place; each result replaces the left one."""
-        return [pair for node in self.nodes for pair in self._pairs_of(node)]
-
     def _pairs_of(self, node: Node) -> list[tuple[int, int]]:
         low, high = node
         if high - low < 2:
@@ -94,7 +91,7 @@ class LocalNodes(CanonicalNodes):
                 operator.bind_fold(layout, memory, layout.rows, [offsets[left], offsets[right]], tensors=tensors),
                 self._values[left],
             )
-            for left, right in self._pairs()
+            for left, right in self._pairs
         ]
 
     def _fold(self) -> None:

@@ -38,11 +38,7 @@ Sizes = Mapping[tuple[int, int], int]
 
 
 class CompiledEngine(CallEngine):
-    """One of a call's two memories with this rank's program on it.
-
-    Attributes:
-        native: The engine in C.
-    """
+    """One of a call's two memories with this rank's program on it; `native` is the engine in C."""
 
     shared: SharedMemory
 
@@ -116,11 +112,7 @@ BoundFold = tuple[Fold, slice | None, Mapping[str, NDArray[Any]]]
 
 
 class _OutsideFolds:
-    """Folds that an engine in C leaves to Python. Not known here: its Python engine, which goes with its last user.
-
-    Attributes:
-        folds: By stage.
-    """
+    """Folds that an engine in C leaves to Python. Not known here: its Python engine, which goes with its last user."""
 
     def __init__(
         self, work: Work, program: SharedProgram, results: Mapping[Piece, int], memory: Buffer, native: _native.Engine
@@ -217,7 +209,6 @@ class _Encoder:
         ]
 
     def _slot_row(self, slot: int) -> int:
-        """Return the first row of an input slot in the value."""
         return self._slots.index(slot) * self._work.layout.rows
 
     def _task(self, fold: Combine) -> tuple[int, ...]:
@@ -229,7 +220,6 @@ class _Encoder:
 
 
 def _plain(array: Any) -> NDArray[Any]:
-    """Return the array, or a C-contiguous copy."""
     if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, order="C", copy=True, subok=False)
@@ -263,7 +253,6 @@ def _native_engine(
 
 
 def _kinds(layout: Layout, span: Span) -> tuple[tuple[np.dtype[Any], tuple[int, ...], int], ...]:
-    """Return the dtype, the shape and the items of a row of the arrays that hold a span."""
     return tuple([(f.dtype, (*span.leading, *f.row_shape), prod(f.row_shape)) for f in layout.fields])
 
 

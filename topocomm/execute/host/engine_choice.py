@@ -23,12 +23,7 @@ from topocomm.planning.schedule.schedule import Piece
 
 
 def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
-    """Return the engines of a prepared call; collective.
-
-    Args:
-        work: The call.
-        waiting: How the communicator waits; its transport says which ranks share a host.
-    """
+    """Return the engines of a prepared call; collective."""
     transport = waiting.transport
     hosts = transport.hosts
     if len(set(hosts)) == transport.size:
@@ -109,7 +104,6 @@ def _message_engine(work: Work, transport: Transport) -> StagedEngine:
 def _messages(
     work: Work, stage: Stage, offsets: Mapping[Piece, int], memory: Buffer, transport: Transport, peers: Iterable[int]
 ) -> list[Batch]:
-    """Return the messages of a stage to and from these peers as one batch."""
     sends, receives = (
         [message for message in messages_of(work, moves, offsets) if message.peer in peers]
         for moves in (stage.sends, stage.receives)

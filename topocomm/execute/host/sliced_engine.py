@@ -37,11 +37,7 @@ def slices_of(work: Work) -> list[Work]:
 
 
 class SlicedEngine(CallEngine):
-    """The slices of a call, one engine each.
-
-    Attributes:
-        engines: By slice, of one shared memory.
-    """
+    """The slices of a call, one engine each, of one shared memory."""
 
     views = None
 

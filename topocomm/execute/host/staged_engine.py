@@ -27,9 +27,6 @@ class StagedEngine(CallEngine):
     """Buffers and stages of one call.
 
     Args:
-        work: The call.
-        memory: Where the slots of the program lie.
-        program: This rank's.
         batches: For every stage, what is awaited in it.
         before: What is awaited before the value is written.
         after: What is started when the call is through.

@@ -46,13 +46,7 @@ def survivors(session: Session) -> list[int]:
 
 @contextmanager
 def ending_after(transport: Transport, limit_s: float, members: Sequence[int]) -> Iterator[None]:
-    """End this process if what runs inside does not come back: MPI's own shrinking cannot be given up.
-
-    Args:
-        transport: Of the ranks that shrink.
-        limit_s: When.
-        members: The ranks that are left.
-    """
+    """End this process if what runs inside does not come back in time: MPI's own shrinking cannot be given up."""
 
     def give_up() -> None:
         others = ", ".join(str(rank) for rank in members if rank != transport.rank)

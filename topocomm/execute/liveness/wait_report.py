@@ -117,7 +117,7 @@ def reached(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -
 
 
 def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry]:
-    """Return this rank's reports for others."""
+    """Return what this rank tells others of the ranks that it awaits, and of those that they await."""
     known = [(peer, word) for peer, word in reached(rank, awaited, words).items() if word is not None]
     return dict(known[:MOST_PASSED_ON])
 
@@ -125,14 +125,8 @@ def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry])
 def blame(rank: int, awaited: Iterable[int], number: int, words: Mapping[int, WaitEntry], turn_s: float) -> str:
     """Who is behind, in words: of the ranks awaited, and of those whom they await, the ones that are not waiting.
 
-    A rank that waits in an earlier call is named too, and so are those that any of them waits for.
-
-    Args:
-        rank: This rank.
-        awaited: Whom it awaits.
-        number: Of the call that it waits in.
-        words: What is known of every rank.
-        turn_s: How often ranks that wait say so.
+    A rank that waits in a call before the one with this number is named too, and so are those that any of them waits
+    for. Ranks that wait say so every `turn_s` seconds.
     """
     behind: list[str] = []
     for peer, word in reached(rank, awaited, words).items():

@@ -50,7 +50,6 @@ class UnderWay:
 
     Attributes:
         engine: What runs it; None for an exchange of notes.
-        tag: The call's tag.
         number: Sequence number of the call on the communicator.
         what: The call in words.
     """
@@ -70,7 +69,6 @@ class Waiting:
     transport: Transport
     timeout_s: float
     describe: Callable[[int], str]
-    """Describe the call with a tag."""
     recorder: Recorder
     under_way: list[UnderWay] = field(default_factory=list)
     """Calls begun by `start` that are not through; all of them move on in every wait."""
@@ -196,7 +194,6 @@ class Waiting:
             raise rank_failed(rank, gone)
 
     def _refusals(self, call: UnderWay) -> None:
-        """Raise that a rank does not make this call, since its arrays do not fit."""
         for peer, note in self._notes(REFUSED_TAG):
             refusal = json.loads(note)
             self.refused.setdefault(peer, {})[refusal["number"]] = refusal["text"]
@@ -208,7 +205,6 @@ class Waiting:
                 del calls[number]
 
     def _hear(self, call: UnderWay, awaited: Callable[[], AwaitedMessages]) -> None:
-        """Take in what other ranks say of themselves, and answer."""
         for peer, note in dict(self._notes(REPORT_TAG)).items():  # the newest of each
             known, report = self.reports.reports.get(peer), WaitReport.decode(note)
             self.reports.take(peer, report, time.monotonic())
@@ -296,7 +292,6 @@ def rank_failed(rank: int, gone: dict[int, str]) -> RankFailedError:
 
 
 def _reported(rank: int, report: dict[str, Any]) -> TopocommError:
-    """The error that this rank raises because of another rank's failure."""
     origin, text = report["rank"], report["text"]
     cause = text if text.startswith(f"rank {origin}") else f"rank {origin} failed: {report['kind']}: {text}"
     error = FAILURES.get(report["kind"], RankFailedError)(f"rank {rank}: stopped, since {cause}")

@@ -76,14 +76,7 @@ def broadcasts(two: Communicator, value: Any) -> Callable[[int], float]:
 
 
 class DevicePair:
-    """Two ranks in device memory.
-
-    Args:
-        two: Their communicator.
-        device: Where this rank's memory is.
-        path: What `device_path_name` says.
-        size_bytes: Of the longest message.
-    """
+    """Two ranks in device memory; `path` is what `device_path_name` says, `size_bytes` of the longest message."""
 
     def __init__(self, two: Communicator, device: Device, path: str, size_bytes: int) -> None:
         self._two, self._device = two, device

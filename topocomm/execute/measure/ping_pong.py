@@ -120,7 +120,6 @@ def measure(comm: Communicator) -> Topology:
 
 
 def _of_devices(measurements: Sequence[Played], places: Sequence[str]) -> list[PairFigures]:
-    """Return the best figures of each pair of devices."""
     best: dict[frozenset[str], PairFigures] = {}
     for measured in measurements:
         a, b = (places[rank] for rank in measured.ranks)
@@ -250,7 +249,5 @@ def _nominal(finder: PathFinder, links_of: Mapping[Edge, Sequence[Link]], pair: 
 
 def _least(sources: Sequence[FigureSource | None]) -> FigureSource:
     """Return the least certain source; what no source said was assumed by the planner."""
-    for source in ("assumed", "table", "read"):
-        if source in sources or (source == "assumed" and None in sources):
-            return source
-    return "measured"
+    certainty: list[FigureSource] = ["assumed", "table", "read", "measured"]
+    return min([source or "assumed" for source in sources], key=certainty.index, default="measured")

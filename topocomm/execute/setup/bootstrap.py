@@ -13,8 +13,9 @@ from topocomm.execute.liveness.failure import end_on_uncaught
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting, failure_note
 from topocomm.execute.session import Session
-from topocomm.execute.setup.job_topology import discover_job, hosts_of_ranks, spread
-from topocomm.execute.setup.launchers import Launch, check_world, launched
+from topocomm.execute.setup.job_topology import discover_job, hosts_of_ranks
+from topocomm.execute.setup.launchers import check_world, launched
+from topocomm.execute.setup.rank_placement import spread
 from topocomm.execute.setup.settings import Settings
 from topocomm.execute.transports.mpi import MpiTransport, completes, load_mpi
 from topocomm.execute.transports.threads import World
@@ -71,7 +72,6 @@ def on_one_thread(topology: Topology | None) -> Session:
 
 
 def _assemble(transport: Transport, topology: Topology | None) -> Session:
-    """Make a session on a transport, with the topology of the whole job; collective."""
     try:
         if topology is not None:
             if not isinstance(topology, Topology):
@@ -129,7 +129,15 @@ def session_of_job(topology: Topology | None) -> Session:
         return on_one_thread(topology)
     if launch.by.kind == "mpi":
         return from_mpi(_start_mpi().COMM_WORLD, topology)
-    _start_torch(launch)
+    dist = load_torch().distributed
+    limit_s = Settings.from_environment().timeout_s
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=limit_s))
+    except dist.DistError as error:
+        raise DeadlineError(
+            f"rank {launch.rank}: {launch.by.name} started {launch.size} ranks, which do not meet at MASTER_ADDR and "
+            f"MASTER_PORT within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S): {str(error).splitlines()[0]}"
+        ) from error
     return from_torch(None, topology)
 
 
@@ -150,15 +158,3 @@ def _start_mpi() -> Any:
         mpi.Init_thread()
     check_world(mpi)
     return mpi
-
-
-def _start_torch(launch: Launch) -> None:
-    dist = load_torch().distributed
-    limit_s = Settings.from_environment().timeout_s
-    try:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=limit_s))
-    except dist.DistError as error:
-        raise DeadlineError(
-            f"rank {launch.rank}: {launch.by.name} started {launch.size} ranks, which do not meet at MASTER_ADDR and "
-            f"MASTER_PORT within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S): {str(error).splitlines()[0]}"
-        ) from error

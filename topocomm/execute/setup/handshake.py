@@ -16,13 +16,11 @@ from topocomm.execute.transports.watch import Watch, process_space
 def meet(waiting: Waiting, hosts: Sequence[str], check: str) -> None:
     """Find out which ranks share memory, and begin to watch the processes of this host; collective.
 
-    Args:
-        waiting: The communicator's way to wait; `hosts` and `watch` of its transport are set.
-        hosts: The host of every rank by the topology: ranks that it puts on two hosts share no memory.
-        check: When this rank proves that all make the same call: the same on all ranks.
+    `hosts`, `cores` and `watch` of the transport are set. `hosts` has the host of every rank by the topology: ranks
+    that it puts on two hosts share no memory.
 
     Raises:
-        MismatchError: It is not the same on all ranks.
+        MismatchError: The setting `check` is not the same on all ranks.
     """
     transport = waiting.transport
     if transport.in_process or transport.size == 1:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from topocomm.execute.calls.agreement import gather_notes, gather_texts
 from topocomm.execute.liveness.waiting import Waiting
-from topocomm.execute.setup.rank_placement import Claim, own_claim, place_ranks_of_host, spread
+from topocomm.execute.setup.rank_placement import Claim, own_claim, place_ranks_of_host
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.transports.watch import process_space
 from topocomm.topology.discovery.local_host import discover
@@ -19,8 +19,6 @@ from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import RankPlace, Topology
 from topocomm.topology.network.switches import addressed_fabric, with_fabric
 from topocomm.topology.readers.plain.topology_json import from_document, to_document
-
-__all__ = ["discover_job", "hosts_of_ranks", "spread"]
 
 WHAT = "the discovery of the job's hosts"
 DIGEST_BYTES = 16
@@ -39,11 +37,7 @@ def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
 
     Every rank says what it knows of its own place; the first rank of every host discovers it, with the CPUs of all its
     ranks. `ranks` says where each rank sits, and near which NIC. Where Slurm names the switches above the hosts they
-    stand between them, else one switch that stands for the network.
-
-    Args:
-        waiting: How to wait for the others.
-        hosts: `hosts_of_ranks`.
+    stand between them, else one switch that stands for the network. `hosts` is what `hosts_of_ranks` returns.
     """
     rank = waiting.transport.rank
     texts = gather_texts(waiting, json.dumps(own_claim()).encode(), what=WHAT)

@@ -66,10 +66,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def check_world(mpi: Any) -> None:
-    """Check that MPI has found the ranks of its launcher.
-
-    Args:
-        mpi: mpi4py.MPI, initialised, or at least loaded.
+    """Check that MPI, initialised or at least loaded, has found the ranks of its launcher.
 
     Raises:
         TopocommError: MPI sees one rank where the launcher started several: N jobs of one rank each.

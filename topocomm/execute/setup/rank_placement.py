@@ -67,11 +67,7 @@ def place_ranks_of_host(host: Topology, claims: Sequence[Claim]) -> Placed:
 
     A rank is on the GPU that it has chosen, if its neighbours have chosen others; else on one that it may see. Without
     GPUs it is on a core that it may run on. Ranks with the same choice are spread over it, in the order of their local
-    ranks where the launcher's numbers are all different, else in that of the claims.
-
-    Args:
-        host: One host, as discovered.
-        claims: Of its ranks, in rank order.
+    ranks where the launcher's numbers are all different, else in that of the claims, which are in rank order.
     """
     warnings: list[str] = []
     choices = [_choice(host, claim, warnings) for claim in claims]
@@ -107,11 +103,7 @@ def spread(ends: Sequence[str], size: int) -> list[str]:
 def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ...]:
     """Return a NIC for each device: the nearest, of those the fastest, of those in turn.
 
-    Near is told by the pair codes, where there are none by the NUMA nodes.
-
-    Args:
-        host: One host.
-        devices: Ids of endpoints; equal ones get the same NIC.
+    Distance is that of the pair codes, where there are none of the NUMA nodes. Equal devices get the same NIC.
     """
     nics = [d for d in host.devices if d.kind == "nic"]
     rates = {link.src: link.gb_per_s or 0.0 for link in host.links if link.dst == NETWORK.id}

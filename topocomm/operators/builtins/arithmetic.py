@@ -37,7 +37,6 @@ PRODUCTS = (
 
 
 def _of_numbers(name: str, formulas: Sequence[Formula], identity: int) -> Operator:
-    """Return an operator by formulas of real and of complex numbers."""
     return elementwise(
         name,
         [Field(VALUE)],

@@ -82,7 +82,6 @@ def _kernel(formula: Formula, names: tuple[str, ...], dtypes: Dtypes) -> Kernel:
 
 
 def _combine(formula: Formula, names: tuple[str, ...], dtypes: Dtypes, left: Arrays, right: Arrays) -> dict[str, Any]:
-    """Combine two values, NumPy arrays or tensors, by the formula."""
     with np.errstate(all="ignore"):  # overflow, NaN and infinities go as IEEE 754 says
         parts = [
             part
@@ -96,7 +95,6 @@ def _combine(formula: Formula, names: tuple[str, ...], dtypes: Dtypes, left: Arr
 
 
 def _parts(value: Any, dtype: np.dtype[Any], wide: bool) -> tuple[Any, ...]:
-    """Split a field into the parts that a formula takes."""
     if kind(dtype) == "c":
         return value.real, value.imag
     if is_tensor(value):
