@@ -36,13 +36,9 @@ def trial_of(operator: Operator, layout: Layout) -> tuple[TritonCombine, str] | 
 
 
 def folded(operator: Operator, layout: Layout, values: Sequence[Values], place: str = "") -> dict[str, NDArray[Any]]:
-    """The left fold of values by the operator's kernel, or by its Triton combine.
+    """Return the left fold of values, arrays [*rows, *dims] by field, by the operator's kernel or Triton combine.
 
-    Args:
-        operator: Whose kernel or combine.
-        layout: Of the values.
-        values: Arrays [*rows, *dims] by field.
-        place: Of the Triton combine "cuda", or "cpu" for Triton's interpreter.
+    `place` is where the Triton combine runs: "cuda", or "cpu" for Triton's interpreter.
     """
     rows = layout.rows
     size = -(-layout.packed_bytes(rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -254,17 +254,12 @@ def _check_plan(session: Session, plan: Plan, request: Request, bound: Bound) ->
 
 
 def carrier(x: Any, *, by_rows: bool) -> Operator:
-    """The operator that moves values like x unchanged.
-
-    Args:
-        x: An array, or a dict, NamedTuple or dataclass of arrays.
-        by_rows: Whether values are joined along axis 0 (all-gather), which all fields must have.
-    """
+    """The operator that moves values like x unchanged; `by_rows` joins them along axis 0, which all must have."""
     parts = parts_of(x)
     if not parts:
         raise OperatorError(f"expected arrays to carry, got an empty {type(x).__name__}")
     shapes_of(x, tuple(parts))  # each is an array that can travel
-    axes = tuple((name, len(getattr(part, "shape", ()))) for name, part in parts.items())
+    axes = [(name, len(getattr(part, "shape", ()))) for name, part in parts.items()]
     heads = {tuple(part.shape[:1]) for part in parts.values()}
     same_head = all(count > 0 for _, count in axes) and len(heads) == 1
     if by_rows and not same_head:

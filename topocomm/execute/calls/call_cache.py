@@ -81,15 +81,9 @@ class CallCache:
         return len(self._kept)
 
     def run(self, which: Hashable, x: Any, out: Any) -> Any:
-        """Make a call.
+        """Make a call and return what the caller gets, in `out` or, where that is None, in new memory.
 
-        Args:
-            which: The operator of an allreduce; else the arguments of `Request` without the value, as a tuple.
-            x: The value.
-            out: Where the result goes; None: new memory.
-
-        Returns:
-            What the caller gets.
+        `which` is the operator of an allreduce; else the arguments of `Request` without the value, as a tuple.
         """
         try:
             kind = self.kinds.get(which)

@@ -42,11 +42,7 @@ class Structure:
         return self.is_torch or self.device is not None
 
     def give(self, fields: Mapping[str, Any]) -> Any:
-        """Return the fields in the user's container and kind of array, without copies.
-
-        Args:
-            fields: NumPy arrays; tensors where the user's arrays are on a device.
-        """
+        """Return the fields, tensors for a device, else NumPy arrays, in the user's container and kind; no copies."""
         if self.is_cupy:
             fields = {name: to_cupy(tensor) for name, tensor in fields.items()}
         elif self.is_torch and self.device is None:

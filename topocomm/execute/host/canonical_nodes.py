@@ -49,10 +49,9 @@ class CanonicalNodes(ABC):
         return (len(self.nodes), *self._layout.leading)
 
     def fold(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of the nodes, [nodes, rows, *dims]; overwritten by the next call.
+        """Fold the shards' values, [shards, *rows, *dims], to those of the nodes, [nodes, rows, *dims].
 
-        Args:
-            fields: The values of the shards, [shards, *rows, *dims].
+        What is returned is overwritten by the next call.
         """
         for name, array in fields.items():
             flat = array.reshape(self.shards, self._layout.rows, *self._stacked[name].shape[2:])

@@ -169,7 +169,6 @@ class _Encoder:
         ]
         readers = [self._shared.ranks.index(peer) for peer in program.readers]
         waits = [[(self._shared.ranks.index(peer), done) for peer, done in some] for some in program.waits]
-        fields = len(self._row_bytes)
         stages = zip(program.stages, waits, results_sent, strict=True)
         return [
             self._copies(needed, value=True),
@@ -181,7 +180,7 @@ class _Encoder:
             [] if work.synchronises else [*free_memory(readers)],
             list(chain.from_iterable(waits)),
             [
-                (index + 1, len(some), len(stage.folds), fields * len(copies))
+                (index + 1, len(some), len(stage.folds), len(self._row_bytes) * len(copies))
                 for index, (stage, some, copies) in enumerate(stages)
             ],
             [self._task(fold) for fold in self._folds],

@@ -76,11 +76,7 @@ TURN_S = 0.0002
 
 
 class CompositeWait(Batch):
-    """Batches that are started together and awaited together.
-
-    Args:
-        batches: The one that publishes progress first: others may wait for it.
-    """
+    """Batches started together and awaited together, first the one that publishes progress: others may wait for it."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._batches = batches

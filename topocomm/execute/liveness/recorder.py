@@ -59,13 +59,9 @@ class Recorder:
     def write(
         self, directory: Path, header: dict[str, object], describe: Callable[[int], str], open_calls: Collection[int]
     ) -> Path | None:
-        """Write the record as JSON lines; return its path, or None if that is not possible.
+        """Write the record as JSON lines, after a header; return its path, or None if that is not possible.
 
-        Args:
-            directory: Where; made if it is not there.
-            header: What the first line says beside the schema.
-            describe: Says what call a tag is.
-            open_calls: Numbers of the calls that are not through.
+        `describe` says what call a tag is; `open_calls` are the numbers of the calls that are not through.
         """
         now_ns = _now_ns()
         lines = [json.dumps({"schema": "topocomm.record/1", **header})]

@@ -42,13 +42,7 @@ class Placed(NamedTuple):
 def own_claim(
     environment: Mapping[str, str] = os.environ, modules: Mapping[str, Any] | None = None, cpus: set[int] | None = None
 ) -> Claim:
-    """What this process says of itself.
-
-    Args:
-        environment: Its environment.
-        modules: Modules that it has loaded; None takes `sys.modules`.
-        cpus: CPUs that it may run on; None asks the system.
-    """
+    """What this process says of itself, by default with the modules that it has loaded and the CPUs that it may use."""
     if cpus is None and hasattr(os, "sched_getaffinity"):
         cpus = os.sched_getaffinity(0)
     second = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
