@@ -20,7 +20,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -52,15 +52,15 @@ UNSHARDABLE = frozenset({"quantized", "paged"})
 """Values of `cache_implementation` that change results or how text is generated; others are replaced."""
 
 
-class Sharding(ExitStack):
-    """A model that generates from a sharded cache, in this thread, until `disable`; `enable` makes it.
+class Sharding(AbstractContextManager["Sharding"]):
+    """A model that generates from a sharded cache, until `disable`; `enable` makes it.
 
     A context too: `with enable(model, comm) as sharding`.
     """
 
-    def __init__(self, state: Active) -> None:
-        super().__init__()
+    def __init__(self, state: Active, stack: ExitStack) -> None:
         self._state = state
+        self._stack = stack
 
     @property
     def cache(self) -> ShardedCache:
@@ -69,7 +69,10 @@ class Sharding(ExitStack):
 
     def disable(self) -> None:
         """Let the model attend as before in this thread; more calls change nothing."""
-        self.close()
+        self._stack.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.disable()
 
 
 def enable(
@@ -118,9 +121,9 @@ def enable(
     _check_choices("enable", method, order)
     agree_on_weights("enable", comm, model)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
-    sharding = Sharding(state)
-    _activate(sharding, model, state)
-    return sharding
+    stack = ExitStack()
+    _activate(stack, model, state)
+    return Sharding(state, stack)
 
 
 @contextmanager
