@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,11 +19,11 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def agree_on_inputs(comm: Communicator, arguments: Mapping[str, Any]) -> None:
-    """Compare a call's prompt, mask and options with those of the other ranks; collective, one small exchange.
+    """Compare a call's prompt, mask and plain options with those of the other ranks; collective, one small exchange.
 
     Args:
         comm: The ranks.
-        arguments: Of `generate`, by name; tensors are read to host memory.
+        arguments: Of `generate`, by name; tensors are read to host memory, lists and objects are not compared.
 
     Raises:
         MismatchError: Ranks differ; on every rank, naming the ranks and what differs.
@@ -37,7 +39,8 @@ def agree_on_inputs(comm: Communicator, arguments: Mapping[str, Any]) -> None:
 def agree_on_weights(function: str, comm: Communicator, model: torch.nn.Module) -> None:
     """Compare a model's weights with those of the other ranks: names, shapes, dtypes and sums of bits; collective.
 
-    Every weight is read once, so this takes about as long as to copy them.
+    Every weight is read once, so this takes about as long as to copy them; and again where they have changed. Weights
+    that are elsewhere or no plain tensors (offloaded, quantised, distributed) are compared by name, shape and dtype.
 
     Raises:
         MismatchError: Ranks differ; on every rank, naming the ranks and the first weight that differs.
@@ -48,7 +51,25 @@ def agree_on_weights(function: str, comm: Communicator, model: torch.nn.Module) 
     names = "\n".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in weights.items())
     remedy = "load the same weights on all ranks"
     _compare(comm, function, {"the names, shapes or dtypes of weights": _hash(names.encode())}, remedy)
-    _compare(comm, function, dict(zip(weights, _sums_of_bits(list(weights.values())), strict=True)), remedy)
+    plain = [x.data for x in weights.values()]
+    state = [
+        None if _elsewhere(x) else (x.data_ptr(), weight._version)
+        for x, weight in zip(plain, weights.values(), strict=True)
+    ]
+    with _LOCK:
+        known = _known.get(model)
+        if known is None or known[0] != state:
+            known = _known[model] = state, _sums_of_bits([x.data for x in weights.values()])
+    _compare(comm, function, dict(zip(weights, known[1], strict=True)), remedy)
+
+
+_known: WeakKeyDictionary[torch.nn.Module, tuple[list[Any], list[int]]] = WeakKeyDictionary()
+"""Of a model, addresses and versions of its weights when they were read, and the sums of their bits."""
+_LOCK = threading.Lock()
+
+
+def _elsewhere(x: torch.Tensor) -> bool:
+    return x.is_meta or type(x) is not torch.Tensor
 
 
 def _compare(comm: Communicator, function: str, digests: Mapping[str, int], remedy: str) -> None:
@@ -67,8 +88,8 @@ def _compare(comm: Communicator, function: str, digests: Mapping[str, int], reme
 def _digest(x: Any) -> int:
     if not isinstance(x, torch.Tensor):
         return _hash(repr(x).encode()) if isinstance(x, PLAIN) else 0
-    array = x.detach().cpu().contiguous()
-    return _hash(f"{list(x.shape)} {x.dtype}".encode() + array.view(torch.uint8).numpy().tobytes())
+    data = _bytes_of(x.detach().cpu()).numpy().tobytes()
+    return _hash(f"{list(x.shape)} {x.dtype}".encode() + data)
 
 
 def _hash(data: bytes) -> int:
@@ -77,18 +98,23 @@ def _hash(data: bytes) -> int:
 
 def _sums_of_bits(weights: list[torch.Tensor]) -> list[int]:
     """Of every weight the sum of its bits as integers of 8 bytes, which wraps; from a GPU all are read at once."""
-    sums = [_sum_of_bits(x.detach()) for x in weights]
-    found = [0] * len(sums)
-    for device in {x.device for x in sums}:
-        places = [place for place, x in enumerate(sums) if x.device == device]
-        for place, value in zip(places, torch.stack([sums[place] for place in places]).tolist(), strict=True):
+    sums = {place: _sum_of_bits(x) for place, x in enumerate(weights) if not _elsewhere(x)}
+    found = [0] * len(weights)
+    for device in {x.device for x in sums.values()}:
+        here = {place: x for place, x in sums.items() if x.device == device}
+        for place, value in zip(here, torch.stack([*here.values()]).tolist(), strict=True):
             found[place] = value
     return found
 
 
 def _sum_of_bits(x: torch.Tensor) -> torch.Tensor:
-    raw = x.contiguous().flatten().view(torch.uint8)
+    raw = _bytes_of(x)
     if raw.storage_offset() % 8:
         raw = raw.clone()
     whole = raw.numel() // 8 * 8
     return raw[:whole].view(torch.int64).sum() + raw[whole:].sum()
+
+
+def _bytes_of(x: torch.Tensor) -> torch.Tensor:
+    x = x.contiguous()
+    return x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # one item may have any stride

@@ -113,17 +113,17 @@ def enable(
         OperatorError: The model or the method is not supported, or another model is sharded in this thread; later,
             inside `generate`: the mask does not fit the tokens, the sequence is longer than the model's positions, or
             a feature of a layer is not covered. Every rank raises the same, before anything is sent.
-        MismatchError: Ranks have other weights; later, inside `generate`: another prompt, mask or options. On every
+        MismatchError: Ranks have other weights; later, inside `generate`: another prompt, mask or option. On every
             rank, naming the ranks. TOPOCOMM_CHECK=never leaves this out.
     """
     if ACTIVE.get() is not None:
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
     _check_choices("enable", method, order)
-    agree_on_weights("enable", comm, model)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
-    stack = ExitStack()
-    _activate(stack, model, state)
-    return Sharding(state, stack)
+    with ExitStack() as stack:
+        _activate(stack, model, state)
+        agree_on_weights("enable", comm, model)
+        return Sharding(state, stack.pop_all())
 
 
 @contextmanager
@@ -148,10 +148,10 @@ def shard_generation(
         The empty cache.
     """
     _check_choices("shard_generation", method, order)
-    agree_on_weights("shard_generation", comm, model)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
+        agree_on_weights("shard_generation", comm, model)
         if comm.size > 1:
             stack.enter_context(BroadcastChoices(lambda: state.cache.comm))
         yield state.cache
@@ -199,16 +199,30 @@ def _generate(
         )
     if kind is not None:
         options["cache_implementation"] = None
-    _take_place(state, model, options.get("past_key_values"))
-    options["past_key_values"] = state.cache
     comm = state.cache.comm
-    agree_on_inputs(comm, {"input_ids": inputs, "generation_config": repr(generation_config), **options})
-    before = ACTIVE.set(state)
-    try:
+    with _in_this_thread(state):
+        agree_on_inputs(comm, {"input_ids": inputs, "generation_config": repr(generation_config), **options})
+        _take_place(state, model, options.get("past_key_values"))
+        options["past_key_values"] = state.cache
         with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
             return plain(inputs, generation_config, *more, **options)
+
+
+@contextmanager
+def _in_this_thread(state: Active) -> Iterator[None]:
+    """Let the model attend by this state in this thread, while no other one does.
+
+    Raises:
+        OperatorError: Another thread generates with it.
+    """
+    if not state.generating.acquire(blocking=False):
+        raise OperatorError("generate: another thread generates on this rank; wait for its end")
+    before = ACTIVE.set(state)
+    try:
+        yield
     finally:
         ACTIVE.reset(before)
+        state.generating.release()
 
 
 def _state_elsewhere(model: PreTrainedModel) -> Active | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from threading import RLock
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -46,7 +47,7 @@ HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hid
 
 
 class NotShardedError(TopocommError, RuntimeError):
-    """A sharded model was called outside of its context, or in another thread."""
+    """A sharded model was called outside of its context, or in a thread that is not its rank's."""
 
 
 @dataclass(eq=False)
@@ -57,6 +58,7 @@ class Active:
         decode: One of `METHODS`.
         model: The model whose `generate` gets its cache by itself; None: it is passed one.
         replaced: Caches of transformers that a sharded one took the place of.
+        generating: Held by the thread whose `generate` runs.
     """
 
     cache: ShardedCache
@@ -64,6 +66,7 @@ class Active:
     order: str = "any"
     model: PreTrainedModel | None = None
     replaced: WeakSet[Cache] = field(default_factory=WeakSet)
+    generating: Any = field(default_factory=RLock)
 
 
 ACTIVE: ContextVar[Active | None] = ContextVar("topocomm_sharded_generation", default=None)

@@ -49,7 +49,10 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keep the owned ones of the next tokens; returns all owned keys and values."""
-        key_states, value_states = autocast(key_states), autocast(value_states)
+        if self.restoring is None:
+            key_states, value_states = autocast(key_states), autocast(value_states)
+        else:  # it may have been filled inside `torch.autocast`
+            key_states, value_states = key_states.to(self.store.k.dtype), value_states.to(self.store.v.dtype)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self.sharded_tokens is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,6 +19,9 @@ from topocomm import Communicator
 
 ALIGNMENT_BYTES = 64
 """Alignment of torch's memory. Shards at other addresses are copied: matrix products may round by alignment."""
+DEVICE_ALIGNMENT_BYTES = 256
+Parts = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and dtype of the tensors of a shard, by name."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,36 @@ def scratch_memory(size_bytes: int, device: torch.device) -> torch.Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, device=device)
 
 
+class DeviceSlots:
+    """Three shards in one allocation on a GPU, this rank's first: only of one does a shift move parts in place."""
+
+    def __init__(self) -> None:
+        self._memory: torch.Tensor | None = None
+        self._slot_bytes = 0
+
+    def reserve(self, parts: Parts, device: torch.device) -> None:
+        """Make room for shards of such parts, with some to spare; what was in the slots may be gone."""
+        needed_bytes = sum(_padded(prod(shape) * dtype.itemsize) for shape, dtype in parts.values())
+        if self._memory is None or self._slot_bytes < needed_bytes or self._memory.device != device:
+            self._slot_bytes = _padded(needed_bytes + needed_bytes // 8)
+            self._memory = None  # given back before the next is asked for
+            self._memory = scratch_memory(3 * self._slot_bytes, device)
+
+    def shard(self, slot: int, parts: Parts) -> Shard:
+        """Return an uninitialised shard."""
+        assert self._memory is not None, "reserved before"
+        start, views = slot * self._slot_bytes, {}
+        for name, (shape, dtype) in parts.items():
+            size = prod(shape) * dtype.itemsize
+            views[name] = self._memory[start : start + size].view(dtype).view(shape)
+            start += _padded(size)
+        return Shard(**views)
+
+
+def _padded(size_bytes: int) -> int:
+    return -(-size_bytes // DEVICE_ALIGNMENT_BYTES) * DEVICE_ALIGNMENT_BYTES
+
+
 class ShardBuffers:
     """The buffers of one communicator: two for arriving shards, and one for this rank's where it must be copied.
 
@@ -73,15 +107,16 @@ class ShardBuffers:
         self._comm = comm
         self._own = Scratch()
         self._received = Scratch(), Scratch()
+        self._slots = DeviceSlots()
 
     def in_turn(self, inputs: Inputs, keys: torch.Tensor | None, sizes: list[int]) -> list[Shard]:
         """Return the shards in the order in which they are attended: this rank's, then those that arrive.
 
         `keys` are the positions of this rank's, int64 [1 or batch, n], where a call masks; `sizes` the keys per rank.
         """
-        rank, on_device = self._comm.rank, on_gpu(inputs.q)
+        rank = self._comm.rank
         arriving = [sizes[(rank - hop - 1) % len(sizes)] for hop in range(len(sizes) - 1)]
-        if on_device:
+        if on_gpu(inputs.q):
             stream_order_of(self._comm).acquire(inputs.q.device)
             if not arriving:
                 return [Shard(inputs.k, inputs.v, keys)]
@@ -89,14 +124,26 @@ class ShardBuffers:
         if keys is not None:
             parts["keys"] = keys.expand(len(inputs.k), -1)
 
-        def shard_in(scratch: Scratch, n: int) -> Shard:
-            shapes = {name: (*x.shape[:2], n, x.shape[3]) if x.ndim == 4 else (len(x), n) for name, x in parts.items()}
-            return Shard(**{name: scratch.view(name, shapes[name], x, x.dtype) for name, x in parts.items()})
+        def of(n: int) -> Parts:
+            return {
+                name: ((*x.shape[:2], n, x.shape[3]) if x.ndim == 4 else (len(x), n), x.dtype)
+                for name, x in parts.items()
+            }
 
+        if on_gpu(inputs.q):
+            self._slots.reserve(of(max(sizes)), inputs.q.device)
+            first = self._slots.shard(0, of(inputs.n))
+            for name, x in parts.items():
+                getattr(first, name).copy_(x)
+            return [first, *(self._slots.shard(1 + hop % 2, of(n)) for hop, n in enumerate(arriving))]
         own = {}
         for name, x in parts.items():
-            stays = not on_device and name != "keys" and x.is_contiguous() and x.data_ptr() % ALIGNMENT_BYTES == 0
+            stays = name != "keys" and x.is_contiguous() and x.data_ptr() % ALIGNMENT_BYTES == 0
             own[name] = x if stays else self._own.view(name, tuple(x.shape), x, x.dtype).copy_(x)
+
+        def shard_in(scratch: Scratch, n: int) -> Shard:
+            return Shard(**{name: scratch.view(name, of(n)[name][0], x, x.dtype) for name, x in parts.items()})
+
         if arriving:
             for scratch in self._received:
                 shard_in(scratch, max(sizes))  # grows at most once a call

@@ -38,6 +38,7 @@ class HostMerge:
         for rows in pieces:
             shape = (batch, heads, rows.stop - rows.start, d_v)
             merged, arriving = (empty_partial(shape, inputs.q.device) for _ in range(2))
+            merged.out.zero_()
             merged.lse.fill_(-torch.inf)
             self._running[rows.start] = rows, merged, arriving
 

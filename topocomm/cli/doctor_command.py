@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from typing import Any
 
 from topocomm.cli.command_ranks import launched_as, speaks
@@ -26,6 +27,8 @@ from topocomm.execute.start import init
 from topocomm.topology.model import Topology
 
 OK, FAILED = 0, 1
+SECONDS_TO_PRINT = 5.0
+"""A launcher ends all ranks as soon as one fails: the others leave the first time to print, whose end ends them."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -68,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
             ways = ways_section(examined.ways) if examined.ways else ""
             text = findings_text(examined.findings) + ways + "".join(section_text(*section) for section in sections)
         sys.stdout.write(text)
+    elif failed:
+        time.sleep(SECONDS_TO_PRINT)
     return FAILED if failed else OK
 
 

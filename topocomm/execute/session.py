@@ -119,14 +119,9 @@ class Session:
         finally:
             self.leave()
 
-    @contextmanager
-    def closing_on_error(self) -> Iterator[None]:
-        """Call `fail_with` where what is inside raises."""
-        try:
-            yield
-        except BaseException as error:
-            self.fail_with(error)
-            raise
+    def closing_on_error(self) -> ClosingOnError:
+        """Return a context that calls `fail_with` where what is inside raises."""
+        return ClosingOnError(self)
 
     def fail_with(self, error: BaseException) -> None:
         """`fail`; raises RankFailedError instead if the transport's error means that ranks are gone."""
@@ -194,3 +189,19 @@ class Session:
     def _tell(self, tag: int, note: bytes) -> None:
         for peer in set(range(self.size)) - self.gone - {self.rank}:
             self.transport.post(peer, tag, note)
+
+
+class ClosingOnError:
+    """See `Session.closing_on_error`; a class, since a generator would take as long as a short message."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        if error is not None:
+            self._session.fail_with(error)

@@ -83,8 +83,8 @@ def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it fir
         for f in fields:
             if kind(f.dtype) not in set("".join(kinds)):
                 what = remedy if kind(f.dtype) else "convert it first"
-                order = "" if f.dtype.isnative else " in another byte order"
-                return f"takes {taken}, got {f.dtype.newbyteorder('=')}{order} in field {f.name!r}; {what}"
+                shown = f"{f.dtype}" if f.dtype.isnative else f"{f.dtype.newbyteorder('=')} in another byte order"
+                return f"takes {taken}, got {shown} in field {f.name!r}; {what}"
             if f.dtype != fields[0].dtype:
                 return (
                     f"takes one dtype, got {fields[0].dtype} in field {fields[0].name!r} and {f.dtype} "

@@ -160,10 +160,10 @@ class _Trial:
     def _combine(self, left: Values, right: Values) -> Values:
         """Combine flattened rows as a fold does, and check the result's form and the arguments' purity."""
         fields, rows = self._layout.fields, self._layout.rows
-        operands, copies = (
-            [{f.name: value[f.name].reshape((rows, *f.row_shape)).copy() for f in fields} for value in (left, right)]
-            for _ in range(2)
-        )
+        operands = [
+            {f.name: value[f.name].reshape((rows, *f.row_shape)).copy() for f in fields} for value in (left, right)
+        ]
+        copies = [{name: array.copy() for name, array in operand.items()} for operand in operands]
         result = self._op.combine(*operands)
         for side, operand, copy in zip(("left", "right"), operands, copies, strict=True):
             for name, array in operand.items():
@@ -261,8 +261,8 @@ class _Trial:
         failures: list[str] = []
         for case in self._cases:
             finite = np.ones(self._layout.rows, bool)
-            for array in case.a.values() if self._rounds else ():
-                if rounded(array.dtype):
+            for array in case.a.values():
+                if self._rounds and rounded(array.dtype):
                     finite &= self._flat(np.isfinite(wide(array))).all(axis=1)
             for text, pair in (("e.a", (self._neutral, case.a)), ("a.e", (case.a, self._neutral))):
                 result = self._combine(*pair)

@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
+from transformers import DynamicCache
 
+from attention.huggingface import agreement_of_inputs
 from attention.huggingface.generation import enable, shard_generation
 from tests.attention.huggingface.test_hf_layers import build, generate, prompt, small
 from topocomm import MismatchError, run_local
@@ -99,6 +101,53 @@ def test_another_model(llama):
             pass
 
     assert all("ranks 1, 2 and rank 0 differ in the names, shapes or dtypes of weights" in text for text in told(call))
+
+
+def test_weights_are_read_again_where_they_have_changed_only(llama, monkeypatch):
+    reads, plain = [], agreement_of_inputs._sums_of_bits
+    monkeypatch.setattr(agreement_of_inputs, "_sums_of_bits", lambda weights: reads.append(1) or plain(weights))
+    model = copy.deepcopy(llama)
+
+    def work(comm):
+        with enable(model, comm, shards=small(2)):
+            pass
+
+    for _ in range(2):
+        run_local(work, ranks=2)
+    assert len(reads) == 1
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+    run_local(work, ranks=2)
+    assert len(reads) == 2
+
+
+def test_weights_that_are_elsewhere_and_inputs_at_any_strides(llama):
+    model = copy.deepcopy(llama)
+    model.register_buffer("offloaded", torch.empty(3, device="meta"))
+    model.register_buffer("whole", torch.tensor(3))
+    ids = torch.arange(8)[None].T[:1]
+
+    def work(comm):
+        with enable(model, comm, shards=small(2)):
+            return generate(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}).sequences.shape
+
+    assert run_local(work, ranks=2) == [(1, 11)] * 2
+
+
+def test_after_a_mismatch_the_same_empty_cache_may_come_again(llama):
+    empty = DynamicCache(config=llama.config)
+
+    def work(comm):
+        with enable(llama, comm, shards=small(2)) as sharding:
+            before = sharding.cache
+            with pytest.raises(MismatchError):
+                generate(llama, prompt(), past_key_values=empty, max_new_tokens=3 + comm.rank)
+            assert sharding.cache is before
+            comm.barrier()
+            return generate(llama, prompt(), past_key_values=DynamicCache(config=llama.config)).sequences
+
+    first, second = run_local(work, ranks=2)
+    assert torch.equal(first, second)
 
 
 def test_nothing_is_compared_where_nothing_is_checked(llama, monkeypatch):

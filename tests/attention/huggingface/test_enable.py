@@ -264,13 +264,32 @@ class _Words:
 def test_in_a_thread_where_ranks_share_the_model_the_context_tells_whose_call_it_is(llama):
     def call(_):
         context = contextvars.copy_context()
-        return in_a_thread(lambda: generate(llama, prompt())), in_a_thread(
-            lambda: context.run(generate, llama, prompt())
-        )
+        refused = in_a_thread(lambda: generate(llama, prompt()))
+        return refused, in_a_thread(lambda: context.run(generate, llama, prompt()))
 
     outcomes = on_ranks(llama, call)
     assert all("contextvars.copy_context().run" in str(refused) for refused, _ in outcomes)
     assert_same([made for _, made in outcomes], _alone(llama))
+
+
+def test_two_threads_at_once_are_refused(llama):
+    def work(comm):
+        refused = []
+
+        class Meanwhile(transformers.generation.streamers.BaseStreamer):
+            def put(self, _):
+                refused.append(in_a_thread(lambda: generate(llama, prompt())))
+
+            def end(self):
+                pass
+
+        with enable(llama, comm, shards=small(1)):
+            row = {name: x[1:] for name, x in prompt().items()}
+            return generate(llama, row, streamer=Meanwhile()).sequences, refused
+
+    ((made, refused),) = run_local(work, ranks=1)
+    assert refused and all("another thread generates on this rank" in str(error) for error in refused)
+    assert torch.equal(made, generate(llama, {name: x[1:] for name, x in prompt().items()}).sequences)
 
 
 @pytest.mark.parametrize("family", ["Llama", "GptOss"])

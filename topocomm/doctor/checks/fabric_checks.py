@@ -47,7 +47,7 @@ def _missing_links(host: Host) -> list[str]:
     for link in host.links:
         if link.kind in FABRICS and link.src in peers:
             peers[link.src].add(link.dst)
-    has_switch = any(own - set(peers) for own in peers.values())
+    has_switch = any(own - peers.keys() for own in peers.values())
     lanes = host.lanes()
     most = max(lanes.values(), default=0)
     low = [f"{host.local(name)} has {count}" for name, count in lanes.items() if count < most]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 from typing import NamedTuple
 
 from topocomm.doctor.checks.host_views import Host, hosts_of
@@ -169,7 +169,7 @@ def _rates(host: Host, kind: str, ends: Sequence[str]) -> str | None:
 
 def _codes(host: Host) -> str | None:
     gpus, nics = [gpu.id for gpu in host.gpus], [nic.id for nic in host.nics]
-    pairs = (*combinations(gpus, 2), *product(gpus, nics))
+    pairs = chain(combinations(gpus, 2), product(gpus, nics))
     return _counted([host.codes[pair] for pair in pairs if pair in host.codes])
 
 

@@ -33,8 +33,9 @@ def nearest(host: Host) -> dict[str, tuple[str, ...]]:
     near: dict[str, tuple[str, ...]] = {}
     for gpu in host.gpus:
         far = {nic.id: LEVELS[code] for nic in host.nics if (code := host.codes.get((gpu.id, nic.id), "")) in LEVELS}
-        if far:
-            near[gpu.id] = tuple(nic for nic, level in far.items() if level == min(far.values()))
+        least = min(far.values(), default=None)
+        if least is not None:
+            near[gpu.id] = tuple(nic for nic, level in far.items() if level == least)
     return near
 
 

@@ -116,13 +116,15 @@ def check_flat_tree(topology: Topology) -> list[Finding]:
     for host in hosts_of(topology):
         codes = {code for code in host.codes.values() if code in LEVELS}
         several = len(host.gpus) >= 4 or (len(host.gpus) >= 2 and len(host.nics) >= 2)
+        if not several or codes not in ({"PHB"}, {"SYS"}):
+            continue
         numas = {gpu.id: gpu.numa for gpu in host.gpus}
-        pairs = [pair for pair, code in host.codes.items() if code in LEVELS and set(pair) <= set(numas)]
+        pairs = [pair for pair, code in host.codes.items() if code in LEVELS and numas.keys() >= set(pair)]
         # GPUs that meet only between NUMA nodes, though they are listed on one node, or on none
         is_odd = any(numas[a] == numas[b] is not None for a, b in pairs)
         if not any(isinstance(numa, int) for numa in numas.values()):
             is_odd = not host.lanes() and bool(pairs)
-        if several and (codes == {"PHB"} or (codes == {"SYS"} and is_odd)):
+        if codes == {"PHB"} or is_odd:
             text = f"every PCIe pair is {codes.pop()}: a virtual machine or ACS hides the switches between the devices"
             found.append(host.finding("info", "PCIe tree", text, VM_REMEDY))
     return found

@@ -92,10 +92,12 @@ class Shift:
 
 
 def _device_of(rank: int, buffers: Sequence[Any]) -> Device | None:
-    held = [devices.device_of(buffer) for buffer in buffers] or [None]
+    held = [devices.device_of(buffer) for buffer in buffers]
     if any(device is not held[0] for device in held):
         raise OperatorError(f"rank {rank}: the buffers of a shift lie in several memories; put all in one")
-    for x in () if held[0] is None else buffers:
+    if not held or held[0] is None:
+        return None
+    for x in buffers:
         if str(x.dtype) != "torch.uint8" or not x.is_contiguous():
             raise OperatorError(
                 f"rank {rank}: the buffers of a shift must be contiguous torch.uint8 tensors, got {x.dtype} "

@@ -52,9 +52,8 @@ def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[
     operator, layout = work.operator, work.layout
     if _kernel_version(operator, layout, arena.device) == TORCH:
         return combine_folds(operator, layout, arena, folds)
-    return partial(
-        _run_all, [gpu.bind_device_folds(operator, layout, arena, part) for part in independent(layout, folds)]
-    )
+    runs = [gpu.bind_device_folds(operator, layout, arena, part) for part in independent(layout, folds)]
+    return runs[0] if len(runs) == 1 else partial(_run_all, runs)
 
 
 def load_folds(

@@ -32,11 +32,12 @@ class HostShift:
             self.free()
             rank, size = self._session.rank, self._session.size
             batch_of = self._session.transport.batch
-            pairs = [zip(arrays, self._tags, strict=True) for arrays in (receives, sends)]
             following, preceding = (rank + 1) % size, (rank - 1) % size
             # receives first, so that no message comes unexpected
-            self._batches = [batch_of(b, [], [Message(preceding, ((0, b.size),))], tag) for b, tag in pairs[0]]
-            self._batches += [batch_of(b, [Message(following, ((0, b.size),))], [], tag) for b, tag in pairs[1]]
+            for buffer, tag in zip(receives, self._tags, strict=True):
+                self._batches.append(batch_of(buffer, [], [Message(preceding, ((0, buffer.size),))], tag))
+            for buffer, tag in zip(sends, self._tags, strict=True):
+                self._batches.append(batch_of(buffer, [Message(following, ((0, buffer.size),))], [], tag))
             self._buffers = buffers
         for batch in self._batches:
             batch.start()

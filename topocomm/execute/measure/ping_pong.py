@@ -191,12 +191,15 @@ def _quartiles(two: Communicator, block_us: Callable[[int], float], first: int) 
 
 def _shared_devices(places: Sequence[str], pairs: Sequence[PairFigures]) -> list[str]:
     shared = sorted({place for place in places if places.count(place) > 1})
-    several = (
-        f"{len(places)} ranks on {len(set(places))} devices (several on {', '.join(shared[:8])}): what waits for "
-        "its turn on a core counts as latency; measure with one rank a device"
-    )
-    unlinked = f"all ranks share {places[0]}: no link lies between them, nothing was measured"
-    return [several] * bool(shared) + [unlinked] * (not pairs)
+    warnings = []
+    if shared:
+        warnings.append(
+            f"{len(places)} ranks on {len(set(places))} devices (several on {', '.join(shared[:8])}): what waits for "
+            "its turn on a core counts as latency; measure with one rank a device"
+        )
+    if not pairs:
+        warnings.append(f"all ranks share {places[0]}: no link lies between them, nothing was measured")
+    return warnings
 
 
 def _facts(

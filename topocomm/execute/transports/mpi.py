@@ -190,12 +190,18 @@ class MpiTransport(Transport):
             _under_way.append((self.comm.Isend([kept, self._mpi.BYTE], peer, tag), kept))
 
     def take(self, peer: int, tag: int) -> bytes | None:
-        status = self._mpi.Status()
         try:
-            if not self.comm.Iprobe(peer, tag, status):
-                return None
+            status = self._arrived(peer, tag)
         except self._mpi.Exception:  # the peer is gone, and `failed` says so
             return None
+        return None if status is None else self._receive(status)
+
+    def _arrived(self, peer: int, tag: int) -> Any:
+        """The status of a note that has come; None if none has."""
+        status = self._mpi.Status()
+        return status if self.comm.Iprobe(peer, tag, status) else None
+
+    def _receive(self, status: Any) -> bytes:
         data = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
         self.comm.Recv([data, self._mpi.BYTE], status.Get_source(), status.Get_tag())
         return data.tobytes()
@@ -266,7 +272,7 @@ class MpiTransport(Transport):
                 return False
             self._closing = None
             self._barriers += 1
-            while self.take(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG) is not None:
-                pass
+            while (status := self._arrived(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)) is not None:
+                self._receive(status)
         self.comm.Free()
         return True

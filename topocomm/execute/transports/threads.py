@@ -67,6 +67,7 @@ class ThreadBatch(Batch):
         tag: int,
     ) -> None:
         self.sends, self.receives = tuple(sends), tuple(receives)
+        assert all(0 <= m.peer < transport.size for m in (*sends, *receives)), "messages are between ranks"
         self.views = {m: [buffer[o : o + n] for o, n in m.ranges] for m in (*self.sends, *self.receives)}
         self._world, self._rank = transport.world, transport.rank
         self._out = [Post(self, message, tag) for message in self.sends]

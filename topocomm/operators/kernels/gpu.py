@@ -286,9 +286,10 @@ def _launch_all(
         return lambda: None
     options, table, tiles = _launch_of(combine, layout, buffer, work)
     args = (buffer, (buffer,) * len(layout.fields), table, table.shape[1], tiles)
+    grid = (len(work) * tiles,)
     with on_device(buffer):
         launch = load_kernel(fold_kernel, args, options)
-    return lambda: launch((len(work) * tiles,), *args)
+    return lambda: launch(grid, *args)
 
 
 def _check_target(name: str, target: torch.Tensor | None, like: torch.Tensor) -> None:

@@ -48,8 +48,9 @@ def split_hosts(topology: Topology) -> list[Host]:
     for link in topology.links:
         (links if home[link.dst] == home[link.src] else outward)[home[link.src]].append(link)
     for pair in topology.pairs:
-        if home[pair.a] == home[pair.b]:
-            pairs[home[pair.a]].append(pair)
+        host = home.get(pair.a)
+        if host is not None and home.get(pair.b) == host:
+            pairs[host].append(pair)
     hosts = []
     for name in names:
         ends = [topology.by_id[link.dst] for link in outward[name] if link.kind in FABRICS]

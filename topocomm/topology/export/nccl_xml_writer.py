@@ -79,10 +79,10 @@ class _Writer:
         self.fabric: dict[str, list[Link]] = defaultdict(list)
         for link in topology.links:
             (self.fabric if link.kind in (*_FABRICS, "c2c") else self.near)[link.src].append(link)
-        self.taken = {bus_key(d.bus_id) for d in topology.devices if d.bus_id}
+        taken = {bus_key(d.bus_id) for d in topology.devices if d.bus_id}
         self.written: set[str] = set()
         bridges = (f"ffff:{255 - number // 256:02x}:{number % 256:02x}.0" for number in count(1))
-        self.free_ids = (bus_id for bus_id in bridges if bus_key(bus_id) not in self.taken)
+        self.free_ids = (bus_id for bus_id in bridges if bus_key(bus_id) not in taken)
         """Made-up bus ids of bridges."""
         self.amd = is_amd(topology)
         self.simulated = topology.facts.get(SIMULATED) is True

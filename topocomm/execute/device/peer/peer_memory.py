@@ -114,6 +114,6 @@ class PeerMemory:
 
     def close(self) -> None:
         """Give back this rank's own; all ranks have left."""
-        if self._mapping is not None:
-            self._mapping.free()
-        self._mapping = None
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            mapping.free()

@@ -106,11 +106,12 @@ def _off_pci(root: HwlocObject) -> list[Gpu]:
     """Return GPUs that the source shows without a PCI device; drivers' equal numbers are one GPU."""
     lost: dict[tuple[int, ...], list[HwlocObject]] = {}
     for device in root.walk():
+        if device.type != "OSDev" or family(device.name) not in _NUMBERED_BY:
+            continue
         above = device.parent
         while above is not None and above.type in ("OSDev", "Misc"):
             above = above.parent
-        is_on_pci = above is not None and above.type == "PCIDev"
-        if device.type == "OSDev" and family(device.name) in _NUMBERED_BY and not is_on_pci:
+        if above is None or above.type != "PCIDev":
             lost.setdefault(number(device.name)[:1], []).append(device)
     return [Gpu("", devices[0], tuple(devices)) for devices in lost.values()]
 

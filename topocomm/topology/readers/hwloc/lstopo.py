@@ -41,8 +41,10 @@ _TYPED = re.compile(r"OS(?:Dev)?\[([\w,-]{1,80})\]")
 _PHYSICAL = re.compile(r"\bP#(\d{1,9})")
 _BUS_ID = re.compile(r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:-\S+)?")
 _IDS = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})")
-_ATTRIBUTE = re.compile(r"(\w+)=(?:\"([^\"]*)\"|([^\s\")]+))")
+_ATTRIBUTE = re.compile(r"\b(\w+)=(?:\"([^\"]*)\"|([^\s\")]+))")
 _MEMORY = re.compile(r"\b(\d{1,15})\s?([KMGT])i?B\b")
+_GIGABYTES = " gigabytes"
+"""Key of the memory of an object among its attributes, none of which has a space."""
 _UNITS = {"K": 2**-20, "M": 2**-10, "G": 1, "T": 2**10}
 _CLASS = re.compile(r"\bclass=([0-9a-fA-F]{4})\b")
 _LINK = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?GB/s")
@@ -191,7 +193,7 @@ class _Reader(LineReader):
             self.fail(index, f"PU P#{number}; expected at most {_MAX_CPU - 1}")
         infos = _attributes(text) if kind in ("Machine", "Package") else {}
         if kind in ("Machine", "NUMANode") and (memory := _MEMORY.search(text)):
-            infos["gigabytes"] = str(int(memory.group(1)) * _UNITS[memory.group(2)])
+            infos[_GIGABYTES] = str(int(memory.group(1)) * _UNITS[memory.group(2)])
         return HwlocObject(kind, index + 1, os_index=number, family=match.group(2), infos=infos)
 
     def _pci(self, index: int, match: re.Match[str], text: str, copies: int) -> HwlocObject | None:
@@ -214,8 +216,8 @@ class _Reader(LineReader):
 
     def _check_memory(self, root: HwlocObject) -> None:
         """Refuse a text that lost a NUMA node: the machine's memory is the sum over its nodes."""
-        sizes = [node.infos.get("gigabytes") for node in root.walk() if node.type == "NUMANode"]
-        total = float(root.infos.get("gigabytes", 0))
+        sizes = [node.infos.get(_GIGABYTES) for node in root.walk() if node.type == "NUMANode"]
+        total = float(root.infos.get(_GIGABYTES, 0))
         known = sum(float(size) for size in sizes if size is not None)
         if total and sizes and None not in sizes and known + len(sizes) + 1 < 0.9 * total:
             self.refuse(root.line - 1, f"the machine has {total:.0f} GB, the NUMA nodes shown have {known:.0f}")
