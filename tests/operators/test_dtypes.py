@@ -68,3 +68,8 @@ from topocomm import (
 def test_what_is_not_taken_is_named(act, message):
     with pytest.raises(OperatorError, match=message):
         act()
+
+
+def test_a_dtype_of_a_new_style_is_refused_in_words():
+    with pytest.raises(OperatorError, match=r"got StringDType\(\) in field 'value'; convert it first"):
+        SUM.layout({"value": ((3,), np.dtypes.StringDType())})
