@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -127,7 +126,13 @@ def _after(history: Sequence[_State], now_us: float, levels: Levels, mixes: Sequ
         group = min(levels.total, across.group + levels.group_ports * across.most)
     port = np.minimum(port, levels.total)
     cap = min([group, *(_spread(history, now_us, levels, mix) for mix in mixes)])
-    front = np.minimum(reduce(_sum, [port] * levels.ports, _single(1, levels.most_own)), cap)
+    front = _single(1, levels.most_own)
+    for _ in range(levels.ports):
+        grown = _sum(front, port)
+        if (grown == front).all():
+            break
+        front = grown
+    front = np.minimum(front, cap)
     if last and group == last.group and (front == last.front).all() and (port == last.port).all():
         return None
     return _State(now_us, front, port, group, int((np.arange(len(front)) + front).max()))

@@ -54,9 +54,7 @@ def least_levels_us(
             _keep(brought, _added(far[1], _for_others(far[0], most_own), most_own))
             imported = min(enough, far[2] + group_ports * max(own + foreign for own, foreign in far[0].items()))
         brought = {own: min(foreign, enough) for own, foreign in brought.items()}
-        known: Most = {1: 0}
-        for _ in range(ports):
-            known = {own: min(foreign, enough) for own, foreign in _added(known, brought, most_own).items()}
+        known = _over_all_ports(brought, ports, most_own, enough)
         arrived = [max(_arrived(leaf, now_us, inside_us, across_us, at) for leaf in mixed) for mixed in leaves]
         cap = min([imported, *arrived])
         known = {own: min(foreign, cap) for own, foreign in known.items()}
@@ -67,6 +65,17 @@ def least_levels_us(
             for window in range(windows):
                 heapq.heappush(heap, now_us + (window + 1) * inside_us)
                 heapq.heappush(heap, now_us + across_us + window * inside_us)
+
+
+def _over_all_ports(brought: Most, ports: int, most_own: int, enough: int) -> Most:
+    """Return what a rank knows by messages at every port that bring this each, until one more adds nothing."""
+    known: Most = {1: 0}
+    for _ in range(ports):
+        grown = {own: min(foreign, enough) for own, foreign in _added(known, brought, most_own).items()}
+        if grown == known:
+            break
+        known = grown
+    return known
 
 
 def _leaves(longest: int, members: int, ports: int) -> list[list[Leaf]]:

@@ -52,7 +52,8 @@ def with_measured(topology: Topology, measured: Sequence[PairFigures], codes: Se
     both_ways = [measured[place] for place in routed] * 2
     fitted = _links(topology, finder, routes, both_ways)
     result = replace(topology, links=fitted, pairs=_pairs(topology, measured, codes))
-    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in set(routed)]
+    with_route = set(routed)
+    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in with_route]
     warnings = list(topology.warnings)
     if alone:
         shown = ", ".join(alone[:8])

@@ -204,8 +204,12 @@ class Program:
             return itself or (event.round, True) < when
 
         use = self._uses[rank]
-        readers = [reader for reader in use.inputs if reader[1] == piece[1]]
-        free = all(is_over(event, reader) for reader in readers for event in use.reads.get(reader, ()))
+        free = piece in use.outputs and all(
+            is_over(event, reader)
+            for reader in use.inputs
+            if reader[1] == piece[1]
+            for event in use.reads.get(reader, ())
+        )
         return self._memory.place(rank, piece, free)
 
     def _reads(self, rank: int, pieces: Iterable[Piece], steps: list[Step]) -> None:

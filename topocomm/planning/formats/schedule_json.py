@@ -40,8 +40,10 @@ Rounds = Sequence[dict[str, list[Json]]]
 
 def schedule_document(schedule: Schedule) -> dict[str, Any]:
     """Return the schedule as plain lists."""
-    moves: list[list[int]] = schedule.transfers[:, 1:6].tolist()
-    if (schedule.transfers[:, 6] != NO_PATH).any():
+    moves: list[list[int]]
+    if (schedule.transfers[:, 6] == NO_PATH).all():
+        moves = schedule.transfers[:, 1:6].tolist()
+    else:
         moves = [row if row[5] != NO_PATH else row[:5] for row in schedule.transfers[:, 1:].tolist()]
     operands, starts = schedule.operands.tolist(), schedule.operand_starts.tolist()
     folds = [

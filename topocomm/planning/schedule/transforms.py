@@ -96,6 +96,7 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
     last = np.zeros(schedule.rounds, dtype=np.int32)
     after = 0
     for round_, (moves, _) in enumerate(schedule.by_round()):
+        used.clear()  # all of this round goes behind those before
         for move in moves:
             message, at = (move.src, move.dst, move.path), after
             while True:

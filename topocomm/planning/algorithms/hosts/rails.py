@@ -131,6 +131,8 @@ def _joining(
     build = ScheduleBuilder(members, ((0, 1),), first_slots=[len(have) for have in held])
     exchange = NodeExchange(build, aligned_tree(blocks), held=held)
     exchange.run(gossip, first_round=1)
+    for member in range(members):
+        exchange.value(member)  # folds it now: threads share what is kept, and only read it
     return exchange, 1 + len(gossip)
 
 
