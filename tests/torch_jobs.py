@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.mpi import finished
 
 ROOT = Path(__file__).parents[1]
+FAULTS = ROOT / "tests/execute/torch_programs/faults.py"
 LAUNCHER_VARIABLES = re.compile(r"OMPI_|PMIX?_|SLURM_|TORCHELASTIC_|RANK$|WORLD_SIZE$|MASTER_")
 
 
@@ -58,6 +59,17 @@ def by_hand(ranks, args, *, timeout_s=60.0, env=None):
             output = process.communicate()
         found.append((*output, process.returncode))
     return found[::-1]
+
+
+def faults(*args):
+    """What each rank was told, by (rank, what it did), and the exit statuses."""
+    jobs = by_hand(3, [FAULTS, *args])
+    told = {}
+    for rank, (stdout, stderr, _) in enumerate(jobs):
+        assert "terminate called" not in stderr  # a thread that outlived the interpreter
+        for line in stdout.splitlines():
+            told.setdefault(rank, []).append(line.removeprefix(f"[{rank}] "))
+    return told, [status for _, _, status in jobs]
 
 
 def said(text):

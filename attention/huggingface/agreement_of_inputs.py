@@ -59,7 +59,7 @@ def agree_on_weights(function: str, comm: Communicator, model: torch.nn.Module) 
     with _LOCK:
         known = _known.get(model)
         if known is None or known[0] != state:
-            known = _known[model] = state, _sums_of_bits([x.data for x in weights.values()])
+            known = _known[model] = state, _sums_of_bits(plain)
     _compare(comm, function, dict(zip(weights, known[1], strict=True)), remedy)
 
 

@@ -68,7 +68,7 @@ class Sharding(AbstractContextManager["Sharding"]):
         return self._state.cache
 
     def disable(self) -> None:
-        """Let the model attend as before in this thread; more calls change nothing."""
+        """Let the model attend as before; more calls change nothing."""
         self._stack.close()
 
     def __exit__(self, *_: object) -> None:

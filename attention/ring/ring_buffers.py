@@ -20,6 +20,7 @@ from topocomm import Communicator
 ALIGNMENT_BYTES = 64
 """Alignment of torch's memory. Shards at other addresses are copied: matrix products may round by alignment."""
 DEVICE_ALIGNMENT_BYTES = 256
+"""Alignment of the parts of a shard on a GPU, that of CUDA's allocations."""
 Parts = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of the tensors of a shard, by name."""
 
@@ -124,25 +125,25 @@ class ShardBuffers:
         if keys is not None:
             parts["keys"] = keys.expand(len(inputs.k), -1)
 
-        def of(n: int) -> Parts:
+        def parts_of(n: int) -> Parts:
             return {
                 name: ((*x.shape[:2], n, x.shape[3]) if x.ndim == 4 else (len(x), n), x.dtype)
                 for name, x in parts.items()
             }
 
         if on_gpu(inputs.q):
-            self._slots.reserve(of(max(sizes)), inputs.q.device)
-            first = self._slots.shard(0, of(inputs.n))
+            self._slots.reserve(parts_of(max(sizes)), inputs.q.device)
+            first = self._slots.shard(0, parts_of(inputs.n))
             for name, x in parts.items():
                 getattr(first, name).copy_(x)
-            return [first, *(self._slots.shard(1 + hop % 2, of(n)) for hop, n in enumerate(arriving))]
+            return [first, *(self._slots.shard(1 + hop % 2, parts_of(n)) for hop, n in enumerate(arriving))]
         own = {}
         for name, x in parts.items():
             stays = name != "keys" and x.is_contiguous() and x.data_ptr() % ALIGNMENT_BYTES == 0
             own[name] = x if stays else self._own.view(name, tuple(x.shape), x, x.dtype).copy_(x)
 
         def shard_in(scratch: Scratch, n: int) -> Shard:
-            return Shard(**{name: scratch.view(name, of(n)[name][0], x, x.dtype) for name, x in parts.items()})
+            return Shard(**{name: scratch.view(name, parts_of(n)[name][0], x, x.dtype) for name, x in parts.items()})
 
         if arriving:
             for scratch in self._received:

@@ -1,9 +1,7 @@
 """`enable`: plain `model.generate` keeps its cache sharded; which caches it takes the place of, and what it refuses."""
 
-import contextvars
 import copy
 from functools import cache as once
-from threading import Thread
 
 import pytest
 import torch
@@ -61,7 +59,7 @@ def test_calls_begin_afresh_and_each_rank_holds_its_part(llama):
 @pytest.mark.parametrize("kind", ["dynamic", "static", "offloaded"])
 def test_static_and_dynamic_caches_by_name(family, kind):
     model = build(family)
-    assert_same(on_ranks(model, lambda _: generate(model, prompt(), cache_implementation=kind)), _alone(model))
+    assert_same(on_ranks(model, lambda _: generate(model, prompt(), cache_implementation=kind)), alone(model))
 
 
 def test_a_cache_named_in_a_generation_config(llama):
@@ -71,7 +69,7 @@ def test_a_cache_named_in_a_generation_config(llama):
         return llama.generate(**prompt(), generation_config=config)
 
     for got in on_ranks(llama, call):
-        assert torch.equal(got, _alone(llama).sequences)
+        assert torch.equal(got, alone(llama).sequences)
     assert config.cache_implementation == "static"
 
 
@@ -95,7 +93,7 @@ def test_a_sharded_cache_takes_the_place_of_an_empty_one(family, make):
             generate(model, prompt(), past_key_values=given)
         return made
 
-    assert_same(on_ranks(model, call), _alone(model))
+    assert_same(on_ranks(model, call), alone(model))
 
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral"])
@@ -172,13 +170,13 @@ def test_uneven_shares_and_a_rank_without_any(llama):
         return generate(llama, prompt()), sharding.cache.sharded_layers[0].store.n_local
 
     outputs = on_ranks(llama, call, shards=shards)
-    assert_same([made for made, _ in outputs], _alone(llama))
+    assert_same([made for made, _ in outputs], alone(llama))
     assert [held for _, held in outputs] == [30, 9, 0]
 
 
 def test_prefill_in_chunks(llama):
     model = build("Mistral")
-    assert_same(on_ranks(model, lambda _: generate(model, prompt(), prefill_chunk_size=7)), _alone(model))
+    assert_same(on_ranks(model, lambda _: generate(model, prompt(), prefill_chunk_size=7)), alone(model))
 
 
 def test_a_plain_forward_pass_with_the_cache(llama):
@@ -222,74 +220,7 @@ def test_a_lost_rank_where_windows_have_dropped_tokens(family, replicas):
         if outcome is not None:
             went_on, fresh = outcome
             assert torch.equal(went_on.sequences, expected.sequences)
-            assert_same([fresh], _alone(model))
-
-
-def in_a_thread(call):
-    """What `call()` returns or raises in a thread of its own."""
-    outcomes = []
-
-    def run():
-        try:
-            outcomes.append(call())
-        except Exception as error:  # noqa: BLE001 - looked at by the test
-            outcomes.append(error)
-
-    thread = Thread(target=run)
-    thread.start()
-    thread.join()
-    return outcomes[0]
-
-
-def test_generate_in_a_thread_as_streamers_need_it(llama):
-    def work(comm):
-        with enable(llama, comm, shards=small(1)) as sharding:
-            streamer = transformers.TextIteratorStreamer(_Words(), timeout=60)
-            made = in_a_thread(lambda: generate(llama, {k: v[1:] for k, v in prompt().items()}, streamer=streamer))
-            return made, "".join(streamer), sharding.cache.get_seq_length()
-
-    ((made, text, length),) = run_local(work, ranks=1)
-    assert text.split() == [str(token) for token in made.sequences[0].tolist()]
-    assert length == 39
-    assert torch.equal(made.sequences, generate(llama, {k: v[1:] for k, v in prompt().items()}).sequences)
-
-
-class _Words:
-    """A tokenizer whose words are the numbers of tokens."""
-
-    def decode(self, tokens, **_):
-        return "".join(f"{int(token)} " for token in tokens)
-
-
-def test_in_a_thread_where_ranks_share_the_model_the_context_tells_whose_call_it_is(llama):
-    def call(_):
-        context = contextvars.copy_context()
-        refused = in_a_thread(lambda: generate(llama, prompt()))
-        return refused, in_a_thread(lambda: context.run(generate, llama, prompt()))
-
-    outcomes = on_ranks(llama, call)
-    assert all("contextvars.copy_context().run" in str(refused) for refused, _ in outcomes)
-    assert_same([made for _, made in outcomes], _alone(llama))
-
-
-def test_two_threads_at_once_are_refused(llama):
-    def work(comm):
-        refused = []
-
-        class Meanwhile(transformers.generation.streamers.BaseStreamer):
-            def put(self, _):
-                refused.append(in_a_thread(lambda: generate(llama, prompt())))
-
-            def end(self):
-                pass
-
-        with enable(llama, comm, shards=small(1)):
-            row = {name: x[1:] for name, x in prompt().items()}
-            return generate(llama, row, streamer=Meanwhile()).sequences, refused
-
-    ((made, refused),) = run_local(work, ranks=1)
-    assert refused and all("another thread generates on this rank" in str(error) for error in refused)
-    assert torch.equal(made, generate(llama, {name: x[1:] for name, x in prompt().items()}).sequences)
+            assert_same([fresh], alone(model))
 
 
 @pytest.mark.parametrize("family", ["Llama", "GptOss"])
@@ -322,10 +253,10 @@ def test_disable_without_a_context(llama):
         sharding.disable()
         return made
 
-    assert_same(run_local(work, ranks=2), _alone(llama))
+    assert_same(run_local(work, ranks=2), alone(llama))
     assert llama.config._attn_implementation == before
     assert "generate" not in vars(llama)
-    assert_same([generate(llama, prompt())], _alone(llama))
+    assert_same([generate(llama, prompt())], alone(llama))
 
 
 def test_an_error_inside_ends_it(llama):
@@ -339,7 +270,7 @@ def test_an_error_inside_ends_it(llama):
 
 
 def test_a_generate_that_the_model_had_of_its_own_is_called_and_put_back(llama, monkeypatch):
-    calls, expected = [], _alone(llama)
+    calls, expected = [], alone(llama)
     plain = llama.generate
     monkeypatch.setitem(vars(llama), "generate", lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs))
     own = llama.generate
@@ -402,7 +333,7 @@ def test_a_cache_of_other_ranks(llama):
         run_local(work, ranks=2)
 
 
-def test_shard_generation_leaves_generate_alone(llama):
+def test_shard_generation_leaves_generatealone(llama):
     def work(comm):
         with shard_generation(llama, comm, shards=small(2)):
             generate(llama, prompt())
@@ -412,5 +343,5 @@ def test_shard_generation_leaves_generate_alone(llama):
 
 
 @once
-def _alone(model):
+def alone(model):
     return generate(model, prompt())

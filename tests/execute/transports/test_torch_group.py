@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.torch_jobs import by_hand, environment
+from tests.torch_jobs import FAULTS, by_hand, environment, faults
 from topocomm import DeadlineError
 from topocomm.execute.transports.torch_group import TorchGroupTransport
 
@@ -15,19 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed")
 
 
-PROGRAMS = Path(__file__).parents[1] / "torch_programs"
 pytestmark = pytest.mark.alone
-
-
-def faults(*args):
-    """What each rank was told, by (rank, what it did), and the exit statuses."""
-    jobs = by_hand(3, [PROGRAMS / "faults.py", *args])
-    told = {}
-    for rank, (stdout, stderr, _) in enumerate(jobs):
-        assert "terminate called" not in stderr  # a thread that outlived the interpreter
-        for line in stdout.splitlines():
-            told.setdefault(rank, []).append(line.removeprefix(f"[{rank}] "))
-    return told, [status for _, _, status in jobs]
 
 
 @pytest.mark.long
@@ -47,7 +34,7 @@ def test_disagreement_is_an_error_on_every_rank():
 
 @pytest.mark.long
 def test_a_rank_that_raises_ends_the_others_waiting():
-    jobs = by_hand(3, [PROGRAMS / "faults.py", "raise", "shared"])
+    jobs = by_hand(3, [FAULTS, "raise", "shared"])
     assert [status for _, _, status in jobs] == [0, 1, 0]
     assert "rank 1 of 3 failed:" in jobs[1][1]
     assert "KeyError: 'planted'" in jobs[1][1]

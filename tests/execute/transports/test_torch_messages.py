@@ -2,29 +2,16 @@
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.torch_jobs import by_hand
+from tests.torch_jobs import faults
 from topocomm.execute.transports.torch_group import TorchGroupTransport
 from topocomm.execute.transports.torch_messages import Helpers, InFlightMessages, depart
 from topocomm.execute.transports.transport import FAILURE_TAG, Message
 
 torch = pytest.importorskip("torch")
-PROGRAMS = Path(__file__).parents[1] / "torch_programs"
 pytestmark = pytest.mark.alone
-
-
-def faults(*args):
-    """What each rank was told, by (rank, what it did), and the exit statuses."""
-    jobs = by_hand(3, [PROGRAMS / "faults.py", *args])
-    told = {}
-    for rank, (stdout, stderr, _) in enumerate(jobs):
-        assert "terminate called" not in stderr  # a thread that outlived the interpreter
-        for line in stdout.splitlines():
-            told.setdefault(rank, []).append(line.removeprefix(f"[{rank}] "))
-    return told, [status for _, _, status in jobs]
 
 
 @pytest.mark.parametrize(("how", "lost"), [("shared", 1), pytest.param("messages", 0, marks=pytest.mark.long)])
