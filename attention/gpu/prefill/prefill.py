@@ -40,6 +40,9 @@ CACHE_BYTES = 16 << 20
 """Most bytes of keys and values whose heads run side by side: after the first block of queries they should come from
 the second-level cache (40 to 50 MiB on A100 and H100)."""
 
+COLUMNS = 16
+"""What columns and strides of arrays in 16 bits are multiples of: Triton asks for that before it loads wide."""
+
 LEAST_FOLDED = 2.0**-100
 """Least scale that is folded into the exponent."""
 
@@ -75,7 +78,8 @@ def prefill_partial(
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16; d up to 512; without gradients.
         k: [batch, kv_heads, n, d]; n may be 0.
-        v: [batch, kv_heads, n, d_v], of k's dtype. A last axis that is not dense is copied, of q and k too.
+        v: [batch, kv_heads, n, d_v], of k's dtype. A last axis that is not dense is copied, of q and k too; arrays in
+            16 bits also where head dim or strides are no multiples of 16 items.
         spec: As `attention.local_attention`, and so are kv_mask and kv_lengths.
         q_positions: Position of the first query, an int, if they are contiguous; or positions of all, integers [q_len]
             or [batch, q_len], in any order. Used only if causal or with a window or slopes; without both positions
@@ -142,17 +146,18 @@ def _launch(
     """Launch the kernel for checked arguments."""
     if result.lse.numel() == 0:
         return
-    q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in arrays)
+    q, k, v = arrays
+    scale, width = spec.scale_for(q.shape[-1]), v.shape[-1]
+    dot = q.dtype if q.dtype == k.dtype else torch.float32
+    q, k, v = (_dense(x) if dot == torch.float32 else _aligned(x) for x in arrays)
     heads, d, d_v = q.shape[1], q.shape[-1], v.shape[-1]
     entries, q_len, n, group = q.shape[0], q.shape[2], k.shape[2], heads // k.shape[1]
-    dot = q.dtype if q.dtype == k.dtype else torch.float32
     visibility = mask.visibility if n else None
     bent = spec.softcap is not None or spec.alibi_slopes is not None
     full = bent or merges or spec.window is not None or mask.lengths is not None
     tile = _tile(dot, max(d, d_v), q_len, "lists" if visibility is not None else "full" if full else "plain")
     blocks, pairs = -(-q_len // tile.rows), entries * heads
     lists = None if visibility is None else block_lists_of(visibility, tile.rows, tile.keys)
-    scale = spec.scale_for(d)
     with current(q.device):
         launcher(prefill_kernel, (blocks * pairs,))(
             q,
@@ -172,7 +177,8 @@ def _launch(
             pairs,
             group * max(1, CACHE_BYTES // max(1, n * (d + d_v) * k.element_size())),
             0 if lists is None else lists.numbers.shape[2],
-            *(stride for x in (q, k, v, *result) for stride in x.stride()[:3]),
+            *(stride for x in (q, k, v) for stride in (x.stride()[:3] if dot == torch.float32 else _strides(x))),
+            *(stride for x in result for stride in x.stride()[:3]),
             *(
                 [0] * 3
                 if lists is None
@@ -182,6 +188,7 @@ def _launch(
             GROUP=group,
             **_pieces("D", d),
             **_pieces("DV", d_v),
+            WIDTH=width,
             CAUSAL=spec.causal,
             WINDOW=spec.window is not None,
             SOFTCAP=spec.softcap is not None,
@@ -195,6 +202,35 @@ def _launch(
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    """The array, or a copy if its last axis is not dense."""
+    return x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """The array, or a copy with zeros to whole `COLUMNS` if its rows do not begin at multiples of them.
+
+    Else the kernel would load items one by one. Besides, `ptxas` 12.8, of Triton 3.6, computes descriptors of matrix
+    products of such a kernel from registers that hold other things (seen on an H100, head dims 24 x 72).
+    """
+    width = x.shape[-1]
+    if (
+        width % COLUMNS == 0
+        and x.stride(-1) == 1
+        and x.data_ptr() % 16 == 0
+        and not any(s % COLUMNS for s in _strides(x))
+    ):
+        return x
+    copy = x.new_zeros(*x.shape[:-1], -(-width // COLUMNS) * COLUMNS)
+    copy[..., :width] = x
+    return copy
+
+
+def _strides(x: torch.Tensor) -> list[int]:
+    """Strides of batch entries, heads and rows, 0 where there is one."""
+    return [0 if size == 1 else stride for size, stride in zip(x.shape[:3], x.stride(), strict=False)]
 
 
 def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:

@@ -121,6 +121,7 @@ def prefill_kernel(
     DV: tl.constexpr,
     DV0: tl.constexpr,
     DV1: tl.constexpr,
+    WIDTH: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -140,7 +141,7 @@ def prefill_kernel(
         q: [batch, HEADS, q_len, D].
         k: [batch, HEADS / GROUP, n, D].
         v: As k, DV.
-        out: float32 [batch, HEADS, q_len, DV].
+        out: float32 [batch, HEADS, q_len, WIDTH], WIDTH at most DV: columns of v beyond it are zeros.
         lse: float32 [batch, HEADS, q_len].
         lengths: int32 or int64 [batch]: keys that exist, at most n; None: n.
         slopes: float32 [HEADS], ALiBi.
@@ -304,6 +305,6 @@ def prefill_kernel(
         written = tl.where(nothing_before, written, tl.where(empty, lse_before, merged))
     tl.store(lse_at, written, mask=ok)
     out_at = out + entry * out_batch + head.to(tl.int64) * out_head + first_row.to(tl.int64) * out_row
-    _leave(out_at, lanes, out_row, ok, acc0 * share[:, None], empty, weight, weight_before, DV, 0, DV0, MERGE)
+    _leave(out_at, lanes, out_row, ok, acc0 * share[:, None], empty, weight, weight_before, WIDTH, 0, DV0, MERGE)
     if DV1 > 0:
-        _leave(out_at, lanes, out_row, ok, acc1 * share[:, None], empty, weight, weight_before, DV, DV0, DV1, MERGE)
+        _leave(out_at, lanes, out_row, ok, acc1 * share[:, None], empty, weight, weight_before, WIDTH, DV0, DV1, MERGE)

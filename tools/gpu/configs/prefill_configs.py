@@ -79,6 +79,7 @@ def _config(arch: str, dtype: str, dims: tuple[int, int], name: str, case: Case,
     dot = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]
     constants: dict[str, Any] = {
         "HEADS": 32, "GROUP": 4, "D": d, "D0": d0, "D1": d1, "DV": d_v, "DV0": dv0, "DV1": dv1,
+        "WIDTH": d_v,
         "CAUSAL": case.causal, "WINDOW": case.window, "SOFTCAP": case.bent, "LAST": case.lengths,
         "FOLDED": not case.bent, "MERGE": case.merge, "DOT": dot, "INTERPRETED": False, "BLOCK_M": tile.rows,
         "BLOCK_N": tile.keys,
