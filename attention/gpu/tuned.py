@@ -42,6 +42,8 @@ class Tuned:
         self.path = path
         self._known: dict[str, dict[str, list[int]]] | None = None
         self._tried: Sequence[int] | None = None
+        self.version = 0
+        """Grows whenever `find` may answer otherwise than before."""
 
     def find(self, arch: str, key: str) -> Sequence[int] | None:
         """Return the configuration of a problem, or None; the one that is being tried, if one is."""
@@ -67,6 +69,7 @@ class Tuned:
     def record(self, arch: str, configurations: Mapping[str, Sequence[int]]) -> None:
         """Write configurations of an arch by key into the file, replacing those of these keys."""
         known = self.known()
+        self.version += 1
         known.setdefault(arch, {}).update({key: [int(x) for x in values] for key, values in configurations.items()})
         # a line for each problem, so that changes can be read
         blocks = []
@@ -79,7 +82,9 @@ class Tuned:
     def trying(self, configuration: Sequence[int]) -> Iterator[None]:
         """Give every problem this configuration inside the context, in all threads."""
         before, self._tried = self._tried, configuration
+        self.version += 1
         try:
             yield
         finally:
             self._tried = before
+            self.version += 1

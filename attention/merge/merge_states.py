@@ -54,7 +54,14 @@ def merge_states(
     _check(out_list, lse_list)
     if base == 2:
         lse_list = [(lse.double() * LN2).float() for lse in lse_list]
-    return Partial(*_merge(out_list, lse_list))
+    return Partial(*(_merge if _is_traced(out_list, lse_list) else _fold)(out_list, lse_list))
+
+
+def _is_traced(*states: list[torch.Tensor]) -> bool:
+    """Whether torch must see one operation: to compile or to differentiate it; else that costs more than the kernel."""
+    if torch.compiler.is_compiling():
+        return True
+    return any(x.requires_grad or type(x) is not torch.Tensor for some in states for x in some)
 
 
 def _states(name: str, states: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -93,7 +100,10 @@ def _check(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> None:
 @torch.library.custom_op("attention::merge_states", mutates_args=())
 def _merge(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The fold of n states (out [*rows, dim], natural-log lse [*rows]), checked by the caller."""
-    outs, lses = [x.detach() for x in outs], [x.detach() for x in lses]
+    return _fold([x.detach() for x in outs], [x.detach() for x in lses])
+
+
+def _fold(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     fold = _gpu_fold(outs[0].device.type, outs[0].shape[-1])
     if fold is not None:
         return fold(outs, lses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,6 +12,7 @@ from attention.gpu.decode.arrivals import arrivals
 from attention.gpu.decode.decode_inputs import are_columns, check_inputs, check_out
 from attention.gpu.decode.decode_table import (
     KEYS_PER_SPLIT,
+    TUNED,
     ahead_for,
     cut_for,
     fewest_blocks,
@@ -28,7 +29,7 @@ from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
 from topocomm import MissingExtraError
-from topocomm.extend import compile_kernel, launcher
+from topocomm.extend import compile_kernel, launcher, load_kernel
 
 INTERPRETED_CORES = 8
 """Multiprocessors that Triton's interpreter is taken to have."""
@@ -95,16 +96,7 @@ def decode_partial(  # noqa: PLR0913
     """
     spec = PLAIN if spec is None else spec
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
-    check_inputs(q, k, v, spec, masking, (k_scales, v_scales), interpreted())
-    batch, heads, q_len, _ = q.shape
-    shape = (batch, heads, q_len, v.shape[3])
-    if out is None:
-        out = empty_partial(shape, q.device)
-    check_out(q, out, shape)
-    if out.lse.numel():
-        with current(q.device):
-            _launch(q, k, v, spec, masking, (k_scales, v_scales), out)
-    return out
+    return _attend(q, k, v, spec, masking, (k_scales, v_scales), out)
 
 
 def load_decode(
@@ -115,48 +107,134 @@ def load_decode(
     Keys are one or one page at least, with strides as those of calls; `masks` are the arguments from q_positions to
     block_tables that calls have, of the same dtype. `out` is written.
     """
-    masking = Masking(**masks)
-    check_inputs(q, k, v, spec, masking, (None, None), interpreted())
-    if out.lse.numel():
-        with current(q.device):
-            for many in (False, True):
-                _launch(q, k, v, spec, masking, (None, None), out, many=many)
+    for many in (False, True):
+        _attend(q, k, v, spec, Masking(**masks), (None, None), out, many=many)
 
 
-def _launch(
+class _Ready(NamedTuple):
+    """What a launch takes beside pointers.
+
+    Attributes:
+        grid: Programs.
+        parts: States that a program leaves for others to merge, in rows of all; 0: none.
+        tiles: Counters of arrivals.
+        slopes: On the device.
+        scalars: Arguments after the pointers.
+        constants: Of the kernel, and options.
+        launches: The kernel as compiled for aligned pointers, once it is.
+    """
+
+    grid: tuple[int, int, int]
+    parts: int
+    tiles: int
+    slopes: torch.Tensor | None
+    scalars: tuple[Any, ...]
+    constants: dict[str, Any]
+    launches: list[Any]
+
+
+_ready: dict[Any, _Ready] = {}
+"""By the forms of arguments, which layers of a model have alike: checks and choices are made once for all of them."""
+MOST_READY = 1024
+
+
+def _attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     spec: Spec,
     masking: Masking,
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
-    out: Partial,
+    out: Partial | None,
     *,
     many: bool | None = None,
+) -> Partial:
+    """Check and launch; `many`: whether programs share the keys of a tile; None: as the number of keys has it."""
+    shared = isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor) and are_columns(v, k)
+    forms = tuple([_form_of(x) for x in (q, k, v, *masking, *scales)])
+    key = (forms, spec, shared, many, TUNED.version)
+    ready = _ready.get(key)
+    if ready is None:
+        check_inputs(q, k, v, spec, masking, scales, interpreted())
+        if len(_ready) >= MOST_READY:
+            _ready.clear()
+        ready = _ready[key] = _ready_for(q, k, v, spec, masking, scales, shared=shared, many=many)
+    shape = (*q.shape[:3], v.shape[3])
+    if out is None:
+        out = empty_partial(shape, q.device)
+    else:
+        check_out(q, out, shape)
+    if ready.scalars[0] == 0 or out.lse.numel() == 0:  # addresses and strides of no keys would compile another kernel
+        out.out.zero_()
+        out.lse.fill_(-torch.inf)
+        return out
+    with current(q.device):
+        _launch(ready, (q, k, v, *out), masking, scales)
+    return out
+
+
+def _form_of(x: Any) -> Any:
+    """What checks and choices ask about an argument."""
+    if not isinstance(x, torch.Tensor):
+        return type(x)
+    return x.shape, x.stride(), x.dtype, x.device, x.requires_grad
+
+
+def _launch(
+    ready: _Ready,
+    arrays: tuple[torch.Tensor, ...],
+    masking: Masking,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
 ) -> None:
-    """Launch the kernel; `many`: whether programs share the keys of a tile; None: as the number of keys has it."""
+    """Launch the kernel for q, k, v, out and lse; without Triton's questions where all pointers are aligned."""
+    q, _, v, *_ = arrays
+    rows = ready.parts * ready.constants["BLOCK_M"]
+    pointers = (
+        *arrays,
+        *(_scratch(q.device, rows, v.shape[3]) if rows else (None, None)),
+        arrivals(q.device, ready.tiles) if rows else None,
+        masking.kv_lengths, masking.block_tables, masking.q_positions, masking.kv_positions,
+        None if masking.kv_mask is None else masking.kv_mask.view(torch.int8), ready.slopes, *scales,
+    )  # fmt: skip
+    if interpreted() or torch.version.hip is not None or any(x is not None and x.data_ptr() % 16 for x in pointers):
+        launcher(_kernel(), ready.grid)(*pointers, *ready.scalars, **ready.constants)
+        return
+    if not ready.launches:
+        ready.launches.append(load_kernel(_kernel(), (*pointers, *ready.scalars), ready.constants))
+    ready.launches[0](ready.grid, *pointers, *ready.scalars)
+
+
+def _ready_for(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    spec: Spec,
+    masking: Masking,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    *,
+    shared: bool,
+    many: bool | None,
+) -> _Ready:
+    """Choose the launch for checked arguments."""
     batch, heads, q_len, d = q.shape
     kv_heads, n, d_v = v.shape[1:]
     page_size = 1  # a constant of the kernel, so without pages it must not be n, which grows
     if masking.block_tables is not None:
         page_size, n = max(n, 1), n * masking.block_tables.shape[1]
-    if n == 0:  # addresses and strides of no keys would compile another kernel
-        out.out.zero_()
-        out.lse.fill_(-torch.inf)
-        return
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
     arch, _ = machine_of(q.device)
-    shared = are_columns(v, k)
     problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, form=_form(spec, masking, scales), shared=shared)
     cut, rows = cut_for(problem), problem.rows
     tiles = -(-group * q_len // rows)
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
-    pointers = (
-        masking.kv_lengths, masking.block_tables, masking.q_positions, masking.kv_positions,
-        None if masking.kv_mask is None else masking.kv_mask.view(torch.int8),
-        slopes_on(q.device, spec.alibi_slopes), *scales,
-    )  # fmt: skip
+    slopes = slopes_on(q.device, spec.alibi_slopes)
+    mask = None if masking.kv_mask is None else torch.int8
+    dtypes = [
+        None if x is None else x.dtype
+        for x in (masking.kv_lengths, masking.block_tables, masking.q_positions, masking.kv_positions)
+    ]
+    types = q.dtype, k.dtype, *dtypes, mask, *(None if x is None else x.dtype for x in (slopes, *scales))
     constants = {
         "GROUP": group, "Q_LEN": q_len, "PAGE": page_size, "KV_HEADS": kv_heads,
         "D": d, "D0": d0, "D1": d1, "DV": d_v, "DV0": dv0, "DV1": dv1,
@@ -165,29 +243,28 @@ def _launch(
         "AHEAD": ahead_for(problem, cut, dv0 + dv1), "SHARED": shared, "BLOCK_M": rows, "BLOCK_N": cut.block_n,
         "num_warps": cut.num_warps, "num_stages": cut.num_stages,
     }  # fmt: skip
-    one_part = batch * kv_heads * tiles
+    one_part = max(1, batch * kv_heads * tiles)
     ranges = is_worth_ranges(n, one_part, cut) if many is None else many
     flat = masking.kv_lengths is not None and batch > 1 and ranges
     slots = 1
-    if many or (many is None and n > KEYS_PER_SPLIT):
-        types = q.dtype, k.dtype, *(x if x is None else x.dtype for x in pointers)
-        slots = slots_of(q.device, types, FLAT=flat, **constants)
+    if n and (many or (many is None and n > KEYS_PER_SPLIT)):
+        with current(q.device):
+            slots = slots_of(q.device, types, FLAT=flat, **constants)
     if flat:
         splits, grid = 1, (flat_programs(n, one_part, slots), 1, 1)
         states = 2 * grid[0]
     else:
         splits = splits_for(n, one_part, slots) if many is None else 1 + many
         grid, states = (tiles, splits, batch * kv_heads), one_part * splits
-    many = flat or splits > 1
-    launcher(_kernel(), grid)(
-        q, k, v, out.out, out.lse, *(_scratch(q.device, states * rows, d_v) if many else (None, None)),
-        arrivals(q.device, one_part) if many else None, *pointers,
+    several = flat or splits > 1
+    scalars = (
         n, batch, splits, spec.scale_for(d), spec.softcap or 0.0, min(spec.window or 0, 1 << 29),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
         0 if masking.block_tables is None else masking.block_tables.stride(0),
         *(_entry_stride(x) for x in (masking.q_positions, masking.kv_positions, masking.kv_mask)),
-        MANY=many, FLAT=flat, **constants,
     )  # fmt: skip
+    constants |= {"MANY": several, "FLAT": flat}
+    return _Ready(grid, states if several else 0, one_part, slopes, scalars, constants, [])
 
 
 @lru_cache(maxsize=4096)  # a step of decoding asks for few different ones, in every layer

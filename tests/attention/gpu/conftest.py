@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from attention.gpu.decode import decode
 from attention.gpu.prefill import prefill
 
 
@@ -27,3 +28,9 @@ def _poisoned(monkeypatch):
         return partial
 
     monkeypatch.setattr(prefill, "empty_partial", poisoned)
+
+
+@pytest.fixture(autouse=True)
+def _afresh(monkeypatch):
+    """No test launches what another chose, with other patches."""
+    monkeypatch.setattr(decode, "_ready", {})

@@ -43,9 +43,9 @@ def touched(fault):
 
         launch = decode._launch
 
-        def wrong_launch(q, k, v, spec, seen, scales, out):
-            launch(q, k, v, spec, seen, scales, out)
-            fault(out)
+        def wrong_launch(ready, arrays, *others):
+            launch(ready, arrays, *others)
+            fault(Partial(*arrays[3:]))
 
         monkeypatch.setattr(decode, "_launch", wrong_launch)
 

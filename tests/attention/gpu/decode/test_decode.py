@@ -25,6 +25,7 @@ def splits(monkeypatch):
     """Says into how many splits keys go."""
 
     def fix(count):
+        decode._ready.clear()
         monkeypatch.setattr(decode, "splits_for", lambda n, programs, cores: count)
 
     return fix
@@ -147,6 +148,7 @@ def ranges(monkeypatch):
     monkeypatch.setattr(decode, "cut_for", lambda problem: decode_table.Cut(16, 4, 2))
 
     def fix(programs):
+        decode._ready.clear()
         monkeypatch.setattr(decode, "slots_of", lambda *told, **more: programs)
 
     return fix
