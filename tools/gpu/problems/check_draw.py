@@ -17,7 +17,7 @@ from attention import Partial, Spec, local_attention, reference_attention
 Where = dict[str, Any]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 EIGHT_BITS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (128, 128), (192, 128), (256, 256), (24, 72))
+HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (128, 128), (192, 128), (256, 256), (24, 72), (40, 88))
 EMPTY = float("-inf")
 MOST_WORK = 1 << 30
 """Products that the formula makes of a problem, at most: a nanosecond each, or less, on one core, in float64."""

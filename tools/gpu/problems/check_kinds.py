@@ -29,7 +29,10 @@ EXACT = 3e-6
 AS_CPU = 1e-6
 """How far from the CPU's, likewise; an lse of heads wider than 64 relative to WIDE x d x scale, where that is more: a
 float32 sum of d products errs by its terms, whatever they leave of each other, and |q| |k| of normal numbers is d."""
-WIDE = 1 / 8
+WIDE = 1 / 4
+BIASED = 2.0**-24
+"""What a score with a slope adds to both, by slope x distance: that is rounded to float32 before softmax, and where
+all keys of a row are far, their weights err by it."""
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """What the prefill kernel adds by rounding weights to the dtype of V, of the weighted mean of |v|: half a unit in the
 last of 8 and of 11 digits."""
@@ -184,6 +187,7 @@ def _compared(card: Card, kind: str, problem: Problem, run: Calls, rounding: flo
     found = Found(kind, problem.what)
     d = problem.q.shape[3]
     level = max(1.0, WIDE * d * problem.spec.scale_for(d))
+    rounding += BIASED * max(problem.spec.alibi_slopes or [0.0]) * (problem.q.shape[2] + 2 * problem.k.shape[2])
     exact, on_cpu = problem.formula(), problem.on_cpu()
     return _judged(card, found, run, exact, on_cpu, _scale(problem.v), rounding, graph=graph, level=level)
 

@@ -125,11 +125,10 @@ class Model:
         """The same with a CUDA graph of one step; what generates anew each time."""
         token = self.prefill(prompt, attend).clone()
         at = torch.tensor([prompt.shape[1]], device=prompt.device)
-        one = torch.ones_like(at)
 
         def step() -> None:
             token.copy_(self.logits(token, at, attend, whole=True).argmax(-1, keepdim=True))
-            at.add_(one)
+            at.add_(1)  # a tensor of ones would be gone, and its memory another's, when the graph is replayed
 
         replay: Run = self._card.graph(step)
 
