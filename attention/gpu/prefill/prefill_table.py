@@ -1,8 +1,8 @@
 """Tiles of the prefill kernel by GPU, dtype and head dim.
 
-Chosen so that shared memory fits and registers do not spill, both known from compiling by Triton 3.6 and 3.9. How fast
-they are has not yet been measured; what a tuner finds on a card comes before them, from `prefill_table.json` (see
-`attention.gpu.tuned`).
+Chosen so that shared memory fits and registers do not spill, both known from compiling by Triton 3.6 and 3.9. What
+a tuner found on a card comes before them, from `prefill_table.json` (see `attention.gpu.tuned`); elsewhere how fast they are
+has not been measured.
 """
 
 from __future__ import annotations

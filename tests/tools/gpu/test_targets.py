@@ -12,12 +12,14 @@ def part(*goals, tables=None):
     return {"tables": tables, "data": {"goals": [list(goal) for goal in goals]}}
 
 
-def test_the_page_has_these_rows_and_no_figure(tools):
+def test_the_page_has_these_rows(tools):
     """What a day with a card fills in: the rows of results.md take the place of the page's."""
     rows = tools.targets.rows({})
     assert len(rows) >= 10 and all(row[2:] == (UNMEASURED, "") for row in rows)
-    lines = [f"| {' | '.join(row)} |" for row in (tools.targets.HEAD, ["---"] * 4, *rows)]
-    assert "\n".join(lines) in PAGE.read_text()
+    page = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines()]
+    at = page.index(["what", "target", "reached"])
+    assert [tuple(cells[:2]) for cells in page[at + 2 : at + 2 + len(rows)]] == [row[:2] for row in rows]
+    assert {cells[3] for cells in page[at + 2 : at + 2 + len(rows)]} <= {tools.targets.PASS, tools.targets.MISS}
 
 
 def test_every_row_is_filled_by_a_goal_of_its_key(tools):

@@ -337,3 +337,42 @@ def test_partials_of_shards_merge_to_the_whole():
 def test_nothing_to_do():
     q, k, v = made(15, 0, 4, 2, 1, 10, 32, 32)
     assert decode_partial(q, k, v).out.shape == (0, 4, 1, 32)
+
+
+def test_forms_are_checked_and_chosen_for_once(monkeypatch):
+    """Layers of a model have arguments of one form: only the first is looked at, and no two kinds are taken for one."""
+    chosen = []
+    choose = decode._ready_for
+
+    def counted(*arguments, **options):
+        chosen.append(arguments)
+        return choose(*arguments, **options)
+
+    monkeypatch.setattr(decode, "_ready_for", counted)
+    for seed in range(3):
+        check(*made(seed, 1, 2, 1, 1, 40, 16, 16))
+    assert len(chosen) == 1
+    check(*made(0, 1, 2, 1, 1, 41, 16, 16))
+    check(*made(0, 1, 2, 1, 1, 40, 16, 16, torch.bfloat16))
+    check(*made(0, 1, 2, 1, 1, 40, 16, 16), Spec(scale=1.0))
+    assert len(chosen) == 4
+    with decode.TUNED.trying((16, 4, 1)):
+        check(*made(0, 1, 2, 1, 1, 40, 16, 16))
+    check(*made(0, 1, 2, 1, 1, 40, 16, 16))
+    assert len(chosen) == 6
+
+
+def test_wrong_arguments_are_refused_after_right_ones_too():
+    q, k, v = made(0, 1, 2, 1, 1, 40, 16, 16)
+    check(q, k, v)
+    with pytest.raises(ValueError, match="requires_grad|gradient"):
+        decode_partial(q.requires_grad_(), k, v)
+    with pytest.raises(ValueError, match="out"):
+        decode_partial(q.detach(), k, v, out=Partial(torch.empty(1, 2, 1, 15), torch.empty(1, 2, 1)))
+
+
+def test_forms_that_are_kept_have_a_limit(monkeypatch):
+    monkeypatch.setattr(decode, "MOST_READY", 3)
+    for n in range(1, 9):
+        check(*made(n, 1, 1, 1, 1, n, 16, 16))
+        assert len(decode._ready) <= 3

@@ -42,6 +42,43 @@ def test_values_have_a_head_dim_of_their_own(monkeypatch, dims, dtype):
     check(*tensors(2, 1, 1, 17, 33, *dims, dtype=dtype))
 
 
+@pytest.mark.parametrize("dims", [(24, 72), (40, 88)], ids=str)
+def test_rows_that_are_no_multiples_of_16_are_copied_with_zeros(monkeypatch, dims):
+    """Where loads are not wide ptxas 12.8 computes descriptors of matrix products from stale registers."""
+    use_tile(monkeypatch, 32, 32)
+    q, k, v = tensors(2, 2, 1, 17, 33, *dims, dtype=torch.bfloat16)
+    check(q, k, v, spec=CAUSAL)
+    for x in (q, k, v):
+        copy = prefill._aligned(x)
+        width = x.shape[-1]
+        assert copy.shape[:3] == x.shape[:3] and copy.shape[-1] - width == -width % prefill.COLUMNS
+        assert torch.equal(copy[..., :width], x) and not copy[..., width:].any()
+        assert prefill._aligned(copy) is copy
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: x[..., 1:17],  # begins within 16 bytes
+        lambda x: x[..., :32],  # rows begin at multiples of 40
+        lambda x: x.transpose(2, 3)[..., :16],
+        lambda x: x[..., ::2][..., :16],
+    ],
+    ids=["pointer", "stride", "transposed", "sparse"],
+)
+def test_arrays_whose_rows_begin_elsewhere_are_copied(cut):
+    x = cut(torch.randn(2, 3, 40, 40).bfloat16())
+    copy = prefill._aligned(x)
+    assert copy is not x and torch.equal(copy, x) and copy.data_ptr() % 16 == 0
+    assert copy.stride(-1) == 1 and not any(stride % prefill.COLUMNS for stride in copy.stride()[:3])
+
+
+def test_strides_of_one_head_do_not_count():
+    """A cache with one head may have any stride there."""
+    x = torch.randn(400).bfloat16().as_strided((1, 1, 8, 32), (7, 5, 48, 1))
+    assert prefill._aligned(x) is x
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_accuracy_is_that_of_the_dtype_of_values(monkeypatch, dtype):
     use_tile(monkeypatch, 32, 32)
