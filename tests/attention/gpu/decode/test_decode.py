@@ -365,7 +365,7 @@ def test_forms_are_checked_and_chosen_for_once(monkeypatch):
 def test_wrong_arguments_are_refused_after_right_ones_too():
     q, k, v = made(0, 1, 2, 1, 1, 40, 16, 16)
     check(q, k, v)
-    with pytest.raises(ValueError, match="requires_grad|gradient"):
+    with pytest.raises(ValueError, match="gradient"):
         decode_partial(q.requires_grad_(), k, v)
     with pytest.raises(ValueError, match="out"):
         decode_partial(q.detach(), k, v, out=Partial(torch.empty(1, 2, 1, 15), torch.empty(1, 2, 1)))
