@@ -1,7 +1,7 @@
 """Tiles of the prefill kernel by GPU, dtype and head dim.
 
 Chosen so that shared memory fits and registers do not spill, both known from compiling by Triton 3.6 and 3.9. What
-a tuner found on a card comes before them, from `prefill_table.json` (see `attention.gpu.tuned`); how fast the others are
+a tuner found on a card comes before them, from `prefill_table.json` (see `attention.gpu.tuned`); how fast others are
 has not been measured.
 """
 
