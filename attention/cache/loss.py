@@ -96,7 +96,8 @@ def deal(shards: ShardMap, inventories: NDArray[np.uint8]) -> ShardMap:
     replicas = min(shards.replicas, ranks)
     owned, taken, held = [0] * ranks, [0] * ranks, [0] * ranks
     owners: dict[int, int] = {}
-    settled_first = np.argsort(-inventories.max(0).astype(np.int64), kind="stable")  # with an owner, copies, nothing
+    most = inventories.max(0).astype(np.int64)[shards.dealt]
+    settled_first = shards.dealt[np.argsort(-most, kind="stable")]  # with an owner, copies, nothing
     for shard in settled_first.tolist():
         column = inventories[:, shard]
         able = np.flatnonzero(column == column.max()).tolist()

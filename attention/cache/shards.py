@@ -1,10 +1,14 @@
 """Ownership of the positions of a sequence by ranks: pure arithmetic, the same on every rank.
 
-A sequence is cut into blocks of `block_size` tokens. Every block belongs to one of V virtual shards: block b to
-shard b mod V (round robin, for sequences that grow), or, where the final length is known, to V contiguous ranges
-of blocks. Rank r of P owns the whole virtual shards from r*V//P up to (r+1)*V//P, or shares in proportion to given
-weights, so ranks with more shards than others, and ranks whose shards have no block yet, are normal. Because V does
-not depend on P, the canonical order of a reduction (virtual shard by virtual shard) is the same for every rank count.
+A sequence is cut into blocks of `block_size` tokens. Every block belongs to one of V virtual shards: V blocks in a row
+to one each (for sequences that grow), or, where the final length is known, contiguous ranges of blocks to each. Rank r
+of P owns the whole virtual shards from r*V//P up to (r+1)*V//P, or shares in proportion to given weights.
+
+Blocks are dealt so that ranks which own ranges of shards still get them in turn: with V = 96, the default for 1, 2, 3,
+4, 6, 8, 12, 16 and more ranks, every P blocks in a row go to P different ranks, whichever divisor of 96 P is. So shares
+differ by one block at most, at any length. Other numbers of ranks get another V for which this holds. The dealing
+depends on V alone: with one V for several numbers of ranks the canonical order of a reduction, virtual shard by
+virtual shard, is the same for all of them, and shares are as near as whole shards allow.
 
 With `replicas` other ranks hold copies: those of one rank's shards are spread over all others in turn, so that
 after a loss every survivor takes over a part. Once ranks are gone, `holders` says shard by shard who holds what.
@@ -16,6 +20,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +29,10 @@ from topocomm import OperatorError
 
 Positions = NDArray[np.int64]
 
-VIRTUAL_SHARDS = 64
+VIRTUAL_SHARDS = 96
+"""By default, and for canonical order."""
+LEAST_SHARDS, MOST_SHARDS = 64, 4096
+"""Of maps for which these are not exact; where weights ask for more, shares are inexact."""
 BLOCK_TOKENS = 16
 
 
@@ -33,8 +41,9 @@ class ShardMap:
     """The owner of every position, and the holders of copies.
 
     Attributes:
-        virtual_shards: V; at least `ranks`.
-        capacity: None deals the blocks out round robin. A number of tokens gives every virtual shard a
+        virtual_shards: V; at least `ranks`. 0: 96, or the least s 2^k from 64 on where s does not divide 96, s being
+            the ranks, or the sum of the weights without their common factor; a map has the number.
+        capacity: None deals the blocks out in turn. A number of tokens gives every virtual shard a
             contiguous range of that many tokens' blocks instead; positions from `capacity` on have no owner.
         replicas: How many ranks hold each token, its owner among them; at most `ranks`.
         holders: For every virtual shard its owner and then the holders of copies; None: by the rule above.
@@ -47,7 +56,7 @@ class ShardMap:
     """
 
     ranks: int
-    virtual_shards: int = VIRTUAL_SHARDS
+    virtual_shards: int = 0
     block_size: int = BLOCK_TOKENS
     capacity: int | None = None
     replicas: int = 1
@@ -55,6 +64,11 @@ class ShardMap:
     weights: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.weights is not None:
+            self._check_weights(self.weights)
+        if self.virtual_shards == 0:
+            enough = self._enough_shards() if self.holders is None else len(self.holders)
+            object.__setattr__(self, "virtual_shards", enough)
         for name in ("ranks", "virtual_shards", "block_size", "capacity", "replicas"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -71,14 +85,6 @@ class ShardMap:
             )
         if self.holders is not None:
             self._check_holders(self.holders)
-        elif self.weights is not None:
-            weights = self.weights
-            whole = isinstance(weights, tuple) and all(type(weight) is int and weight >= 0 for weight in weights)
-            if not whole or len(weights) != self.ranks or not sum(weights):
-                raise OperatorError(
-                    f"ShardMap: weights must be a tuple of {self.ranks} integers, one per rank, 0 or more and not all "
-                    f"0, got {weights!r}"
-                )
 
     def virtual_range(self, rank: int) -> tuple[int, int]:
         """Return the virtual shards of `rank`: first, and first of the next rank.
@@ -97,16 +103,27 @@ class ShardMap:
         """Return the virtual shard of each position, int64, in the shape of `positions`."""
         blocks = np.asarray(positions, np.int64) // self.block_size
         if self.capacity is None:
-            return np.asarray(blocks % self.virtual_shards)
+            return np.asarray(self.dealt[blocks % self.virtual_shards])
         total = -(-self.capacity // self.block_size)
         # Shard v holds the blocks from v*total//V up to (v+1)*total//V; this is its inverse in integers.
         return np.asarray(((blocks + 1) * self.virtual_shards - 1) // total)
 
     @cached_property
+    def dealt(self) -> Positions:
+        """The virtual shards in the order in which blocks come to them, int64 [virtual_shards]; read-only."""
+        dealt = np.arange(self.virtual_shards)
+        if self.capacity is None:
+            twos = self.virtual_shards & -self.virtual_shards
+            run = twos if self.virtual_shards % 3 else 3 * twos
+            turn, part = np.divmod(dealt, self.virtual_shards // run)
+            dealt = part * run + _dealt_evenly(run)[turn]
+        dealt.flags.writeable = False
+        return dealt
+
+    @cached_property
     def table(self) -> Positions:
         """The holders of every virtual shard, int64 [virtual_shards, replicas], the owner in column 0."""
-        rows = self.holders or [self._by_rule(shard) for shard in range(self.virtual_shards)]
-        table = np.array(rows, np.int64).reshape(self.virtual_shards, self.replicas)
+        table = np.array(self.holders or self._by_rule(), np.int64).reshape(self.virtual_shards, self.replicas)
         table.flags.writeable = False
         return table
 
@@ -132,15 +149,35 @@ class ShardMap:
         weights = self.weights or (1,) * self.ranks
         return tuple(upto * self.virtual_shards // sum(weights) for upto in accumulate(weights, initial=0))
 
-    def _by_rule(self, shard: int) -> tuple[int, ...]:
-        owner = bisect_right(self._bounds, shard) - 1
-        turn = shard - self._bounds[owner]
-        others = [(owner + 1 + (turn + i) % (self.ranks - 1)) % self.ranks for i in range(self.replicas - 1)]
-        return (owner, *others)
+    def _enough_shards(self) -> int:
+        weights = self.weights or (1,) * self.ranks
+        whole = max(1, sum(weights) // max(1, gcd(*weights)))  # ranks below 1 are refused later
+        if VIRTUAL_SHARDS % whole == 0 or whole > MOST_SHARDS:
+            return max(VIRTUAL_SHARDS, self.ranks)
+        return whole << max(0, (-(-LEAST_SHARDS // whole) - 1).bit_length())
+
+    def _by_rule(self) -> list[tuple[int, ...]]:
+        """The holders of every shard; copies of one rank's go to the others in turn, as blocks come to them."""
+        rows: list[tuple[int, ...]] = [()] * self.virtual_shards
+        turns = [0] * self.ranks
+        for shard in self.dealt.tolist():
+            owner = bisect_right(self._bounds, shard) - 1
+            others = range(turns[owner], turns[owner] + self.replicas - 1)
+            rows[shard] = (owner, *((owner + 1 + turn % (self.ranks - 1)) % self.ranks for turn in others))
+            turns[owner] += 1
+        return rows
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:
             raise OperatorError(f"ShardMap: rank must be 0 to {self.ranks - 1}, got {rank}")
+
+    def _check_weights(self, weights: tuple[int, ...]) -> None:
+        whole = isinstance(weights, tuple) and all(type(weight) is int and weight >= 0 for weight in weights)
+        if not whole or len(weights) != self.ranks or not sum(weights):
+            raise OperatorError(
+                f"ShardMap: weights must be a tuple of {self.ranks} integers, one per rank, 0 or more and not all 0, "
+                f"got {weights!r}"
+            )
 
     def _check_holders(self, holders: tuple[tuple[int, ...], ...]) -> None:
         if len(holders) != self.virtual_shards:
@@ -151,6 +188,26 @@ class ShardMap:
                     f"ShardMap: virtual shard {shard} must have {self.replicas} different holders "
                     f"from 0 to {self.ranks - 1}, got {list(ranks)}"
                 )
+
+
+def canonical_shards(ranks: int) -> ShardMap:
+    """Return the map of canonical order, with the same virtual shards for any number of ranks up to 96."""
+    return ShardMap(ranks, VIRTUAL_SHARDS)
+
+
+def _dealt_evenly(size: int) -> Positions:
+    """A permutation x of 2^k or 3 2^k numbers: aligned runs of P, which divides `size`, have one of each P-th of them.
+
+    From x of half the size comes the next by y(2i + e) = x(i) + size / 2 (e xor s(i)). Even P follow from x and P / 2.
+    Of P = 3, where x(3j), x(3j + 1), x(3j + 2) are in different thirds, s(3j + 1) puts y(6j + 2) into the third that
+    y(6j) and y(6j + 1) leave.
+    """
+    x = np.arange(1 if size % 3 else 3)
+    while len(x) < size:
+        third = 3 * x // len(x)
+        first = np.where(np.arange(len(x)) % 3 == 1, 2 * np.roll(third, 1) + third <= 2, False) & (size % 3 == 0)
+        x = np.stack([x + first * len(x), x + ~first * len(x)], 1).ravel()
+    return x
 
 
 # All layers of a model ask for the same range one after the other.

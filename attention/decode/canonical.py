@@ -103,7 +103,8 @@ def keys_by_shard(inputs: Inputs, comm: Communicator, shards: ShardMap, position
         wrong = int(known[(local < 0) | (local >= stop - first)][0])
         raise OperatorError(
             f"tree_decode: rank {comm.rank} owns the virtual shards {first} to {stop - 1}, but position {wrong} "
-            f"belongs to {int(shards.virtual_shard_of(np.array(wrong)))}; keys must lie where their ShardMap says"
+            f"belongs to {int(shards.virtual_shard_of(np.array(wrong)))}; keys must lie where shards= says, "
+            f"by default ShardMap({comm.size}, virtual_shards=96)"
         )
     if (known[1:] < known[:-1]).any():
         order = np.lexsort((known, local))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from attention.arrays import check_inputs
-from attention.cache.shards import ShardMap
+from attention.cache.shards import ShardMap, canonical_shards
 from attention.decode.agreement import agree_once
 from attention.decode.communicators import prepared_call
 from attention.decode.local_kernels import local_kernel
@@ -132,7 +132,8 @@ class PreparedDecode:
         self._verifies = options.verify is not False
         self._reduction: Reduction
         if options.order == "canonical":
-            self._reduction = CanonicalReduce(self.comm, call.inputs, options.shards or ShardMap(self.comm.size))
+            shards = options.shards or canonical_shards(self.comm.size)
+            self._reduction = CanonicalReduce(self.comm, call.inputs, shards)
         elif options.wire == "bfloat16" and self._sharded:
             self._reduction = SixteenBitGather(self.comm, call.inputs, exact=self._verifies)
         else:

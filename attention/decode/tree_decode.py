@@ -63,7 +63,7 @@ def tree_decode(  # noqa: PLR0913
         order: "any": the plan's own tree. "canonical": one tree over virtual shards, so that the bits do not depend on
             how many ranks there are; kv_positions [n_local] are needed then, on a GPU best in host memory.
         shards: Of canonical order, which virtual shard a position belongs to and which a rank owns; None:
-            ShardMap(comm.size), which deals blocks of 16 tokens to 64 virtual shards in turn.
+            ShardMap(comm.size, virtual_shards=96), which has the same ones for any number of ranks.
         result: "all": every rank gets all heads. "heads": rank r gets the heads from r heads // P to
             (r + 1) heads // P, by a reduce-scatter that sends half as much; for a next step that is sharded by heads.
         wire: "float32": partials are those of `local_attention(exact="float32")`, and nothing rounds them on their

@@ -29,7 +29,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from attention.cache.shards import ShardMap
+from attention.cache.shards import ShardMap, canonical_shards
 from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
 from attention.huggingface.hf_layers import WITHOUT
@@ -102,7 +102,7 @@ def enable(
             "allreduce" (three all-reduces).
         order: "canonical": by "tree", in an order that the number of ranks does not change, see `tree_decode`. Then
             logits are the same bits on any number of ranks, if each has as many torch threads.
-        shards: Who owns which positions; None deals blocks of 16 tokens out round robin.
+        shards: Who owns which positions; None deals blocks of 16 tokens out in turn.
         replicas: How many ranks hold each token; None: as `shards` says, by default one. With two the loss of any
             one rank loses no token, for twice the memory.
 
@@ -119,7 +119,7 @@ def enable(
     if ACTIVE.get() is not None:
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
     _check_choices("enable", method, order)
-    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
+    state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order, model)
     with ExitStack() as stack:
         _activate(stack, model, state)
         agree_on_weights("enable", comm, model)
@@ -148,7 +148,7 @@ def shard_generation(
         The empty cache.
     """
     _check_choices("shard_generation", method, order)
-    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order)
+    state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
         agree_on_weights("shard_generation", comm, model)
@@ -163,6 +163,14 @@ def _check_choices(function: str, method: str, order: str) -> None:
             raise OperatorError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
     if order == "canonical" and method != "tree":
         raise OperatorError(f'{function}: order="canonical" goes with method="tree", got {method!r}')
+
+
+def _cache(
+    model: PreTrainedModel, comm: Communicator, shards: ShardMap | None, replicas: int | None, order: str
+) -> ShardedCache:
+    if shards is None and order == "canonical":
+        shards = canonical_shards(comm.size)
+    return ShardedCache(model, comm, shards, replicas)
 
 
 def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:

@@ -33,7 +33,7 @@ class ShardedCache(Cache):
     Args:
         model: The model; layers with a sliding window keep about the window.
         comm: The ranks to shard over.
-        shards: Who owns which positions; None deals blocks of 16 tokens out round robin.
+        shards: Who owns which positions; None deals blocks of 16 tokens out in turn.
         replicas: How many ranks hold each token; None: as `shards` says.
 
     Attributes:

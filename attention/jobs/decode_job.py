@@ -92,19 +92,14 @@ class DecodeJob:
         """Check the sizes.
 
         Raises:
-            InputError: The heads do not divide, there are too many ranks, or there is no GPU to run on.
+            InputError: The heads do not divide, or there is no GPU to run on.
         """
-        from attention.cache.shards import ShardMap
         from attention.jobs.synthetic import Sizes
 
         o = self.options
         check_device(o.device, ranks)
         if o.heads % o.kv_heads:
             raise InputError(f"--heads {o.heads} must be a multiple of --kv-heads {o.kv_heads}")
-        try:
-            ShardMap(ranks)
-        except ValueError as error:
-            raise InputError(str(error)) from error
         self.sizes = Sizes(o.context, o.batch, o.heads, o.kv_heads, o.head_dim)
 
     def work(self, comm: Communicator, cpu_threads: int) -> Decoded:

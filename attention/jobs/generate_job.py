@@ -94,7 +94,6 @@ class GenerateJob:
             InputError: The prompt, the model or the number of ranks cannot be used, or there is no GPU to run on.
             SetupError: The model is not on this machine.
         """
-        from attention.cache.shards import ShardMap
         from attention.huggingface.hf_layers import layer_windows
 
         text = self._prompt()
@@ -103,7 +102,6 @@ class GenerateJob:
         self.tokenizer = load("tokenizer", path)
         config = load("configuration", path)
         try:
-            ShardMap(ranks)
             layer_windows(config)
         except ValueError as error:
             raise InputError(str(error)) from error
@@ -240,10 +238,10 @@ def encode(tokenizer: Any, text: str) -> dict[str, torch.Tensor]:
 
 
 def spread(ranks: int, prompt_tokens: int) -> ShardMap:
-    """Return a shard map by which every rank has a part of this prompt, also of less than 64 blocks of 16 tokens."""
-    from attention.cache.shards import BLOCK_TOKENS, VIRTUAL_SHARDS, ShardMap
+    """Return a shard map by which every rank has a part of this prompt, also of one shorter than 16 tokens a rank."""
+    from attention.cache.shards import BLOCK_TOKENS, ShardMap
 
-    return ShardMap(ranks, block_size=min(BLOCK_TOKENS, max(1, prompt_tokens // VIRTUAL_SHARDS)))
+    return ShardMap(ranks, block_size=min(BLOCK_TOKENS, max(1, prompt_tokens // ranks)))
 
 
 def compare(

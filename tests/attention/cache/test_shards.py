@@ -1,11 +1,13 @@
 """Which rank owns which positions, and shares by weight."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention.cache.shards import ShardMap
+from attention.cache.shards import ShardMap, canonical_shards
 
 MAPS = st.builds(
     ShardMap,
@@ -21,7 +23,7 @@ def plain_owner(shards, position):
     block = position // shards.block_size
     v = shards.virtual_shards
     if shards.capacity is None:
-        shard = block % v
+        shard = shards.dealt.tolist()[block % v]
     else:
         total = -(-shards.capacity // shards.block_size)
         shard = next(s for s in range(v) if s * total // v <= block < (s + 1) * total // v)
@@ -59,11 +61,70 @@ def test_contiguous_ranges_are_contiguous():
     ]
 
 
+@pytest.mark.parametrize("ranks", [*range(1, 18), 24, 63, 64, 65, 100])
+def test_shares_differ_by_one_block_at_most_at_any_length(ranks):
+    shards = ShardMap(ranks, block_size=3)
+    owners = shards.owner_of(np.arange(0, 3 * 700, 3))
+    counts = (owners[:, None] == np.arange(ranks)).cumsum(0)
+    assert (np.ptp(counts, axis=1) <= 1).all()
+    for length in (0, 1, 40, 512, 1500, 2000):
+        sizes = [len(shards.owned(rank, 0, length)) for rank in range(ranks)]
+        assert max(sizes) - min(sizes) <= 3
+
+
+@given(st.integers(1, 96))
+def test_shares_of_canonical_order_are_as_near_as_whole_shards_allow(ranks):
+    """Of V = 96 shards, one or none more; within a row of 96 blocks no rank is 3 blocks from its share."""
+    shards = canonical_shards(ranks)
+    assert shards.virtual_shards == 96
+    owners = shards.owner_of(np.arange(0, 16 * 96, 16))
+    counts = (owners[:, None] == np.arange(ranks)).cumsum(0)
+    assert (np.abs(counts - np.arange(1, 97)[:, None] / ranks) < 3).all()
+
+
+@pytest.mark.parametrize("virtual_shards", [1, 2, 3, 6, 12, 64, 96, 192, 768])
+def test_one_dealing_is_even_for_every_number_of_ranks_that_divides_it(virtual_shards):
+    shards = ShardMap(1, virtual_shards)
+    for ranks in range(1, virtual_shards + 1):
+        if virtual_shards % ranks == 0:
+            owners = (shards.dealt * ranks // virtual_shards).reshape(-1, ranks)
+            assert (np.sort(owners, 1) == np.arange(ranks)).all()
+
+
+@given(st.integers(1, 500))
+def test_every_virtual_shard_gets_one_block_of_a_row(virtual_shards):
+    assert sorted(ShardMap(1, virtual_shards).dealt.tolist()) == list(range(virtual_shards))
+
+
+def test_a_map_says_its_virtual_shards():
+    assert [ShardMap(ranks).virtual_shards for ranks in (1, 2, 3, 5, 12, 17, 64, 97)] == [
+        96,
+        96,
+        96,
+        80,
+        96,
+        68,
+        64,
+        97,
+    ]
+    assert ShardMap(3, weights=(2, 1, 1)).virtual_shards == 96
+    assert ShardMap(3, weights=(3, 1, 1)).virtual_shards == 80
+    assert ShardMap(2, weights=(1, 10**9)).virtual_shards == 96
+    assert replace(ShardMap(5), ranks=4).virtual_shards == 80  # a map of survivors deals as before
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_copies_of_a_short_sequence_are_spread_too(ranks):
+    shards = ShardMap(ranks, block_size=1, replicas=2)
+    copies = [len(shards.copied(rank, 0, 4 * ranks)) for rank in range(ranks)]
+    assert max(copies) - min(copies) <= 2 * (ranks > 2)
+
+
 def test_owner_does_not_depend_on_rank_count_within_a_virtual_shard():
     positions = np.arange(5000)
-    virtual = ShardMap(1).virtual_shard_of(positions)
+    virtual = canonical_shards(1).virtual_shard_of(positions)
     for ranks in (2, 3, 8, 64):
-        shards = ShardMap(ranks)
+        shards = canonical_shards(ranks)
         assert (shards.virtual_shard_of(positions) == virtual).all()
         for rank in range(ranks):
             first, stop = shards.virtual_range(rank)
@@ -75,7 +136,8 @@ def test_owner_does_not_depend_on_rank_count_within_a_virtual_shard():
     [
         ({"ranks": 0}, ["ranks must be at least 1", "got 0"]),
         ({"ranks": 2, "block_size": 0}, ["block_size must be at least 1"]),
-        ({"ranks": 65}, ["65 ranks", "64 virtual shards", "virtual_shards=65"]),
+        ({"ranks": 65, "virtual_shards": 64}, ["65 ranks", "64 virtual shards", "virtual_shards=65"]),
+        ({"ranks": 2, "virtual_shards": -1}, ["virtual_shards must be at least 1", "got -1"]),
     ],
 )
 def test_bad_maps_are_refused(arguments, parts):

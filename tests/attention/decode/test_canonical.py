@@ -114,7 +114,12 @@ def test_canonical_order_names_what_is_wrong():
         ([np.arange(3)] * 2, {}, "kv_positions must be \\[64\\]"),
         (halves, {"shards": ShardMap(3)}, "shards are for 3 ranks, the communicator has 2"),
         (halves, {"wire": "bfloat16"}, 'canonical order needs wire="float32"'),
-        (halves, {}, "rank 1 owns the virtual shards 32 to 63, but position 64 belongs to 4"),
+        (
+            halves,
+            {},
+            r"rank 0 owns the virtual shards 0 to 47, but position 16 belongs to 48; keys must lie where shards= "
+            r"says, by default ShardMap\(2, virtual_shards=96\)",
+        ),
     ):
 
         def call(comm, positions=positions, options=options):

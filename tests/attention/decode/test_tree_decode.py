@@ -38,7 +38,7 @@ def test_result_heads_gives_each_rank_its_heads(ranks, options):
     exact = reference_attention(q.numpy(), k.numpy(), v.numpy())
 
     def on_rank(comm):
-        k_shard, v_shard, positions = by_map((k, v), ShardMap(ranks), comm.rank, 300)
+        k_shard, v_shard, positions = by_map((k, v), ShardMap(ranks, virtual_shards=96), comm.rank, 300)
         given = options | ({"kv_positions": positions} if "order" in options else {})
         return tree_decode(q, k_shard, v_shard, comm, result="heads", return_lse=True, verify=1, **given)
 

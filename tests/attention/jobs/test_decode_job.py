@@ -64,15 +64,8 @@ def test_a_wrong_partial_fails_the_check(capsys, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--heads=6", "--kv-heads=4"], "--heads 6 must be a multiple of --kv-heads 4"),
-        (["--ranks=65"], "65 ranks cannot share 64 virtual shards"),
-    ],
-)
-def test_bad_input(capsys, arguments, part):
-    assert main(["decode", *arguments]) == 2
+def test_heads_that_do_not_divide(capsys):
+    assert main(["decode", "--heads=6", "--kv-heads=4"]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert part in said.err
+    assert "--heads 6 must be a multiple of --kv-heads 4" in said.err

@@ -125,7 +125,6 @@ def test_compare_stops_at_the_first_token_that_differs():
     ("arguments", "parts"),
     [
         (["--max-new-tokens=111"], ["50 prompt tokens", "111 new ones make 161", "the model has 160 positions"]),
-        (["--ranks=65"], ["65 ranks", "64 virtual shards"]),
     ],
 )
 def test_bad_input_for_this_model(tiny_model, capsys, arguments, parts):
