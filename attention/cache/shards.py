@@ -10,6 +10,8 @@ differ by one block at most, at any length. Other numbers of ranks get another V
 depends on V alone: with one V for several numbers of ranks the canonical order of a reduction, virtual shard by
 virtual shard, is the same for all of them, and shares are as near as whole shards allow.
 
+A prompt whose tokens are shared out for the whole model, not for their keys only, is dealt in one piece: `with_prompt`.
+
 With `replicas` other ranks hold copies: those of one rank's shards are spread over all others in turn, so that
 after a loss every survivor takes over a part. Once ranks are gone, `holders` says shard by shard who holds what.
 """
@@ -17,10 +19,11 @@ after a loss every survivor takes over a part. Once ranks are gone, `holders` sa
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +39,27 @@ LEAST_SHARDS, MOST_SHARDS = 64, 4096
 BLOCK_TOKENS = 16
 
 
+class Prompt(NamedTuple):
+    """Positions [start, stop) that are dealt in two runs a rank, for ranks that own these ranges of virtual shards.
+
+    The first runs go to the ranks in order, the second ones in reverse (zigzag), which balances causal attention.
+    `bounds` has the first virtual shard of each rank, and the end: of the ranks when the prompt came.
+    """
+
+    start: int
+    stop: int
+    bounds: tuple[int, ...]
+
+    def shards_of(self, positions: Positions) -> Positions:
+        """Return the virtual shard of each of these positions inside the prompt."""
+        halves = [(first, (first + stop + 1) // 2, stop) for first, stop in pairwise(self.bounds)]
+        runs = [np.arange(first, middle) for first, middle, _ in halves]
+        runs += [np.arange(middle, stop) for _, middle, stop in reversed(halves)]
+        # The k-th of V shards along the prompt holds its places from k*n//V up to (k+1)*n//V; this is the inverse.
+        along = ((positions - self.start + 1) * self.bounds[-1] - 1) // (self.stop - self.start)
+        return np.asarray(np.concatenate(runs)[along])
+
+
 @dataclass(frozen=True)
 class ShardMap:
     """The owner of every position, and the holders of copies.
@@ -49,6 +73,7 @@ class ShardMap:
         holders: For every virtual shard its owner and then the holders of copies; None: by the rule above.
         weights: What each rank owns is in proportion to its weight, as near as whole virtual shards allow: one integer
             per rank, 0 for a rank that owns nothing (it may hold copies). None: equal parts, or as `holders` says.
+        prompts: Positions that are dealt otherwise; where they overlap the last one says.
 
     Raises:
         OperatorError: A figure is less than 1, there are more ranks than virtual shards, more replicas than ranks, or
@@ -62,6 +87,7 @@ class ShardMap:
     replicas: int = 1
     holders: tuple[tuple[int, ...], ...] | None = None
     weights: tuple[int, ...] | None = None
+    prompts: tuple[Prompt, ...] = ()
 
     def __post_init__(self) -> None:
         if self.weights is not None:
@@ -101,12 +127,29 @@ class ShardMap:
 
     def virtual_shard_of(self, positions: Positions) -> Positions:
         """Return the virtual shard of each position, int64, in the shape of `positions`."""
-        blocks = np.asarray(positions, np.int64) // self.block_size
+        positions = np.asarray(positions, np.int64)
+        blocks = positions // self.block_size
         if self.capacity is None:
-            return np.asarray(self.dealt[blocks % self.virtual_shards])
+            shards = np.asarray(self.dealt[blocks % self.virtual_shards])
+            for prompt in self.prompts:
+                inside = (positions >= prompt.start) & (positions < prompt.stop)
+                shards = np.where(inside, prompt.shards_of(np.where(inside, positions, prompt.start)), shards)
+            return shards
         total = -(-self.capacity // self.block_size)
         # Shard v holds the blocks from v*total//V up to (v+1)*total//V; this is its inverse in integers.
         return np.asarray(((blocks + 1) * self.virtual_shards - 1) // total)
+
+    def with_prompt(self, start: int, stop: int) -> ShardMap:
+        """Return the map by which a prompt of the positions [start, stop), at least one, is dealt in two runs a rank.
+
+        Raises:
+            OperatorError: Shards were dealt out anew after a loss, or by a capacity.
+        """
+        if self.capacity is not None:
+            raise OperatorError("ShardMap.with_prompt: the map deals ranges of its capacity; build it without one")
+        self.virtual_range(0)  # refuses a map of survivors
+        before = tuple(prompt for prompt in self.prompts if prompt.start < start)
+        return replace(self, prompts=(*before, Prompt(start, stop, self._bounds)))
 
     @cached_property
     def dealt(self) -> Positions:

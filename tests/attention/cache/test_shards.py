@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attention.cache.loss import ABSENT, OWN, deal
 from attention.cache.shards import ShardMap, canonical_shards
 
 MAPS = st.builds(
@@ -187,3 +188,33 @@ def test_equal_weights_are_no_weights(ranks):
 def test_bad_weights_are_refused(weights):
     with pytest.raises(ValueError, match=r"weights must be a tuple of 3 integers, one per rank, .* got"):
         ShardMap(3, weights=weights)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8, 17])
+@pytest.mark.parametrize("tokens", [1, 7, 200, 1037])
+def test_a_prompt_is_dealt_in_two_runs_a_rank(ranks, tokens):
+    shards = ShardMap(ranks).with_prompt(40, 40 + tokens)
+    parts = [shards.owned(rank, 40, 40 + tokens) for rank in range(ranks)]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(40, 40 + tokens))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 2
+    assert all((np.diff(part) > 1).sum() <= 1 for part in parts)
+    if tokens > 1000:  # keys that causal queries see, on each rank
+        seen = [int((part - 39).sum()) for part in parts]
+        assert max(seen) < 1.02 * min(seen) + tokens
+
+
+def test_tokens_around_a_prompt_are_dealt_as_before():
+    plain, prompted = ShardMap(3), ShardMap(3).with_prompt(100, 300).with_prompt(340, 700)
+    outside = np.r_[0:100, 300:340, 700:2000]
+    assert (prompted.owner_of(outside) == plain.owner_of(outside)).all()
+    again = prompted.with_prompt(200, 400)  # after a crop
+    assert [prompt[:2] for prompt in again.prompts] == [(100, 300), (200, 400)]
+    assert (again.owner_of(np.arange(100, 200)) == prompted.owner_of(np.arange(100, 200))).all()
+    survivors = deal(prompted, np.array([[OWN] * 32 + [ABSENT] * 64, [ABSENT] * 32 + [OWN] * 32 + [ABSENT] * 32], np.uint8))
+    kept = prompted.owner_of(np.arange(2000)) < 2
+    assert (survivors.owner_of(np.arange(2000))[kept] == prompted.owner_of(np.arange(2000))[kept]).all()
+    with pytest.raises(ValueError, match="dealt out"):
+        survivors.with_prompt(700, 800)
+    with pytest.raises(ValueError, match="capacity"):
+        ShardMap(2, capacity=100).with_prompt(0, 50)
