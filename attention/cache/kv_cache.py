@@ -100,19 +100,20 @@ class ShardedKVCache:
         """Bytes of one token's keys and values."""
         return self._own.k.row_bytes + self._own.v.row_bytes
 
-    def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
+    def append(self, k: torch.Tensor, v: torch.Tensor, *, evict: bool = True) -> None:
         """Add the next n tokens of the sequence, given in full; this rank keeps those that it owns or copies.
 
         Args:
             k: Keys [batch, kv_heads, n, d]; the same on every rank.
             v: Values [batch, kv_heads, n, d_v].
+            evict: Whether to begin with `evict`; without it all appends since then can be undone.
 
         Raises:
             OperatorError: Shapes, dtype or device do not fit each other or the tokens before, the tokens lie beyond
                 the capacity, gradients are wanted, or positions before are lost.
         """
         tokens = self._tokens_in(k, v)
-        self._keep(k, v, None, tokens)
+        self._keep(k, v, None, tokens, evict=evict)
 
     def extend(self, k: torch.Tensor, v: torch.Tensor, tokens: int) -> None:
         """Add the next `tokens` tokens of the sequence, of which `k` and `v` hold this rank's only.
@@ -137,7 +138,7 @@ class ShardedKVCache:
                 f"ShardedKVCache: rank {self.rank} {verb} {len(held)} of the tokens {start} to {stop - 1}, "
                 f"but k and v hold {tokens_held}"
             )
-        self._keep(k, v, held, tokens)
+        self._keep(k, v, held, tokens, evict=True)
 
     def truncate(self, length: int) -> None:
         """Forget all tokens from position `length` on.
@@ -287,7 +288,7 @@ class ShardedKVCache:
             parts.append((self._copies, self.shards.copied(self.rank, start, stop)))
         return parts
 
-    def _keep(self, k: torch.Tensor, v: torch.Tensor, positions: Positions | None, tokens: int) -> None:
+    def _keep(self, k: torch.Tensor, v: torch.Tensor, positions: Positions | None, tokens: int, *, evict: bool) -> None:
         """Take from k and v, which hold these positions (None: all new ones), what belongs to this rank."""
         if len(self.missing):
             raise OperatorError(
@@ -296,7 +297,8 @@ class ShardedKVCache:
             )
         parts = self._parts(self.length, self.length + tokens)
         self._own.check(k, v)
-        self.evict()
+        if evict:
+            self.evict()
         for part, owned in parts:
             if len(owned) < k.shape[2]:
                 rows = owned - self.length if positions is None else np.searchsorted(positions, owned)

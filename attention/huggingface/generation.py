@@ -21,6 +21,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
@@ -190,13 +191,19 @@ def _generate(
 ) -> Any:
     """`model.generate` while the model is enabled: that of transformers, with a sharded cache."""
     state = ACTIVE.get() or _state_elsewhere(model)
-    if state is None or state.model is not model:
-        return plain(inputs, generation_config, *more, **options)
 
     def setting(name: str) -> Any:
         sources = [options.get(name)] + [getattr(x, name, None) for x in (generation_config, model.generation_config)]
         return next((value for value in sources if value is not None), None)
 
+    early_exit = setting("assistant_early_exit") is not None
+    if early_exit and state is not None and state.model is None:
+        raise OperatorError(
+            "generate: drafts of assistant_early_exit need a cache of their own, which shard_generation does not give "
+            "them; use enable(model, comm)"
+        )
+    if state is None or state.model is not model:
+        return plain(inputs, generation_config, *more, **options)
     if setting("use_cache") is False:
         raise OperatorError("generate: use_cache=False leaves nothing to shard; leave it out, or call disable() first")
     kind = setting("cache_implementation")
@@ -208,27 +215,48 @@ def _generate(
     if kind is not None:
         options["cache_implementation"] = None
     comm = state.cache.comm
-    with _in_this_thread(state):
+    with _in_this_thread(state) as nested:
+        if nested:  # the model drafts tokens for itself
+            if options.get("past_key_values") is None:
+                options["past_key_values"] = state.cache.fresh(drafts=True)
+            return plain(inputs, generation_config, *more, **options)
         agree_on_inputs(comm, {"input_ids": inputs, "generation_config": repr(generation_config), **options})
-        _take_place(state, model, options.get("past_key_values"))
+        _take_place(state, options.get("past_key_values"))
         options["past_key_values"] = state.cache
+        if early_exit:
+            plain = _of_own_depth(model)
         with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
             return plain(inputs, generation_config, *more, **options)
 
 
+def _of_own_depth(model: PreTrainedModel) -> Callable[..., Any]:
+    """`generate` of the model with a configuration of its own, where transformers sets the depth of drafts.
+
+    Modules and weights are the same: ranks on threads share them, and come to other depths at other times.
+    """
+    twin, base = copy(model), copy(model.base_model)
+    base.config = copy(base.config)
+    vars(twin)["_modules"] = {**model._modules, model.base_model_prefix: base}
+    generate = partial(type(model).generate, twin)
+    vars(twin)["generate"] = partial(_generate, model, generate)
+    return generate
+
+
 @contextmanager
-def _in_this_thread(state: Active) -> Iterator[None]:
-    """Let the model attend by this state in this thread, while no other one does.
+def _in_this_thread(state: Active) -> Iterator[bool]:
+    """Let the model attend by this state in this thread, while no other one does; gives whether it generates already.
 
     Raises:
         OperatorError: Another thread generates with it.
     """
     if not state.generating.acquire(blocking=False):
         raise OperatorError("generate: another thread generates on this rank; wait for its end")
-    before = ACTIVE.set(state)
+    before, nested = ACTIVE.set(state), state.generates
+    state.generates = True
     try:
-        yield
+        yield nested
     finally:
+        state.generates = nested
         ACTIVE.reset(before)
         state.generating.release()
 
@@ -250,7 +278,7 @@ def _state_elsewhere(model: PreTrainedModel) -> Active | None:
     return states[0] if states else None
 
 
-def _take_place(state: Active, model: PreTrainedModel, cache: Any) -> None:
+def _take_place(state: Active, cache: Any) -> None:
     """Put into `state.cache` the cache of a `generate` that was given this one.
 
     Raises:
@@ -275,18 +303,21 @@ def _take_place(state: Active, model: PreTrainedModel, cache: Any) -> None:
                 f"generate: this {kind} was replaced by a sharded cache in an earlier call and is empty; {instead}"
             )
         state.replaced.add(cache)
-    before = state.cache
-    state.cache = ShardedCache(model, before.comm, before.shards)
+    state.cache = state.cache.fresh()
 
 
-def _note_tokens(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a forward pass: record its tokens, from which lost keys and values can be computed again."""
+def _before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Give a forward pass that has no cache a sharded one, and record the tokens of each, to recover a lost rank's."""
     state = ACTIVE.get()
+    if state is None:
+        return None
     arguments = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
-    if state is None or arguments.get("past_key_values") is not state.cache:
-        return
-    cache = state.cache
-    cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
+    cache = arguments.get("past_key_values")
+    if cache is None:
+        cache = arguments["past_key_values"] = state.cache.fresh()
+    if isinstance(cache, ShardedCache):
+        cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
+    return (), arguments
 
 
 class BroadcastChoices(TorchFunctionMode):
@@ -353,7 +384,7 @@ def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
                     f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded; "
                     f"{WITHOUT}"
                 )
-            hook = model.register_forward_pre_hook(_note_tokens, with_kwargs=True)
+            hook = model.register_forward_pre_hook(_before_pass, with_kwargs=True)
             _IN_USE[id(model)] = _Use(before, hook, vars(model).get("generate"))
             plain: Any = model.generate
             vars(model)["generate"] = partial(_generate, model, plain)

@@ -30,7 +30,11 @@ from topocomm import MissingExtraError, OperatorError, TopocommError
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.cache_utils import Cache
-    from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+    from transformers.masking_utils import (
+        bidirectional_mask_function,
+        causal_mask_function,
+        sliding_window_causal_mask_function,
+    )
 except ImportError as error:
     raise MissingExtraError("attention.huggingface.generation", "transformers", "demo") from error
 
@@ -59,6 +63,7 @@ class Active:
         model: The model whose `generate` gets its cache by itself; None: it is passed one.
         replaced: Caches of transformers that a sharded one took the place of.
         generating: Held by the thread whose `generate` runs.
+        generates: Whether one runs.
     """
 
     cache: ShardedCache
@@ -67,9 +72,14 @@ class Active:
     model: PreTrainedModel | None = None
     replaced: WeakSet[Cache] = field(default_factory=WeakSet)
     generating: Any = field(default_factory=RLock)
+    generates: bool = False
 
 
 ACTIVE: ContextVar[Active | None] = ContextVar("topocomm_sharded_generation", default=None)
+
+
+class MaskError(OperatorError, AttributeError):
+    """A model computes with its attention mask, of which a rank has no values."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +89,23 @@ class PositionMask:
     Attributes:
         window: Keys that a query sees, itself among them; None: all before it.
         present: Which positions hold tokens, bool [batch, kv_length]; None: all.
+        model: The type of the model that asked for it.
+        causal: Whether a query sees no later keys.
     """
 
     window: int | None
     present: torch.Tensor | None
+    model: str = ""
+    causal: bool = True
+
+    def __getattr__(self, name: str) -> Any:
+        raise MaskError(
+            f"sharded attention: {self.model} makes a mask of its own from the attention mask and all keys or values "
+            f"(it reads {name} of the mask), of which a rank holds a part; {WITHOUT}"
+        )
+
+    def __getitem__(self, _: Any) -> Any:
+        return self.__getattr__("items")
 
 
 def active() -> Active:
@@ -129,8 +152,9 @@ def sharded_attention(
     index = getattr(module, "layer_idx", None)
     if not isinstance(index, int) or index >= len(state.cache.sharded_layers):
         raise OperatorError(f"sharded attention: {type(module).__name__} is no layer of the text decoder; {WITHOUT}")
-    layer, name = state.cache.sharded_layers[index], f"layer {index} ({type(module).__name__})"
-    if layer.keys is not key:
+    layer: ShardedLayer | None = vars(key).get("sharded_layer", lambda: None)()
+    name = f"layer {index} ({type(module).__name__})"
+    if layer is None or layer.keys is not key:
         raise OperatorError(
             f"sharded attention: {name} got keys that are not those of the sharded cache; pass past_key_values=cache, "
             "the cache of shard_generation or enable, to every call but a generate after enable (a model that alters "
@@ -197,6 +221,9 @@ def sharded_mask(
             pattern than causal, with a window or without.
     """
     active()
+    model = getattr(config, "model_type", "the model")
+    if mask_function is bidirectional_mask_function:  # decoders make one for an encoder that there may not be
+        return PositionMask(None, None, model, causal=False)
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and kv_length > limit:
         raise OperatorError(f"the sequence has {kv_length} tokens, the model has {limit} positions; shorten the prompt")
@@ -209,14 +236,14 @@ def sharded_mask(
                 f"(packed sequences, images or chunks): leave out what asks for it, or {WITHOUT}"
             )
     if attention_mask is None:
-        return PositionMask(window, None)
+        return PositionMask(window, None, model)
     if attention_mask.shape != (batch_size, kv_length):
         raise OperatorError(
             f"attention_mask must be [batch, tokens so far] = {[batch_size, kv_length]}, "
             f"got {list(attention_mask.shape)}; it covers the cached tokens and the new ones"
         )
     present = attention_mask.bool()
-    return PositionMask(window, None if bool(present.all()) else present)
+    return PositionMask(window, None if bool(present.all()) else present, model)
 
 
 AttentionInterface.register(IMPLEMENTATION, sharded_attention)
@@ -239,6 +266,11 @@ def _checked_mask(mask: Any, layer: ShardedLayer, name: str, sliding_window: int
         raise OperatorError(
             f"sharded attention takes a padding mask [batch, length], got one of shape {shape} in {name}; "
             "give the model the tokenizer's attention_mask"
+        )
+    if not mask.causal:
+        raise OperatorError(
+            f"sharded attention is causal; {name} attends to later tokens too, or to an encoder: give no "
+            f"encoder_hidden_states, or {WITHOUT}"
         )
     kept = layer.store.window
     if mask.window != kept or sliding_window not in (None, kept):

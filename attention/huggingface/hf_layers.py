@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -38,6 +39,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.is_sliding = store.window is not None
         self.record_past = False
         """Whether transformers will undo tokens of the passes to come, with `crop` after each."""
+        self.drafts = False
+        """Whether one `crop` may undo tokens of several passes."""
         self.queries = torch.arange(0)
         """Positions of the queries of the running forward pass."""
         self.restoring: Positions | None = None
@@ -61,7 +64,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         elif self.restoring is None:
             start, device = self.store.length, key_states.device
             self.queries = torch.arange(start, start + key_states.shape[2], device=device)
-            self.store.append(key_states, value_states)
+            self.store.append(key_states, value_states, evict=not self.drafts)
         else:
             self.queries = on_device(self.restoring, key_states.device)
             self.store.restore(key_states, value_states, self.restoring)
@@ -69,7 +72,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def attended(self) -> None:
         """The queries of the running pass are done: drop what none that follow can see."""
-        if self.is_sliding and not self.record_past and self.restoring is None:
+        if self.is_sliding and not (self.record_past or self.drafts) and self.restoring is None:
             self.store.evict()
             self.show()
 
@@ -99,6 +102,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             raise OperatorError(f"ShardedLayer.crop: tokens_to_remove must be 0 or negative, got {tokens}")
         if self.is_initialized:
             self.store.truncate(max(0, self.store.length + tokens))
+            if self.drafts:
+                self.store.evict()
             self.show()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -130,6 +135,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def show(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the owned keys and values, after the store has changed."""
         keys, values = self.keys, self.values = self.store.k, self.store.v
+        vars(keys)["sharded_layer"] = ref(self)  # the attention function is given keys, of one of several caches
         return keys, values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -83,7 +84,8 @@ class ShardedCache(Cache):
 
         A forward pass gives every rank all tokens. Here each passes its own through the model, and at every layer keys
         and values travel around the ranks (`ring_attention`): 1/P of the work and of the activations on each of P
-        ranks. Then `generate` goes on from the last token. A prompt that leaves a rank without tokens passes whole.
+        ranks. Then `generate` goes on from the last token. A prompt that leaves a rank without tokens passes whole, and
+        so does any through a model that takes no `position_ids` (Bart).
 
         Args:
             input_ids: The prompt, int64 [batch, tokens], without padding; the same on every rank.
@@ -105,9 +107,16 @@ class ShardedCache(Cache):
             return None
         self.record.add(0, input_ids[:, :tokens], None, None)
         counts = [len(self.shards.owned(rank, 0, tokens)) for rank in range(self.comm.size)]
-        if min(counts) == 0:
+        if min(counts) == 0 or not self._in_any_order:
             return self._fill(tokens)
         return self._pass(self.shards.owned(self.comm.rank, 0, tokens).copy(), None, sharded_tokens=tokens)
+
+    def fresh(self, *, drafts: bool = False) -> ShardedCache:
+        """Return an empty cache of the same model, ranks and map; for drafts all passes can be undone at once."""
+        cache = ShardedCache(self._model, self.comm, self.shards)
+        for layer in cache.sharded_layers:
+            layer.drafts = drafts
+        return cache
 
     def lost(self, survivors: Iterable[int]) -> Loss:
         """Return what the cache loses if only these ranks of it are left, the same in all layers."""
@@ -122,8 +131,9 @@ class ShardedCache(Cache):
         pass through the model once more, in order: at each layer their keys and values are put back and their
         queries see all positions before them, so that nothing else is computed again. The cost is that of a prefill
         of the lost tokens alone, attending to all that lies before each. Where a sliding window has dropped tokens that
-        those would see, all tokens are computed again, in order. Call this inside `shard_generation`, whose
-        next calls then run over `comm`; if another rank is lost meanwhile, call it again with the next communicator.
+        those would see, or the model takes no `position_ids`, all tokens are computed again, in order. Call this inside
+        `shard_generation`, whose next calls then run over `comm`; if another rank is lost meanwhile, call it again with
+        the next communicator.
 
         Raises:
             OperatorError: Tokens are lost that the model was given as embeddings; nothing has changed then.
@@ -141,7 +151,7 @@ class ShardedCache(Cache):
                 "given to the model as embeddings, which are not kept; use replicas=2"
             )
         self.comm = comm
-        anew = len(recovery.missing) > 0 and any(recovery.firsts)
+        anew = len(recovery.missing) > 0 and (any(recovery.firsts) or not self._in_any_order)
         if anew:
             recovery.start_over()
         else:
@@ -186,6 +196,11 @@ class ShardedCache(Cache):
         """Keep the batch rows `indices`."""
         super().batch_select_indices(indices)
         self.record.select_batch(indices)
+
+    @property
+    def _in_any_order(self) -> bool:
+        """Whether the model can be given tokens that do not follow each other."""
+        return "position_ids" in inspect.signature(self._model.base_model.forward).parameters
 
     def _fill(self, length: int) -> None:
         """Pass the first `length` tokens through the model, into an empty cache; collective."""

@@ -307,14 +307,6 @@ def test_a_cache_that_has_tokens(llama):
     assert "past_key_values is a DynamicCache of 9 tokens, all on this rank; give no past_key_values" in message
 
 
-def test_a_forward_pass_without_the_cache(llama):
-    def call(_):
-        with torch.no_grad():
-            llama(**prompt())
-
-    assert "layer 0 (LlamaAttention) got keys that are not those of the sharded cache" in refused(llama, call)
-
-
 def test_two_models_at_once_and_an_unknown_method(llama):
     other = build("Mistral")
     assert "is sharded in this thread already" in refused(llama, lambda sharding: enable(other, sharding.cache.comm))

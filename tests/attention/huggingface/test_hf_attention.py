@@ -1,12 +1,18 @@
 """What the attention and the mask function refuse: whatever would give other results than one process."""
 
+from functools import cache as once
+
 import pytest
 import torch
+import transformers
 
 import attention.huggingface.hf_attention as hf
 from attention.huggingface.generation import shard_generation
-from tests.attention.huggingface.tiny_llama import build, generate, refused
-from topocomm import run_local
+from tests.attention.huggingface.tiny_llama import build, generate, refused, small
+from tests.attention.losing import leave
+from topocomm import RankFailedError, run_local
+
+BART = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
 
 
 @pytest.mark.parametrize("shape", [(3, 49), (3, 51), (1, 50)])
@@ -72,3 +78,80 @@ def test_outside_the_context(llama, prompt):
             hf.ACTIVE.reset(token)
 
     run_local(work, ranks=1)
+
+
+def test_a_model_that_makes_a_mask_of_its_own(prompt):
+    model = build("Doge")
+    expected = (
+        "doge makes a mask of its own from the attention mask and all keys or values (it reads dtype of the mask)"
+    )
+    for ranks in (1, 2):
+        message = refused(model, lambda cache: generate(model, prompt, past_key_values=cache), ranks=ranks)
+        assert expected in message
+        assert "generate with this model on one rank, without attention.huggingface.generation" in message
+    for use in (lambda mask: mask.dtype, lambda mask: mask[:, 0]):
+        with pytest.raises(hf.MaskError, match="doge makes a mask of its own"):
+            use(hf.PositionMask(None, None, "doge"))
+
+
+# Decoders of models that may have an encoder.
+
+
+@once
+def bart():
+    torch.manual_seed(1)
+    sizes = {f"{part}_{name}": n for part in ("encoder", "decoder") for name, n in BART.items()}
+    config = transformers.BartConfig(
+        **sizes,
+        d_model=32,
+        vocab_size=199,
+        max_position_embeddings=160,
+        init_std=0.3,
+        eos_token_id=None,
+        forced_eos_token_id=None,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
+    return transformers.BartForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("rows", [slice(1, 2), slice(0, 2)], ids=["a row", "a left-padded batch"])
+def test_a_decoder_without_its_encoder(prompt, rows, ranks):
+    inputs = {name: x[rows] for name, x in prompt.items()}
+
+    def work(comm):
+        with shard_generation(bart(), comm, shards=small(ranks)) as cache:
+            return generate(bart(), inputs, past_key_values=cache).sequences
+
+    for got in run_local(work, ranks=ranks):
+        assert torch.equal(got, generate(bart(), inputs).sequences)
+
+
+def test_an_encoder_is_refused(prompt):
+    states = torch.zeros(3, 7, 32)
+    message = refused(bart(), lambda cache: bart()(**prompt, encoder_hidden_states=states, past_key_values=cache))
+    assert "layer 0 (BartAttention) attends to later tokens too, or to an encoder: give no encoder_hidden" in message
+
+
+def test_a_model_that_takes_no_positions_is_given_its_tokens_in_order(prompt):
+    """Bart counts positions from the tokens in the cache: so a prompt passes whole, and after a loss all tokens."""
+    inputs = {name: x[1:2] for name, x in prompt.items()}
+
+    def work(comm):
+        with shard_generation(bart(), comm, shards=small(3)) as cache:
+            cache.prefill(inputs["input_ids"])
+            made = generate(bart(), inputs, past_key_values=cache, max_new_tokens=4).sequences
+            if comm.rank == 1:
+                return leave(comm)
+            with pytest.raises(RankFailedError), torch.no_grad():
+                bart()(made[:, -1:], past_key_values=cache)
+            cache.recover(comm.shrink())
+            mask = torch.ones_like(made)
+            return generate(
+                bart(), {"input_ids": made, "attention_mask": mask}, past_key_values=cache, max_new_tokens=6
+            )
+
+    expected = generate(bart(), inputs, max_new_tokens=10).sequences
+    first, _, last = run_local(work, ranks=3)
+    assert torch.equal(first.sequences, expected) and torch.equal(last.sequences, expected)

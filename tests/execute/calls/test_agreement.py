@@ -46,3 +46,29 @@ def test_every_part_of_a_call_is_compared(what):
     part = {"dtype": "arrays"}.get(what, what)
     with pytest.raises(MismatchError, match=rf"{part}: ranks 0, 1: .*rank 2: "):
         run_local(body, ranks=3)
+
+
+@pytest.mark.parametrize("other", [None, [2, 2, 2]])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_rows_that_differ_are_named(other, prepared):
+    def body(comm):
+        x, rows = np.zeros((6, 2)), [1, 3, 2] if comm.rank == 2 else other
+        if prepared:
+            return comm.prepare("reduce_scatter", like=x, operator=SUM, rows=rows)
+        return comm.reduce_scatter(x, SUM, rows=rows)
+
+    named = r"(?m)make: rows \(give the same on all ranks\): ranks 0, 1: \[2, 2, 2\], rank 2: \[1, 3, 2\]$"
+    with pytest.raises(MismatchError, match=named):
+        run_local(body, ranks=3)
+
+
+def test_rows_that_differ_in_calls_known_to_all_ranks_are_named():
+    def body(comm):
+        x = np.zeros(6)
+        for rows in ([2, 2, 2], [1, 3, 2]):
+            comm.reduce_scatter(x, SUM, rows=rows)
+        return comm.reduce_scatter(x, SUM, rows=[1, 3, 2] if comm.rank == 2 else [2, 2, 2])
+
+    with pytest.raises(MismatchError) as told:
+        run_local(body, ranks=3)
+    assert "rows [1, 3, 2]" in str(told.value) and "rows [2, 2, 2]" in str(told.value)

@@ -16,6 +16,10 @@ from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 
 DIGEST_BYTES = 16
 CLAIM_BYTES = 1024
+SAME_ROWS = "rows (give the same on all ranks)"
+"""The part of a reduce-scatter's claim that says how many rows each rank gets."""
+CONSEQUENCES = frozenset({"plan", SAME_ROWS})
+"""Parts of a claim that may differ because of those before them: then these alone are told."""
 
 
 def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> list[bytes]:
@@ -68,13 +72,13 @@ def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> st
 
 def difference(claims: Sequence[Mapping[str, str]]) -> str:
     """Return the parts in which the ranks' claims differ, each with the ranks on either side, most ranks first."""
-    parts = []
+    parts: list[str] = []
     for part in dict.fromkeys(key for claim in claims for key in claim):
         sides: dict[str, list[int]] = {}
         for rank, claim in enumerate(claims):
             if part in claim or not (part == "error" or "error" in claim):  # what fails gets to no plan
                 sides.setdefault(claim.get(part, "nothing"), []).append(rank)
-        if len(sides) > 1 or part == "error":
+        if (len(sides) > 1 and not (parts and part in CONSEQUENCES)) or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
             texts = []
             for value, ranks in ordered:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
-from topocomm.execute.calls.agreement import disagreement
+from topocomm.execute.calls.agreement import CLAIM_BYTES, SAME_ROWS, disagreement
 from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for, work_of
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure, describe, parts_of, shapes_of
@@ -126,6 +126,8 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
         claim["memory"] = "host" if bound.structure.device is None else "device"
         claim["arrays"] = str(bound.layout)
         claim["root"], claim["order"] = str(request.root), request.order
+        if request.collective == "reduce_scatter":
+            claim[SAME_ROWS] = _rows_in_words(bound)
     except TopocommError as error:
         _give_up(session, claim, error)
     if bound.structure.device is not None and session.device_path is None:  # which a plan depends on
@@ -165,9 +167,17 @@ def explained(session: Session, request: Request) -> Plan:
 def _agree_on(session: Session, claim: Mapping[str, str]) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
     name = f"{claim['collective']} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
+    if SAME_ROWS in claim:
+        name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
         agree(session, claim, f"the first use of {name}")
     return name
+
+
+def _rows_in_words(bound: Bound) -> str:
+    """Entries of axis 0 that each rank gets, as `rows` gives them; cut off where a claim could not hold them."""
+    item = max(1, prod(bound.layout.leading[1:]))
+    return str([part // item for part in bound.parts or ()])[: CLAIM_BYTES // 2]
 
 
 def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) -> NoReturn:
