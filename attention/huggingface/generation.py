@@ -91,8 +91,8 @@ def enable(
 
     Every `generate` begins with a fresh sharded cache, or goes on from the one given as `past_key_values`. It takes the
     place of a static, dynamic or offloaded cache, asked for by `cache_implementation` or given empty. Batches, left
-    padding, greedy search, sampling, beams and assisted generation work as without ranks; every rank takes rank 0's
-    choices. A plain forward pass needs `past_key_values=sharding.cache`.
+    padding, greedy search, sampling, beams, assisted generation and guidance work as without ranks; every rank takes
+    rank 0's choices. A plain forward pass begins a cache, or goes on from `past_key_values=sharding.cache`.
 
     Args:
         model: Any model whose attention follows transformers' attention interface, causal over all tokens or over
@@ -234,10 +234,11 @@ def _of_own_depth(model: PreTrainedModel) -> Callable[..., Any]:
 
     Modules and weights are the same: ranks on threads share them, and come to other depths at other times.
     """
-    twin, base = copy(model), copy(model.base_model)
+    twin: Any = copy(model)
+    base = copy(model.base_model)
     base.config = copy(base.config)
     vars(twin)["_modules"] = {**model._modules, model.base_model_prefix: base}
-    generate = partial(type(model).generate, twin)
+    generate = partial(type(twin).generate, twin)
     vars(twin)["generate"] = partial(_generate, model, generate)
     return generate
 
@@ -314,10 +315,10 @@ def _before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
     arguments = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
     cache = arguments.get("past_key_values")
     if cache is None:
-        cache = arguments["past_key_values"] = state.cache.fresh()
+        cache = kwargs["past_key_values"] = state.cache.fresh()
     if isinstance(cache, ShardedCache):
         cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
-    return (), arguments
+    return args, kwargs
 
 
 class BroadcastChoices(TorchFunctionMode):

@@ -51,6 +51,20 @@ def test_what_later_queries_see_is_held_and_little_more(shards, window, steps):
         assert first <= max(0, total - window + 1 - shards.block_size)
 
 
+@given(MAPS, st.integers(1, 30), st.lists(st.integers(1, 25), min_size=1, max_size=9))
+def test_all_appends_without_eviction_can_be_undone(shards, window, steps):
+    caches = [ShardedKVCache(shards, rank, window=window) for rank in range(shards.ranks)]
+    for cache in caches:
+        cache.append(*tokens(40))
+        cache.evict()
+        first = cache.first
+        for count in steps:
+            cache.append(*tokens(count, start=cache.length), evict=False)
+        assert cache.first == first
+        cache.truncate(40)
+    assert held(caches) == list(range(first, 40))
+
+
 @given(MAPS, st.integers(1, 30), st.lists(st.tuples(st.integers(1, 25), st.integers(0, 30)), min_size=1, max_size=9))
 def test_tokens_are_undone_exactly_or_not_at_all(shards, window, steps):
     """Back to block_size tokens before the furthest append can always be; where more cannot, nothing changes."""
