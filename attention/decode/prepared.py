@@ -34,6 +34,7 @@ from attention.ring.backward import backward_block
 from attention.spec import Spec
 from attention.visibility import UNMASKED, Masking
 from topocomm import SUM, Communicator, OperatorError
+from topocomm.extend import skipped_by_dynamo
 
 WIRES = ("float32", "bfloat16")
 
@@ -62,6 +63,7 @@ class DecodeOptions:
             raise OperatorError(f'{function}: shards belong to order="canonical"')
 
 
+@skipped_by_dynamo
 def prepare_decode(
     comm: Any,
     like_q: Any,
@@ -117,6 +119,7 @@ def prepared_step(
     return PreparedDecode("PreparedDecode.step" if function == "prepare_decode" else function, call, options)
 
 
+@skipped_by_dynamo
 class PreparedDecode:
     """A decode step made ready by `prepare_decode`, for arrays of one kind with any number of keys."""
 
@@ -250,6 +253,7 @@ class PreparedDecode:
             )
 
 
+@skipped_by_dynamo
 class _WithGradients(torch.autograd.Function):
     """The forward step of (q, k, v) without gradients, out and lse, made differentiable; no pages."""
 

@@ -14,9 +14,11 @@ from attention.local.dispatch import attend
 from attention.spec import Spec
 from attention.visibility import Masking
 from topocomm import MAX, SUM
+from topocomm.extend import skipped_by_dynamo
 
 
 # The arguments are those of a frozen public interface; the sharded methods share them.
+@skipped_by_dynamo
 def three_allreduce_decode(  # noqa: PLR0913
     q: Any,
     k_shard: Any,

@@ -11,12 +11,14 @@ from attention.decode.prepared import DecodeOptions, PreparedDecode, prepared_st
 from attention.spec import Spec
 from attention.visibility import UNMASKED, Masking
 from topocomm import Communicator
+from topocomm.extend import skipped_by_dynamo
 
 STEPS_LIMIT = 32
 """Prepared steps kept per communicator; their plans and buffers stay where these are dropped."""
 
 
 # The arguments are those of a frozen public interface; the sharded methods share them.
+@skipped_by_dynamo
 def tree_decode(  # noqa: PLR0913
     q: Any,
     k_shard: Any,

@@ -36,6 +36,7 @@ from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, 
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.sharded_cache import ShardedCache
 from topocomm import Communicator, MissingExtraError, OperatorError
+from topocomm.extend import skipped_by_dynamo
 
 try:
     from transformers import PreTrainedModel, QuantizedCache
@@ -307,6 +308,7 @@ def _take_place(state: Active, cache: Any) -> None:
     state.cache = state.cache.fresh()
 
 
+@skipped_by_dynamo
 def _before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Give a forward pass that has no cache a sharded one, and record the tokens of each, to recover a lost rank's."""
     state = ACTIVE.get()

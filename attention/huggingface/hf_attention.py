@@ -26,6 +26,7 @@ from attention.ring.ring_decode import ring_decode
 from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
 from topocomm import MissingExtraError, OperatorError, TopocommError
+from topocomm.extend import skipped_by_dynamo
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -123,6 +124,7 @@ def active() -> Active:
     return state
 
 
+@skipped_by_dynamo
 def sharded_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -202,6 +204,7 @@ def _sinks_of(layer: torch.nn.Module, sinks: torch.Tensor | None) -> tuple[float
     return known[1]
 
 
+@skipped_by_dynamo
 def sharded_mask(
     batch_size: int,
     q_length: int,

@@ -12,6 +12,7 @@ from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import Positions
 from topocomm import MissingExtraError, OperatorError, TopocommError
+from topocomm.extend import skipped_by_dynamo
 
 try:
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
@@ -28,6 +29,7 @@ class OffloadError(TopocommError, NotImplementedError):
     """A shard stays where it is."""
 
 
+@skipped_by_dynamo
 class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """One layer of a `ShardedCache`: `keys` and `values` hold the owned positions only, lengths are global."""
 

@@ -17,6 +17,7 @@ from attention.cache.shards import Positions, ShardMap
 from attention.cache.token_record import TokenRecord
 from attention.huggingface.hf_layers import ShardedLayer, layer_windows
 from topocomm import Communicator, MissingExtraError, OperatorError
+from topocomm.extend import skipped_by_dynamo
 
 try:
     from transformers import PreTrainedModel
@@ -28,6 +29,7 @@ RECOMPUTED_TOKENS = 1024
 """Lost tokens pass through the model in pieces of this size, which bounds the memory that this takes."""
 
 
+@skipped_by_dynamo
 class ShardedCache(Cache):
     """A cache for `generate(..., past_key_values=cache)` of which this rank holds the positions that it owns.
 
@@ -171,6 +173,12 @@ class ShardedCache(Cache):
             for layer in self.sharded_layers:
                 layer.crop(-1)  # so that a token is left from which the next one follows
         return recovery.loss
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As transformers'; Dynamo skips it before it looks at the layer's number, so one graph can serve all layers."""
+        return self.sharded_layers[layer_idx].update(key_states, value_states, *args, **kwargs)
 
     def reset(self) -> None:
         """Forget all tokens."""

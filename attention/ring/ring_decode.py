@@ -25,6 +25,7 @@ from attention.ring.ring_buffers import Partials, ShardBuffers, partials_like
 from attention.spec import Spec
 from attention.visibility import Masking, Visibility
 from topocomm import Communicator, MismatchError, OperatorError
+from topocomm.extend import skipped_by_dynamo
 
 if TYPE_CHECKING:
     from attention.partial import Partial
@@ -33,6 +34,7 @@ AGREED = ("batch", "heads", "q_len", "d", "kv_heads", "d_v", "dtype of k and v")
 
 
 # The arguments are those of a frozen public interface; the sharded methods share them.
+@skipped_by_dynamo
 def ring_decode(  # noqa: PLR0913
     q: Any,
     k_shard: Any,

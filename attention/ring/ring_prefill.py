@@ -20,8 +20,10 @@ from attention.ring.ring_trips import Trips
 from attention.spec import Spec
 from attention.visibility import Masking
 from topocomm import OperatorError
+from topocomm.extend import skipped_by_dynamo
 
 
+@skipped_by_dynamo
 def ring_attention(
     q: Any,
     k: Any,
@@ -111,6 +113,7 @@ class _RingAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @skipped_by_dynamo
     def backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None) -> Any:
         q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
         inputs = Inputs(q, k, v, ctx.spec, None)

@@ -17,6 +17,7 @@ from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.ranges import gather_rows, gather_shards, rows_of, split_members, split_record
 from topocomm.execute.calls.shift import Shift
 from topocomm.execute.device.path_choice import own_gpu
+from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.liveness.shrinking import ending_after, survivors
 from topocomm.execute.liveness.shutdown import note_close, note_failure
 from topocomm.execute.liveness.waiting import UnderWay
@@ -38,6 +39,7 @@ BARRIER = ("allreduce", MAX, 0)
 """A kind of its own, so that a barrier is found at once."""
 
 
+@skipped_by_dynamo
 class Communicator:
     """A group of ranks on a machine. Made by `init`, `from_mpi`, `from_torch` or, on threads, by `run_local`.
 

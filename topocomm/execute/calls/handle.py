@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import DeadlineError, TopocommError
+from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.liveness.waiting import UnderWay, WaitMonitor
 
 if TYPE_CHECKING:
     from topocomm.execute.session import Session
 
 
+@skipped_by_dynamo
 class Handle:
     """A call under way, made by `PreparedCall.start`. On CPUs it moves on inside `test` and `wait` only.
 

@@ -16,6 +16,7 @@ import numpy as np
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.structure import Fields, Structure, take
+from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
 from topocomm.execute.host.engine_choice import make_engines, shared_by
@@ -27,6 +28,7 @@ from topocomm.operators.layout import Layout
 Shapes = list[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 
+@skipped_by_dynamo
 class PreparedCall:
     """A collective made ready for values of one structure; made by `Communicator.prepare`.
 

@@ -9,6 +9,7 @@ from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.path_choice import choose_device_path
 from topocomm.execute.device.shift import DeviceShift, PinnedShift
+from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.host.shift import HostShift
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from topocomm.execute.session import Session
 
 
+@skipped_by_dynamo
 class Shift:
     """Send buffers to rank + 1 while others are filled by rank - 1; made by `Communicator.prepare_shift`."""
 

@@ -1,0 +1,54 @@
+"""Functions that torch.compile leaves alone: ranks meet in them, and they run as they are between the graphs it makes.
+
+Dynamo, which traces for torch.compile, would otherwise follow them into the planner and into compiled code. It looks
+for two marks: an attribute of a function that it would inline, and a strategy of a code object that is about to run,
+with all that it calls. Neither costs a call outside of torch.compile anything; `torch.compiler.disable` imports torch,
+and puts a function around each.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
+
+REASON = "ranks meet in it"
+T = TypeVar("T")
+
+_codes: list[CodeType] = []
+"""Those that get their strategy when Dynamo is imported."""
+
+
+def skipped_by_dynamo(target: T) -> T:
+    """Let torch.compile skip a function, or all methods of a class, and what they call; imports no torch.
+
+    A function as it was written, inside of other decorators: what these put around it has the code of all such.
+    """
+    members = [target] if isinstance(target, FunctionType) else vars(target).values()
+    functions = [x for x in (getattr(member, "__func__", member) for member in members) if isinstance(x, FunctionType)]
+    for function in functions:
+        vars(function).update(_torchdynamo_disable=True, _torchdynamo_disable_msg=REASON)
+    _codes.extend(function.__code__ for function in functions)
+    if "torch" in sys.modules:
+        _skip()
+    elif _BeforeDynamo not in sys.meta_path:
+        sys.meta_path.insert(0, _BeforeDynamo)
+    return target
+
+
+class _BeforeDynamo:
+    """Finds no module; hears of Dynamo's import, which comes before the first frame is traced."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "torch._dynamo":
+            sys.meta_path.remove(cls)
+            _skip()
+
+
+def _skip() -> None:
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    while _codes:
+        eval_frame.set_code_exec_strategy(_codes.pop(), eval_frame._FrameExecStrategy(skip, skip))
