@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from topocomm.extend import skipped_by_dynamo
+
 
 class Partial(NamedTuple):
     """Attention over a subset of the keys.
@@ -23,6 +25,7 @@ class Partial(NamedTuple):
     lse: Any
 
 
+@skipped_by_dynamo
 def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
     """Return the partial with a sink in every head's softmax: a logit whose value is 0 (Xiao et al. 2023; gpt-oss).
 

@@ -14,11 +14,13 @@ from attention.cache.loss import ABSENT, COPY, OWN, Loss, describe, ranges_of
 from attention.cache.recovery import Recovery
 from attention.cache.shards import Positions, ShardMap
 from topocomm import Communicator, OperatorError
+from topocomm.extend import skipped_by_dynamo
 
 Recompute = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Positions [n], int64, ascending, to their keys [batch, kv_heads, n, d] and values [batch, kv_heads, n, d_v]."""
 
 
+@skipped_by_dynamo
 class ShardedKVCache:
     """The keys and values of the positions that one rank owns, for one attention layer.
 

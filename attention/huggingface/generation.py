@@ -121,6 +121,7 @@ def enable(
     if ACTIVE.get() is not None:
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
     _check_choices("enable", method, order)
+    model = _uncompiled(model)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order, model)
     with ExitStack() as stack:
         _activate(stack, model, state)
@@ -150,6 +151,7 @@ def shard_generation(
         The empty cache.
     """
     _check_choices("shard_generation", method, order)
+    model = _uncompiled(model)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
@@ -173,6 +175,12 @@ def _cache(
     if shards is None and order == "canonical":
         shards = canonical_shards(comm.size)
     return ShardedCache(model, comm, shards, replicas)
+
+
+def _uncompiled(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model itself in the place of `torch.compile(model)`, which hands `generate` and hooks on to it."""
+    inner: PreTrainedModel = getattr(model, "_orig_mod", model)
+    return inner
 
 
 def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import RLock
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -107,6 +107,17 @@ class PositionMask:
 
     def __getitem__(self, _: Any) -> Any:
         return self.__getattr__("items")
+
+    def contiguous(self) -> NoReturn:
+        """Refused: `generate` asks for this where it makes masks ahead of the model, for a cache of its own.
+
+        Raises:
+            OperatorError: Always.
+        """
+        raise OperatorError(
+            "sharded attention: generate was given, or made, a static cache, which all ranks would hold whole; give it "
+            "past_key_values=cache, the cache of shard_generation, and no cache_implementation"
+        )
 
 
 def active() -> Active:

@@ -177,7 +177,7 @@ class ShardedCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As transformers'; Dynamo skips it before it looks at the layer's number, so one graph can serve all layers."""
+        """As transformers'; Dynamo skips it before looking at the layer's number, so one graph can serve all layers."""
         return self.sharded_layers[layer_idx].update(key_states, value_states, *args, **kwargs)
 
     def reset(self) -> None:

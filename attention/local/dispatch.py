@@ -32,6 +32,7 @@ from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
 from topocomm import OperatorError
+from topocomm.extend import skipped_by_dynamo
 
 LIBRARIES = {
     FLASH_3: ("attention.local.library_kernels", "attend_flash_3"),
@@ -46,6 +47,7 @@ where the table has it take kv_lengths."""
 
 
 # The arguments are those of a public interface; the sharded functions share them.
+@skipped_by_dynamo
 def local_attention(  # noqa: PLR0913
     q: Any,
     k: Any,

@@ -12,7 +12,7 @@ import sys
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
-REASON = "ranks meet in it"
+REASON = "ranks meet in it, or compiled code runs, which Dynamo cannot trace"
 T = TypeVar("T")
 
 _codes: list[CodeType] = []
