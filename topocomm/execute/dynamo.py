@@ -9,6 +9,7 @@ and puts a function around each.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
@@ -39,16 +40,16 @@ def skipped_by_dynamo(target: T) -> T:
 class _BeforeDynamo:
     """Finds no module; hears of Dynamo's import, which comes before the first frame is traced."""
 
-    @classmethod
-    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
         if name == "torch._dynamo":
-            sys.meta_path.remove(cls)
             _skip()
 
 
 def _skip() -> None:
-    from torch._C._dynamo import eval_frame
+    with suppress(ImportError, AttributeError):  # names private to torch: without them torch.compile traces on
+        from torch._C._dynamo import eval_frame
 
-    skip = eval_frame._FrameAction.SKIP
-    while _codes:
-        eval_frame.set_code_exec_strategy(_codes.pop(), eval_frame._FrameExecStrategy(skip, skip))
+        skip = eval_frame._FrameAction.SKIP
+        while _codes:
+            eval_frame.set_code_exec_strategy(_codes.pop(), eval_frame._FrameExecStrategy(skip, skip))
