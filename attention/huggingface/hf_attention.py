@@ -47,6 +47,11 @@ METHODS: dict[str, Callable[..., torch.Tensor]] = {
 IMPLEMENTATION = "topocomm_sharded"
 """The name under which transformers knows the attention function."""
 
+GIVE_CACHE = (
+    "pass past_key_values=cache, the cache of shard_generation or enable, to every call but a generate after enable"
+)
+"""The remedy where a call has another cache."""
+
 HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hidden_states", "return_dict"})
 """Keyword arguments that reach the attention function but do not change its result."""
 
@@ -109,15 +114,12 @@ class PositionMask:
         return self.__getattr__("items")
 
     def contiguous(self) -> NoReturn:
-        """Refused: `generate` asks for this where it makes masks ahead of the model, for a cache of its own.
+        """Refused: `generate` asks for this where it makes masks ahead, for a static cache of its own.
 
         Raises:
             OperatorError: Always.
         """
-        raise OperatorError(
-            "sharded attention: generate was given, or made, a static cache, which all ranks would hold whole; give it "
-            "past_key_values=cache, the cache of shard_generation, and no cache_implementation"
-        )
+        raise OperatorError(f"sharded attention: this call is for a static cache, whole on every rank; {GIVE_CACHE}")
 
 
 def active() -> Active:
@@ -169,9 +171,8 @@ def sharded_attention(
     name = f"layer {index} ({type(module).__name__})"
     if layer is None or layer.keys is not key:
         raise OperatorError(
-            f"sharded attention: {name} got keys that are not those of the sharded cache; pass past_key_values=cache, "
-            "the cache of shard_generation or enable, to every call but a generate after enable (a model that alters "
-            "cached keys is not covered)"
+            f"sharded attention: {name} got keys that are not those of the sharded cache; {GIVE_CACHE} (a model that "
+            "alters cached keys is not covered)"
         )
     mask = _checked_mask(attention_mask, layer, name, options.pop("sliding_window", None))
     sinks = _sinks_of(module, options.pop("s_aux", None))
