@@ -35,6 +35,7 @@ from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.sharded_cache import ShardedCache
+from attention.huggingface.split_pass import after_decoder, before_decoder
 from topocomm import Communicator, MissingExtraError, OperatorError
 from topocomm.extend import skipped_by_dynamo
 
@@ -174,7 +175,9 @@ def _cache(
 ) -> ShardedCache:
     if shards is None and order == "canonical":
         shards = canonical_shards(comm.size)
-    return ShardedCache(model, comm, shards, replicas)
+    cache = ShardedCache(model, comm, shards, replicas)
+    cache.splits = order == "any"  # products of other shapes may have other bits
+    return cache
 
 
 def _uncompiled(model: PreTrainedModel) -> PreTrainedModel:
@@ -328,6 +331,8 @@ def _before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
         cache = kwargs["past_key_values"] = state.cache.fresh()
     if isinstance(cache, ShardedCache):
         cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
+        kept = arguments.get("logits_to_keep")
+        cache.kept = kept if isinstance(kept, int) else 0
     return args, kwargs
 
 
@@ -369,10 +374,10 @@ def _undrawn(weights: torch.Tensor, num_samples: int, *_: Any, **__: Any) -> tor
 
 @dataclass
 class _Use:
-    """A model that ranks of this process use: how it attends otherwise, and the hook that notes its tokens."""
+    """A model that ranks of this process use: how it attends otherwise, and the hooks before and after its passes."""
 
     before: str
-    hook: RemovableHandle
+    hooks: tuple[RemovableHandle, ...]
     generate: Any
     """The `generate` that was set on this very model, or None."""
     states: list[Active] = field(default_factory=list)
@@ -395,8 +400,12 @@ def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
                     f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded; "
                     f"{WITHOUT}"
                 )
-            hook = model.register_forward_pre_hook(_before_pass, with_kwargs=True)
-            _IN_USE[id(model)] = _Use(before, hook, vars(model).get("generate"))
+            hooks = (
+                model.register_forward_pre_hook(_before_pass, with_kwargs=True),
+                model.base_model.register_forward_pre_hook(before_decoder, with_kwargs=True),
+                model.base_model.register_forward_hook(after_decoder, with_kwargs=True, always_call=True),
+            )
+            _IN_USE[id(model)] = _Use(before, hooks, vars(model).get("generate"))
             plain: Any = model.generate
             vars(model)["generate"] = partial(_generate, model, plain)
         _IN_USE[id(model)].states.append(state)
@@ -408,7 +417,8 @@ def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
             use.states.remove(state)
             if not use.states:
                 del _IN_USE[id(model)], vars(model)["generate"]
-                use.hook.remove()
+                for hook in use.hooks:
+                    hook.remove()
                 if use.generate is not None:
                     vars(model)["generate"] = use.generate
                 model.set_attn_implementation(use.before)

@@ -23,7 +23,6 @@ from attention.gpu.placement import on_gpu
 from attention.huggingface.hf_layers import WITHOUT, ShardedLayer, autocast, no_autocast
 from attention.huggingface.sharded_cache import ShardedCache
 from attention.ring.ring_decode import ring_decode
-from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
 from topocomm import MissingExtraError, OperatorError, TopocommError
 from topocomm.extend import skipped_by_dynamo
@@ -179,9 +178,9 @@ def sharded_attention(
     spec = _spec_of(options.pop("scaling", None), mask.window, options.pop("softcap", None), sinks)
     _refuse_options(options, name)
     keys, comm, query = layer.store.positions, state.cache.comm, autocast(query)
-    if layer.sharded_tokens is not None:
+    if layer.split is not None:
         with no_autocast(query):
-            out = ring_attention(query, key, value, comm, spec=spec, positions=layer.store.known_positions)
+            out = layer.split.attend(query, layer.whole, (key, value), spec, mask.present)
     else:
         present = None if mask.present is None else mask.present[:, keys]
         positions: dict[str, Any] = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}

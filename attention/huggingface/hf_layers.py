@@ -11,6 +11,7 @@ import torch
 from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import Positions
+from attention.huggingface.split_pass import KeysAndValues, Split
 from topocomm import MissingExtraError, OperatorError, TopocommError
 from topocomm.extend import skipped_by_dynamo
 
@@ -47,8 +48,10 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Positions of the queries of the running forward pass."""
         self.restoring: Positions | None = None
         """Positions of the running pass where it puts back lost tokens; None: it adds the next ones."""
-        self.sharded_tokens: int | None = None
-        """Tokens of the running pass on all ranks together, where each passes its own; None: all ranks pass all."""
+        self.split: Split | None = None
+        """How the tokens of the running pass are shared out; None: all ranks pass all."""
+        self.whole: KeysAndValues | None = None
+        """What such a pass attends to in this layer."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -60,9 +63,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             key_states, value_states = key_states.to(self.store.k.dtype), value_states.to(self.store.v.dtype)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if self.sharded_tokens is not None:
-            self.store.extend(key_states, value_states, self.sharded_tokens)
-            self.queries = self.store.positions
+        if self.split is not None:
+            self.whole = self.split.store(self.store, key_states, value_states)
         elif self.restoring is None:
             start, device = self.store.length, key_states.device
             self.queries = torch.arange(start, start + key_states.shape[2], device=device)
@@ -74,6 +76,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def attended(self) -> None:
         """The queries of the running pass are done: drop what none that follow can see."""
+        self.whole = None
         if self.is_sliding and not (self.record_past or self.drafts) and self.restoring is None:
             self.store.evict()
             self.show()
@@ -88,8 +91,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Masks cover the whole sequence; the attention function picks the owned positions."""
-        if self.sharded_tokens is not None:
-            return self.sharded_tokens, 0
+        if self.split is not None:
+            return self.split.stop, 0
         return self.store.length + (query_length if self.restoring is None else 0), 0
 
     def reset(self) -> None:

@@ -16,6 +16,7 @@ from attention.cache.recovery import Recovery
 from attention.cache.shards import Positions, ShardMap
 from attention.cache.token_record import TokenRecord
 from attention.huggingface.hf_layers import ShardedLayer, layer_windows
+from attention.huggingface.split_pass import Split
 from topocomm import Communicator, MissingExtraError, OperatorError
 from topocomm.extend import skipped_by_dynamo
 
@@ -59,6 +60,9 @@ class ShardedCache(Cache):
             shards = replace(shards, replicas=replicas)
         self.comm = comm
         self.record = TokenRecord()
+        self.splits = True
+        """Whether passes may be shared out by tokens (`attention.huggingface.split_pass`)."""
+        self.kept = 0
         self._model = model
         owned = [ShardedKVCache(shards, comm.rank, window=window) for window in windows]
         self.sharded_layers = tuple(ShardedLayer(store) for store in owned)
@@ -82,43 +86,52 @@ class ShardedCache(Cache):
         return {"input_ids": self.record.ids.clone(), "attention_mask": self.record.mask.clone()}
 
     def prefill(self, input_ids: torch.Tensor) -> None:
-        """Take a prompt but for its last token, each rank with the tokens that it owns; collective.
-
-        A forward pass gives every rank all tokens. Here each passes its own through the model, and at every layer keys
-        and values travel around the ranks (`ring_attention`): 1/P of the work and of the activations on each of P
-        ranks. Then `generate` goes on from the last token. A prompt that leaves a rank without tokens passes whole, and
-        so does any through a model that takes no `position_ids` (Bart).
+        """Take a prompt but for its last token, from which `generate` then goes on; collective.
 
         Args:
             input_ids: The prompt, int64 [batch, tokens], without padding; the same on every rank.
 
         Raises:
-            OperatorError: The cache is not empty, or keeps copies, which other ranks' tokens would have to be sent for.
+            OperatorError: The cache is not empty.
         """
         tokens = input_ids.shape[1] - 1
         if self.get_seq_length():
             raise OperatorError(
                 f"ShardedCache.prefill: the cache has {self.get_seq_length()} tokens already; reset() it"
             )
-        if self.shards.replicas > 1:
-            raise OperatorError(
-                "ShardedCache.prefill: with replicas a rank keeps tokens that others pass through the model; leave "
-                "replicas out, or let generate take the prompt"
-            )
-        if tokens < 1:
-            return None
-        self.record.add(0, input_ids[:, :tokens], None, None)
-        counts = [len(self.shards.owned(rank, 0, tokens)) for rank in range(self.comm.size)]
-        if min(counts) == 0 or not self._in_any_order:
-            return self._fill(tokens)
-        return self._pass(self.shards.owned(self.comm.rank, 0, tokens).copy(), None, sharded_tokens=tokens)
+        if tokens >= 1:
+            self.record.add(0, input_ids[:, :tokens], None, None)
+            self._pass(np.arange(tokens), None)
 
     def fresh(self, *, drafts: bool = False) -> ShardedCache:
         """Return an empty cache of the same model, ranks and map; for drafts all passes can be undone at once."""
-        cache = ShardedCache(self._model, self.comm, self.shards)
+        cache = ShardedCache(self._model, self.comm, replace(self.shards, prompts=()))
+        cache.splits = self.splits and not drafts
         for layer in cache.sharded_layers:
             layer.drafts = drafts
         return cache
+
+    def begin(self, split: Split) -> None:
+        """Share out the tokens of the pass that begins."""
+        for layer in self.sharded_layers:
+            layer.split = split
+
+    def end(self) -> Split | None:
+        """End the pass, also one that failed; returns how its tokens were shared out."""
+        split = self.sharded_layers[0].split
+        for layer in self.sharded_layers:
+            layer.split = layer.whole = None
+        return split
+
+    def take_kept(self) -> int:
+        """Return of how many last tokens the pass that begins is to give hidden states, 0: of all; once."""
+        kept, self.kept = self.kept, 0
+        return kept
+
+    @property
+    def may_split(self) -> bool:
+        """Whether the next pass may be shared out by tokens."""
+        return self.splits and self.comm.size > 1 and self.sharded_layers[0].restoring is None
 
     def lost(self, survivors: Iterable[int]) -> Loss:
         """Return what the cache loses if only these ranks of it are left, the same in all layers."""
@@ -220,6 +233,7 @@ class ShardedCache(Cache):
         """Pass the tokens at these positions through the model; `state` are attributes of every layer meanwhile."""
         for layer in self.sharded_layers:
             vars(layer).update(state)
+        self.kept = 1
         try:
             with torch.no_grad():
                 self._model.base_model(

@@ -1,0 +1,208 @@
+"""Sequence-parallel passes: each rank takes its own tokens of a prompt through the whole model.
+
+Two hooks on the model's decoder carry this: one leaves a rank the tokens that it will own, the other gives back to all
+ranks the hidden states that are asked for. In between every layer computes for its rank's tokens only; attention gets
+the keys and values of all ranks, gathered layer by layer, or by the ring where a layer's are too many to be on one rank
+at once. They stay where they were computed: the cache deals a prompt in two runs of tokens a rank, in zigzag, which
+balances causal attention (as in context-parallel training, Llama 3, arXiv:2407.21783, section 3.3.2).
+
+What goes the other way, where every rank passes all tokens and each layer's partials are reduced: short prompts, few
+tokens after many cached ones, canonical order, models that take no position ids or mix tokens outside of attention,
+and passes that ask for the states of all layers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attention import gpu
+from attention.cache.kv_cache import ShardedKVCache
+from attention.cache.shards import BLOCK_TOKENS, Positions, ShardMap
+from attention.local.dispatch import local_attention
+from attention.partial import add_sinks
+from attention.ring.ring_prefill import ring_attention
+from attention.spec import Spec
+from topocomm import Communicator
+from topocomm.extend import skipped_by_dynamo
+
+if TYPE_CHECKING:
+    from attention.huggingface.sharded_cache import ShardedCache
+
+KeysAndValues = tuple[torch.Tensor, torch.Tensor]
+LEAST_TOKENS = 16
+"""Of a rank, on average: fewer are not worth the exchange."""
+MOST_CACHED = 32
+"""Cached tokens for each new one: to gather more would take longer than to pass the new ones on every rank."""
+GATHERED_BYTES = 128 << 20
+"""Keys and values of one layer on one rank, at most, beside its own; above the ring passes them."""
+PER_LAYER = ("output_hidden_states", "output_attentions", "output_router_logits")
+"""What asks for states that only the end of a pass gives back."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A pass over the positions [start, stop) of which each rank has those that it owns by `shards`.
+
+    Attributes:
+        kept: Hidden states of so many last tokens are wanted; 0: of all.
+        whole: Whether all tokens before are none, no token is padding and no rank keeps copies, as the ring wants it.
+    """
+
+    comm: Communicator
+    shards: ShardMap
+    start: int
+    stop: int
+    kept: int
+    whole: bool
+
+    @property
+    def own(self) -> Positions:
+        """This rank's positions, ascending."""
+        return self.shards.owned(self.comm.rank, self.start, self.stop)
+
+    def gathered(self, rows: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Return [stop - start, ...] of all ranks, in order, from this rank's rows of [start, stop), ascending."""
+        owned = [self.shards.owned(rank, start, stop) for rank in range(self.comm.size)]
+        whole: torch.Tensor = self.comm.allgather(rows.contiguous())
+        order = torch.from_numpy(np.argsort(np.concatenate(owned), kind="stable")).to(rows.device)
+        return whole.index_select(0, order)
+
+    def keys_and_values(self, k: torch.Tensor, v: torch.Tensor, start: int, stop: int) -> KeysAndValues:
+        """The same of keys and values [batch, kv_heads, tokens, d] that this rank has."""
+        rows = self.gathered(torch.cat([k, v], -1).permute(2, 0, 1, 3), start, stop).permute(1, 2, 0, 3)
+        return rows[..., : k.shape[3]], rows[..., k.shape[3] :]
+
+    def store(self, store: ShardedKVCache, k: torch.Tensor, v: torch.Tensor) -> KeysAndValues | None:
+        """Keep this rank's tokens of a layer, and return what it attends to; None: by the ring, what it keeps.
+
+        Args:
+            store: The layer's, which ends before the pass.
+            k: This rank's keys [batch, kv_heads, tokens, d].
+            v: Its values [batch, kv_heads, tokens, d_v].
+
+        Returns:
+            Keys and values of all ranks, of the positions from `store.first` before the call to `stop`.
+        """
+        token_bytes = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]) * k.element_size()
+        if self.whole and self.stop * token_bytes > GATHERED_BYTES:
+            store.shards = self.shards
+            store.extend(k, v, self.stop)
+            return None
+        new, first = self.keys_and_values(k, v, self.start, self.stop), store.first
+        whole = new
+        if self.start > first:
+            cached = store.rows_at(store.shards.owned(store.rank, first, self.start))
+            before = self.keys_and_values(*cached[:2], first, self.start)
+            whole = torch.cat([before[0], new[0]], 2), torch.cat([before[1], new[1]], 2)
+        store.shards = self.shards
+        store.append(*new)
+        return whole
+
+    def attend(
+        self, q: torch.Tensor, whole: KeysAndValues | None, own: KeysAndValues, spec: Spec, present: Any
+    ) -> torch.Tensor:
+        """Return attention of this rank's queries, [batch, heads, tokens, d_v] of q's dtype.
+
+        Args:
+            q: [batch, heads, tokens, d].
+            whole: What `store` returned.
+            own: What the store holds now.
+            spec: Which attention.
+            present: Which positions hold tokens, bool [batch, stop]; None: all.
+        """
+        if whole is None:
+            out: torch.Tensor = ring_attention(q, *own, self.comm, spec=spec, positions=self.own)
+            return out
+        first = self.stop - whole[0].shape[2]
+        partial = local_attention(
+            q,
+            *whole,
+            spec=gpu.without_sinks(spec),
+            q_positions=torch.from_numpy(self.own).to(q.device),
+            kv_positions=torch.arange(first, self.stop, device=q.device),
+            kv_mask=None if present is None else present[:, first:],
+        )
+        return (partial if spec.sinks is None else add_sinks(partial, spec.sinks)).out.to(q.dtype)
+
+    def states(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states that are wanted, [batch, tokens, width], from those of this rank."""
+        start = max(self.start, self.stop - self.kept) if self.kept else self.start
+        rows = own[:, len(self.own) - len(self.shards.owned(self.comm.rank, start, self.stop)) :].transpose(0, 1)
+        return self.gathered(rows, start, self.stop).transpose(0, 1)
+
+
+@skipped_by_dynamo
+def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Leave a rank its own tokens of a pass through the decoder, where that pays: a hook of torch before `forward`."""
+    parameters = inspect.signature(decoder.forward).parameters
+    if len(args) > len(parameters) or "position_ids" not in parameters:
+        return None
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    cache = given.get("past_key_values")
+    if not hasattr(cache, "sharded_layers"):
+        return None
+    split = split_of(decoder, cache, given, cache.take_kept())
+    if split is None:
+        return None
+    own = torch.from_numpy(split.own - split.start)
+    for name in ("input_ids", "inputs_embeds"):
+        if given.get(name) is not None:
+            given[name] = given[name][:, own]
+            rows, device = given[name].shape[0], given[name].device
+    if given.get("position_ids") is None:
+        given["position_ids"] = torch.arange(split.start, split.stop, device=device).expand(rows, -1)
+    given["position_ids"] = given["position_ids"][..., own]
+    cache.begin(split)
+    return (), given
+
+
+@skipped_by_dynamo
+def after_decoder(_: torch.nn.Module, __: Any, given: Mapping[str, Any], output: Any) -> Any:
+    """Give all ranks the hidden states that are wanted of such a pass: a hook of torch after `forward`."""
+    cache = given.get("past_key_values")
+    split = cache.end() if hasattr(cache, "sharded_layers") else None
+    if split is not None and output is not None:
+        output.last_hidden_state = split.states(output.last_hidden_state)
+    return output
+
+
+def split_of(decoder: torch.nn.Module, cache: ShardedCache, given: Mapping[str, Any], kept: int) -> Split | None:
+    """Return how a pass with these arguments is shared out, on all ranks alike; None: every rank passes all tokens."""
+    tokens = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
+    if tokens is None or not cache.may_split or _asks_for_more(decoder, given):
+        return None
+    start, count = cache.get_seq_length(), tokens.shape[1]
+    if count < LEAST_TOKENS * cache.comm.size or start > MOST_CACHED * count or mixes_tokens(decoder):
+        return None
+    shards, stop = cache.shards, start + count
+    if shards.capacity is None and shards.holders is None and shards.block_size == BLOCK_TOKENS:
+        shards = shards.with_prompt(start, stop)
+    if any(len(shards.owned(rank, start, stop)) == 0 for rank in range(cache.comm.size)):
+        return None
+    mask = given.get("attention_mask")
+    whole = start == 0 and shards.replicas == 1 and (mask is None or bool(mask.all()))
+    return Split(cache.comm, shards, start, stop, kept, whole)
+
+
+def _asks_for_more(decoder: torch.nn.Module, given: Mapping[str, Any]) -> bool:
+    """Whether a pass asks for gradients or states of layers, or has arguments of unknown axes."""
+    mask, known = given.get("attention_mask"), ("input_ids", "inputs_embeds", "position_ids", "attention_mask")
+    if not (mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2)) or given.get("return_dict") is False:
+        return True
+    if any(isinstance(x, torch.Tensor) and name not in known for name, x in given.items()):
+        return True
+    if torch.is_grad_enabled() and any(x.requires_grad for x in decoder.parameters()):
+        return True
+    return any(given.get(name) or getattr(decoder.config, name, False) for name in PER_LAYER)
+
+
+def mixes_tokens(decoder: torch.nn.Module) -> bool:
+    """Whether a layer looks at several tokens outside of attention, as convolutions do."""
+    convolutions = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+    return any(isinstance(module, convolutions) and max(module.kernel_size) > 1 for module in decoder.modules())
