@@ -254,7 +254,8 @@ def sharded_mask(
     if attention_mask.shape != (batch_size, kv_length):
         raise OperatorError(
             f"attention_mask must be [batch, tokens so far] = {[batch_size, kv_length]}, "
-            f"got {list(attention_mask.shape)}; it covers the cached tokens and the new ones"
+            f"got {list(attention_mask.shape)}; it covers the cached tokens and the new ones. If this call is for a "
+            f"static cache, which is whole on every rank: {GIVE_CACHE}"
         )
     present = attention_mask.bool()
     return PositionMask(window, None if bool(present.all()) else present, model)

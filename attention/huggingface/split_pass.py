@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from attention import gpu
+from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import BLOCK_TOKENS, Positions, ShardMap
 from attention.local.dispatch import local_attention
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from attention.huggingface.sharded_cache import ShardedCache
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
-LEAST_TOKENS = 16
+LEAST_TOKENS = 8
 """Of a rank, on average: fewer are not worth the exchange."""
 MOST_CACHED = 32
 """Cached tokens for each new one: to gather more would take longer than to pass the new ones on every rank."""
@@ -70,8 +71,7 @@ class Split:
         """Return [stop - start, ...] of all ranks, in order, from this rank's rows of [start, stop), ascending."""
         owned = [self.shards.owned(rank, start, stop) for rank in range(self.comm.size)]
         whole: torch.Tensor = self.comm.allgather(rows.contiguous())
-        order = torch.from_numpy(np.argsort(np.concatenate(owned), kind="stable")).to(rows.device)
-        return whole.index_select(0, order)
+        return whole.index_select(0, on_device(np.argsort(np.concatenate(owned), kind="stable"), rows.device))
 
     def keys_and_values(self, k: torch.Tensor, v: torch.Tensor, start: int, stop: int) -> KeysAndValues:
         """The same of keys and values [batch, kv_heads, tokens, d] that this rank has."""
@@ -117,14 +117,14 @@ class Split:
             present: Which positions hold tokens, bool [batch, stop]; None: all.
         """
         if whole is None:
-            out: torch.Tensor = ring_attention(q, *own, self.comm, spec=spec, positions=self.own)
+            out: torch.Tensor = ring_attention(q, *own, self.comm, spec=spec, positions=self.own.copy())
             return out
         first = self.stop - whole[0].shape[2]
         partial = local_attention(
             q,
             *whole,
             spec=gpu.without_sinks(spec),
-            q_positions=torch.from_numpy(self.own).to(q.device),
+            q_positions=on_device(self.own, q.device),
             kv_positions=torch.arange(first, self.stop, device=q.device),
             kv_mask=None if present is None else present[:, first:],
         )
@@ -150,14 +150,12 @@ def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
     split = split_of(decoder, cache, given, cache.take_kept())
     if split is None:
         return None
-    own = torch.from_numpy(split.own - split.start)
     for name in ("input_ids", "inputs_embeds"):
         if given.get(name) is not None:
+            own = on_device(split.own - split.start, given[name].device)
             given[name] = given[name][:, own]
-            rows, device = given[name].shape[0], given[name].device
-    if given.get("position_ids") is None:
-        given["position_ids"] = torch.arange(split.start, split.stop, device=device).expand(rows, -1)
-    given["position_ids"] = given["position_ids"][..., own]
+            places = torch.arange(split.start, split.stop, device=own.device).expand(len(given[name]), -1)
+    given["position_ids"] = (places if given.get("position_ids") is None else given["position_ids"])[..., own]
     cache.begin(split)
     return (), given
 
@@ -185,7 +183,9 @@ def split_of(decoder: torch.nn.Module, cache: ShardedCache, given: Mapping[str, 
         shards = shards.with_prompt(start, stop)
     if any(len(shards.owned(rank, start, stop)) == 0 for rank in range(cache.comm.size)):
         return None
-    mask = given.get("attention_mask")
+    mask, places = given.get("attention_mask"), given.get("position_ids")
+    if not (mask is None or mask.shape[-1] == stop) or not (places is None or places.shape[-1] == count):
+        return None  # where they are refused
     whole = start == 0 and shards.replicas == 1 and (mask is None or bool(mask.all()))
     return Split(cache.comm, shards, start, stop, kept, whole)
 

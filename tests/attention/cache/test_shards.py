@@ -211,7 +211,9 @@ def test_tokens_around_a_prompt_are_dealt_as_before():
     again = prompted.with_prompt(200, 400)  # after a crop
     assert [prompt[:2] for prompt in again.prompts] == [(100, 300), (200, 400)]
     assert (again.owner_of(np.arange(100, 200)) == prompted.owner_of(np.arange(100, 200))).all()
-    survivors = deal(prompted, np.array([[OWN] * 32 + [ABSENT] * 64, [ABSENT] * 32 + [OWN] * 32 + [ABSENT] * 32], np.uint8))
+    survivors = deal(
+        prompted, np.array([[OWN] * 32 + [ABSENT] * 64, [ABSENT] * 32 + [OWN] * 32 + [ABSENT] * 32], np.uint8)
+    )
     kept = prompted.owner_of(np.arange(2000)) < 2
     assert (survivors.owner_of(np.arange(2000))[kept] == prompted.owner_of(np.arange(2000))[kept]).all()
     with pytest.raises(ValueError, match="dealt out"):
