@@ -7,6 +7,7 @@ recovery in which another rank is lost starts again from what is held then.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -79,8 +80,7 @@ class Recovery:
 
     def move(self) -> None:
         """Give every rank the rows that it has to hold and does not have; collective."""
-        old_map = self._stores[0].shards
-        new_map = deal(old_map, self._inventories)
+        new_map = self._deal(self.length)
         sources = np.full(new_map.virtual_shards, -1, np.int64)  # the rank that sends each virtual shard, or -1
         for shard, holders in enumerate(new_map.table.tolist()):
             having = [rank for rank in holders if self._inventories[rank, shard] != ABSENT]
@@ -93,9 +93,14 @@ class Recovery:
 
     def start_over(self) -> None:
         """Follow the new map with nothing in the stores; needs no communication."""
-        new_map = deal(self._stores[0].shards, self._inventories)
+        new_map = self._deal(0)
         for store in self._stores:
             store.adopt(new_map, self._comm.rank, 0, 0, self.missing[:0])
+
+    def _deal(self, length: int) -> ShardMap:
+        """The map of who is left, without prompts from `length` on: some ranks had begun one that others had not."""
+        new_map = deal(self._stores[0].shards, self._inventories)
+        return replace(new_map, prompts=tuple(prompt for prompt in new_map.prompts if prompt.start < length))
 
     def _pieces(self, index: int, sources: Positions) -> Iterator[list[Positions]]:
         """The positions of a store that each rank sends, piece by piece."""

@@ -65,11 +65,11 @@ class Deaths:
             hook.remove()
 
 
-def lose(model, ranks, at, *, replicas=1, method="tree", seen=None, inputs=None):
+def lose(model, ranks, at, *, replicas=1, method="tree", seen=None, inputs=None, shards=None):
     """The outcome of every rank, None of those that died."""
 
     def work(comm):
-        with shard_generation(model, comm, method=method, shards=small(ranks, replicas)) as cache:
+        with shard_generation(model, comm, method=method, shards=shards or small(ranks, replicas)) as cache:
             try:
                 return go_on(model, inputs or prompt(), LENGTH, cache, comm, seen)
             except Died:
@@ -109,6 +109,16 @@ def test_the_tokens_are_those_of_an_undisturbed_run(llama, undisturbed, ranks, l
             assert cache.shards.ranks == ranks - 1
             assert list(loss.owned) == [lost]
             assert bool(loss.lost) == (replicas == 1 and at[0] > 1)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(("lost", "at"), thinned([(1, (1, 1)), (0, (1, 2)), (2, (5, 1)), (0, (12, 0))]))
+def test_a_prompt_that_was_dealt_in_runs(llama, undisturbed, lost, at, replicas):
+    """In the pass of the prompt some ranks have dealt it in a layer, and others have not."""
+    outcomes = lose(llama, 3, {f"rank{lost}": at}, shards=ShardMap(3, replicas=replicas))
+    check(outcomes, undisturbed, died=[lost])
+    maps = [outcome[1].shards for outcome in outcomes if outcome is not None]
+    assert maps[0] == maps[1] and len(maps[0].prompts) == (at[0] > 1)
 
 
 @pytest.mark.parametrize("method", ["ring", "allreduce"])
