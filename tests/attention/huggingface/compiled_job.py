@@ -21,7 +21,7 @@ def main():
         hidden_size=32,
         num_attention_heads=4,
         num_key_value_heads=2,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         intermediate_size=48,
         vocab_size=199,
         initializer_range=0.25,
@@ -29,7 +29,7 @@ def main():
     )
     model = transformers.LlamaForCausalLM(config).eval()
     ids = torch.randint(3, 199, (2, 12))
-    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
     alone = model.generate(ids, **options)
 
     def call(q, k):

@@ -18,7 +18,6 @@ MASK = torch.ones_like(IDS)
 MASK[0, :3] = 0
 OPTIONS = {"attention_mask": MASK, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
 LIMIT = 1e-4
-OTHERS = [("Llama", 1), ("Llama", 3), ("Gemma2", 2), ("GptOss", 3)]
 WINDOWS = {"sliding_window": 8, "head_dim": 16, "num_hidden_layers": 2}
 
 
@@ -38,9 +37,8 @@ def on_demand(backend="eager"):
     return config
 
 
-@pytest.mark.parametrize(
-    ("family", "ranks"), [("Llama", 2), *(pytest.param(*other, marks=pytest.mark.long) for other in OTHERS)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "ranks"), [("Llama", 1), ("Llama", 2), ("Llama", 3), ("Gemma2", 2), ("GptOss", 3)])
 def test_generate_with_a_compiled_forward(family, ranks):
     model = build(family, **({} if family == "Llama" else WINDOWS))
     alone, graphs = generate(model), []
@@ -57,27 +55,28 @@ def test_generate_with_a_compiled_forward(family, ranks):
     assert any("linear" in graph.code for graph in graphs)
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("given", ["model", pytest.param("compiled", marks=pytest.mark.long)])
-def test_a_compiled_model(given):
+def test_a_compiled_model(given, ranks):
     """Its tokens are noted too, whichever of the two `enable` is given."""
-    model = build("Llama")
+    model = build(num_hidden_layers=1)
     with torch.no_grad():
         alone = model(torch.cat([IDS, IDS[:, :1]], 1)).logits
     compiled = torch.compile(model, backend="eager")
 
     def work(comm):
         which = model if given == "model" else compiled
-        with enable(which, comm, shards=small(2)) as sharding, torch.no_grad():
+        with enable(which, comm, shards=small(ranks)) as sharding, torch.no_grad():
             parts = [compiled(ids, past_key_values=sharding.cache).logits for ids in (IDS, IDS[:, :1])]
         return torch.cat(parts, 1), sharding.cache.record.length
 
-    for logits, noted in run_local(work, ranks=2):
+    for logits, noted in run_local(work, ranks=ranks):
         assert float((logits - alone).abs().max()) <= LIMIT
         assert noted == 13
 
 
 def test_tokens_of_a_compiled_model_are_noted_in_generate():
-    compiled = torch.compile(build("Llama"), backend="eager")
+    compiled = torch.compile(build(), backend="eager")
 
     def work(comm):
         with enable(compiled, comm) as sharding:
@@ -88,7 +87,7 @@ def test_tokens_of_a_compiled_model_are_noted_in_generate():
 
 
 def test_a_static_cache_which_generate_compiles_for_by_itself():
-    model = build("Llama")
+    model = build()
     alone = generate(model)
 
     def work(comm):
@@ -103,7 +102,7 @@ def test_a_static_cache_which_generate_compiles_for_by_itself():
 @pytest.mark.parametrize("tokens", [1, 4])
 @pytest.mark.parametrize("named", [True, False])
 def test_a_static_cache_inside_shard_generation_is_refused(named, tokens):
-    model = build("Llama")
+    model = build()
     cache = transformers.StaticCache(config=model.config, max_cache_len=40)
     options = {"cache_implementation": "static"} if named else {"past_key_values": cache}
     options |= {"compile_config": on_demand(), "max_new_tokens": tokens}
@@ -117,7 +116,7 @@ def test_one_graph_can_serve_all_layers(monkeypatch):
     """With the setting that the guide names."""
     monkeypatch.setattr("torch._dynamo.config.allow_unspec_int_on_nn_module", True)
     monkeypatch.setattr("torch._dynamo.config.fail_on_recompile_limit_hit", True)
-    model = build("Llama", num_hidden_layers=10)
+    model = build(num_hidden_layers=10)
     alone = generate(model)
 
     def work(comm):
