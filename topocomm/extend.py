@@ -1,4 +1,6 @@
-"""For authors of operators and kernels: what runs on a GPU beside our own kernels, and what CUDA needs for threads.
+"""For authors of operators and kernels: what runs on a GPU beside our own kernels, what CUDA needs for threads.
+
+Functions in which ranks meet are marked by `skipped_by_dynamo`, so that torch.compile leaves them alone.
 
 Importing it needs neither torch nor triton.
 """
