@@ -23,7 +23,7 @@ _codes: list[CodeType] = []
 def skipped_by_dynamo(target: T) -> T:
     """Let torch.compile skip a function, or all methods of a class, and what they call; imports no torch.
 
-    A function as it was written, inside of other decorators: what these put around it has the code of all such.
+    Put it innermost: the wrapper that another decorator returns shares its code with all that this ever wrapped.
     """
     members = [target] if isinstance(target, FunctionType) else vars(target).values()
     functions = [x for x in (getattr(member, "__func__", member) for member in members) if isinstance(x, FunctionType)]
