@@ -4,9 +4,9 @@
         tokens = model.generate(**inputs)
 
 Every rank runs this with the same inputs and holds the whole model. Each token's keys and values stay on the rank
-that owns its position; at every attention layer each rank attends to its own part for all queries, and one planned
-reduction merges the partial results. So the cache needs 1/P of the memory on each of P ranks, while the rest of the
-model is computed P times over.
+that owns its position, so the cache needs 1/P of the memory on each of P ranks. Of a prompt each rank takes its own
+tokens through the model (`split_pass`). While decoding every rank passes the new tokens; at every attention layer it
+attends to its own keys, and one planned reduction merges the partial results.
 
 Three hooks of transformers carry this: a `Cache` whose layers keep only what the rank owns, an attention function that
 finds them, and a mask function that hands the padding mask through by position. The cache travels in a context
@@ -27,11 +27,11 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap, canonical_shards
 from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
+from attention.huggingface.broadcast_choices import BroadcastChoices
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.sharded_cache import ShardedCache
@@ -334,42 +334,6 @@ def _before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
         kept = arguments.get("logits_to_keep")
         cache.kept = kept if isinstance(kept, int) else 0
     return args, kwargs
-
-
-class BroadcastChoices(TorchFunctionMode):
-    """A mode of torch that gives every rank the discrete choices of rank 0.
-
-    Logits are equal to the last bit where all ranks run on equal hardware; random generators may differ, and ranks on
-    threads share one.
-    """
-
-    MULTINOMIAL = frozenset({torch.multinomial, torch.Tensor.multinomial})
-    DRAWS = MULTINOMIAL | {torch.rand_like}  # the latter accepts the tokens of an assistant
-    CHOICES = DRAWS | {torch.argmax, torch.Tensor.argmax}
-
-    def __init__(self, comm: Callable[[], Communicator]) -> None:
-        """A mode over the ranks that `comm` gives at each choice: they change where a rank is lost."""
-        super().__init__()
-        self._comm = comm
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func not in self.CHOICES:
-            return func(*args, **kwargs)
-        comm = self._comm()
-        draws_elsewhere = func in self.DRAWS and comm.rank != 0
-        if not draws_elsewhere:
-            choice = func(*args, **kwargs)
-        elif func in self.MULTINOMIAL:
-            choice = _undrawn(*args, **kwargs)
-        else:
-            choice = torch.zeros_like(*args, **kwargs)
-        return comm.broadcast(choice.cpu(), root=0).to(choice.device)
-
-
-def _undrawn(weights: torch.Tensor, num_samples: int, *_: Any, **__: Any) -> torch.Tensor:
-    """An array like the result of `torch.multinomial` with these arguments, without drawing."""
-    return torch.zeros((*weights.shape[:-1], num_samples), dtype=torch.int64, device=weights.device)
 
 
 @dataclass

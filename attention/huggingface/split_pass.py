@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
 from topocomm import Communicator
 from topocomm.extend import skipped_by_dynamo
-
-if TYPE_CHECKING:
-    from attention.huggingface.sharded_cache import ShardedCache
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 LEAST_TOKENS = 8
@@ -120,7 +117,7 @@ class Split:
             out: torch.Tensor = ring_attention(q, *own, self.comm, spec=spec, positions=self.own.copy())
             return out
         first = self.stop - whole[0].shape[2]
-        partial = local_attention(
+        seen = local_attention(
             q,
             *whole,
             spec=gpu.without_sinks(spec),
@@ -128,7 +125,8 @@ class Split:
             kv_positions=torch.arange(first, self.stop, device=q.device),
             kv_mask=None if present is None else present[:, first:],
         )
-        return (partial if spec.sinks is None else add_sinks(partial, spec.sinks)).out.to(q.dtype)
+        merged: torch.Tensor = (seen if spec.sinks is None else add_sinks(seen, spec.sinks)).out
+        return merged.to(q.dtype)
 
     def states(self, own: torch.Tensor) -> torch.Tensor:
         """Return the hidden states that are wanted, [batch, tokens, width], from those of this rank."""
@@ -144,7 +142,7 @@ def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
     if len(args) > len(parameters) or "position_ids" not in parameters:
         return None
     given = {**dict(zip(parameters, args, strict=False)), **kwargs}
-    cache = given.get("past_key_values")
+    cache: Any = given.get("past_key_values")
     if not hasattr(cache, "sharded_layers"):
         return None
     split = split_of(decoder, cache, given, cache.take_kept())
@@ -163,15 +161,18 @@ def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
 @skipped_by_dynamo
 def after_decoder(_: torch.nn.Module, __: Any, given: Mapping[str, Any], output: Any) -> Any:
     """Give all ranks the hidden states that are wanted of such a pass: a hook of torch after `forward`."""
-    cache = given.get("past_key_values")
+    cache: Any = given.get("past_key_values")
     split = cache.end() if hasattr(cache, "sharded_layers") else None
     if split is not None and output is not None:
         output.last_hidden_state = split.states(output.last_hidden_state)
     return output
 
 
-def split_of(decoder: torch.nn.Module, cache: ShardedCache, given: Mapping[str, Any], kept: int) -> Split | None:
-    """Return how a pass with these arguments is shared out, on all ranks alike; None: every rank passes all tokens."""
+def split_of(decoder: torch.nn.Module, cache: Any, given: Mapping[str, Any], kept: int) -> Split | None:
+    """Return how a pass with these arguments, its `ShardedCache` among them, is shared out, on all ranks alike.
+
+    `kept` is that of the split. None: every rank passes all tokens.
+    """
     tokens = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
     if tokens is None or not cache.may_split or _asks_for_more(decoder, given):
         return None

@@ -31,7 +31,6 @@ from topocomm import Communicator
 if TYPE_CHECKING:
     import torch
 
-    from attention.cache.shards import ShardMap
 
 LOGIT_LIMIT = 1e-3
 """Largest difference of a logit from single-process transformers that `--verify` accepts, in float32."""
@@ -124,14 +123,12 @@ class GenerateJob:
         torch.set_num_threads(cpu_threads)
         self._bring(device_of_rank(comm, self.options.device, shared=True))
         prompt_tokens = self.inputs["input_ids"].shape[1]
-        shards = spread(comm.size, prompt_tokens)
         if comm.rank == 0 and comm.size > 1:
             say(
-                f"prefill: {comm.size} ranks attend to a part of the {prompt_tokens:,} prompt tokens each, and each "
-                f"computes the rest of the model for all of them ({comm.size} times the work of one process)"
+                f"prefill: {prompt_tokens:,} tokens, of which each of {comm.size} ranks takes its part through the model"
             )
         with (
-            shard_generation(self.model, comm, method=self.options.method, shards=shards) as cache,
+            shard_generation(self.model, comm, method=self.options.method) as cache,
             Meter(self.model, self.options.max_new_tokens, show=comm.rank == 0) as meter,
         ):
             output = self._generate(streamer=meter, past_key_values=cache)
@@ -235,13 +232,6 @@ def encode(tokenizer: Any, text: str) -> dict[str, torch.Tensor]:
     if inputs["input_ids"].shape[1] == 0:
         raise InputError("the prompt has no token for this model's tokenizer")
     return {name: inputs[name] for name in ("input_ids", "attention_mask")}
-
-
-def spread(ranks: int, prompt_tokens: int) -> ShardMap:
-    """Return a shard map by which every rank has a part of this prompt, also of one shorter than 16 tokens a rank."""
-    from attention.cache.shards import BLOCK_TOKENS, ShardMap
-
-    return ShardMap(ranks, block_size=min(BLOCK_TOKENS, max(1, prompt_tokens // ranks)))
 
 
 def compare(

@@ -4,8 +4,6 @@ Models are random, two layers deep, and large in their weights, so that the atte
 lost key changes the tokens.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
@@ -16,7 +14,6 @@ from attention.decode import prepared
 from attention.huggingface.generation import ShardedCache, shard_generation
 from tests.attention.faults import plant_lse_fault
 from tests.attention.huggingface.tiny_llama import NEW, build, generate, refused, small
-from tests.mpi import mpirun
 from topocomm import Communicator, run_local
 
 LIMIT = 1e-3
@@ -56,24 +53,6 @@ def test_logits_are_the_same_bits_on_every_rank(llama, prompt, method):
     outputs = sharded(llama, prompt, ranks=3, method=method)
     for got in outputs[1:]:
         assert torch.equal(torch.stack(got.logits), torch.stack(outputs[0].logits))
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, *LONG[1:]])
-def test_seeded_sampling(llama, prompt, ranks):
-    options = {"do_sample": True, "temperature": 1.5, "top_k": 60}
-    torch.manual_seed(5)
-    expected = generate(llama, prompt, **options)
-    torch.manual_seed(6)
-    assert not torch.equal(generate(llama, prompt, **options).sequences, expected.sequences)
-    torch.manual_seed(5)
-    assert_same(sharded(llama, prompt, ranks=ranks, **options), expected)
-
-
-@pytest.mark.long
-def test_ranks_of_mpirun_take_the_choices_of_rank_0():
-    """Each rank seeds its generator otherwise; all emit what rank 0 would draw alone."""
-    done = mpirun(3, [Path(__file__).with_name("sampling_job.py")])
-    assert (done.returncode, done.stdout) == (0, "same tokens on all ranks and alone\n"), done.stderr
 
 
 def test_beam_search(llama, prompt):

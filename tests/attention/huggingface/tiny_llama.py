@@ -36,7 +36,7 @@ def generate(model, inputs, **options):
 
 
 def small(ranks):
-    """Short blocks: with the default of 16 tokens rank 0 of 2 would own the first 512 of them."""
+    """Short blocks, so that short texts have several a rank; prompts are dealt by them too."""
     return ShardMap(ranks, virtual_shards=16, block_size=2)
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from attention.huggingface.generation import METHODS, shard_generation
-from attention.jobs.generate_job import compare, spread
+from attention.jobs.generate_job import compare
 from attention.jobs.job_launch import run
 from attention.jobs.models import find_model, load_model
 
@@ -34,7 +34,7 @@ class SmolLM2Job:
         inputs = {name: self.reference[name].repeat(len(self.ways), 1) for name in ("input_ids", "attention_mask")}
         prompt_tokens, count = inputs["input_ids"].shape[1], len(self.reference["tokens"])
         METHODS["tree"] = self.attend
-        with shard_generation(self.model, comm, shards=spread(comm.size, prompt_tokens)) as cache:
+        with shard_generation(self.model, comm) as cache:
             made = self.model.generate(
                 **inputs,
                 past_key_values=cache,

@@ -1,0 +1,34 @@
+"""Sampled tokens: every rank emits what rank 0 draws."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention.huggingface.generation import shard_generation
+from tests.attention.huggingface.tiny_llama import generate, small
+from tests.mpi import mpirun
+from topocomm import run_local
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(8, marks=pytest.mark.long)])
+def test_seeded_sampling(llama, prompt, ranks):
+    options = {"do_sample": True, "temperature": 1.5, "top_k": 60}
+    torch.manual_seed(5)
+    expected = generate(llama, prompt, **options)
+    torch.manual_seed(6)
+    assert not torch.equal(generate(llama, prompt, **options).sequences, expected.sequences)
+    torch.manual_seed(5)
+
+    def work(comm):
+        with shard_generation(llama, comm, shards=small(ranks)) as cache:
+            return generate(llama, prompt, past_key_values=cache, **options).sequences
+
+    assert all(torch.equal(tokens, expected.sequences) for tokens in run_local(work, ranks=ranks))
+
+
+@pytest.mark.long
+def test_ranks_of_mpirun_take_the_choices_of_rank_0():
+    """Each rank seeds its generator otherwise; all emit what rank 0 would draw alone."""
+    done = mpirun(3, [Path(__file__).with_name("sampling_job.py")])
+    assert (done.returncode, done.stdout) == (0, "same tokens on all ranks and alone\n"), done.stderr
