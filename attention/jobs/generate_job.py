@@ -124,9 +124,7 @@ class GenerateJob:
         self._bring(device_of_rank(comm, self.options.device, shared=True))
         prompt_tokens = self.inputs["input_ids"].shape[1]
         if comm.rank == 0 and comm.size > 1:
-            say(
-                f"prefill: {prompt_tokens:,} tokens, of which each of {comm.size} ranks takes its part through the model"
-            )
+            say(f"prefill: {prompt_tokens:,} tokens, of which each of {comm.size} ranks takes a part through the model")
         with (
             shard_generation(self.model, comm, method=self.options.method) as cache,
             Meter(self.model, self.options.max_new_tokens, show=comm.rank == 0) as meter,

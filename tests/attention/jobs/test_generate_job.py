@@ -53,7 +53,7 @@ def test_on_threads(tiny_model, capsys):
     said = capsys.readouterr()
     assert said.out == alone(tiny_model)
     for part in (
-        r"prefill: 50 tokens, of which each of 3 ranks takes its part through the model",
+        r"prefill: 50 tokens, of which each of 3 ranks takes a part through the model",
         r"plan: allreduce attention\.logsumexp 272 B on 3 ranks: .*, proved, digest [0-9a-f]{12}",
         r"prefill: 50 tokens in [\d.]+ s, [\d.]+ tokens/s",
         r"decode: 19 tokens in [\d.]+ s, [\d.]+ tokens/s",
