@@ -24,7 +24,7 @@ from attention.decode.communicators import state_of
 from attention.gpu.masks import to_device
 from attention.gpu.placement import capturing, on_gpu, on_host
 from attention.local.blocks import attend_blocks
-from attention.local.compiled_attention import attend_segments, kernel_takes
+from attention.local.compiled_attention import attend_segments, covers
 from attention.partial import Partial
 from topocomm import Communicator, OperatorError
 
@@ -53,7 +53,7 @@ def canonical_partials(inputs: Inputs, comm: Communicator, shards: ShardMap, pos
         index, edges = _order_on_gpu(inputs, comm, shards, positions)
     else:
         order, bounds = keys_by_shard(inputs, comm, shards, positions)
-        if kernel_takes(inputs):
+        if covers(inputs):
             return attend_segments(inputs, order[None], np.array([bounds[:-1], bounds[1:]], np.int64).T)
         if inputs.pages is not None:
             raise OperatorError(

@@ -28,8 +28,10 @@ typedef struct {
     const Attention *call;
     int64_t entry, head, first_row, rows, groups, width, width_v;
     int64_t low[TILE_ROWS], high[TILE_ROWS], own[TILE_ROWS];
-    int64_t any_from, any_to;                                       /* positions that some row sees */
-    int64_t all_from[TILE_ROWS / ROWS], all_to[TILE_ROWS / ROWS]; /* positions that all rows of a group see */
+    int64_t from, to;                                             /* positions that some row sees */
+    int64_t any_from[TILE_ROWS / ROWS], any_to[TILE_ROWS / ROWS]; /* that some row of a group sees */
+    int64_t all_from[TILE_ROWS / ROWS], all_to[TILE_ROWS / ROWS]; /* that all rows of a group see */
+    int64_t first[TILE_ROWS / ROWS], last[TILE_ROWS / ROWS];      /* which keys of a block a group attends */
     float slopes[TILE_ROWS];
     float *queries, *scores, *sums; /* [rows, width], [groups, BLOCK_KEYS, ROWS], [rows, width_v] */
     Floats tops[TILE_ROWS / ROWS], totals[TILE_ROWS / ROWS]; /* lane i: row i % ROWS; totals are spread over lanes */
@@ -62,18 +64,36 @@ static void take_queries(Tile *tile) {
 static void describe_rows(Tile *tile) {
     const Attention *call = tile->call;
     int64_t q_len = call->q.sizes[2];
-    tile->any_from = INT64_MAX, tile->any_to = INT64_MIN;
+    tile->from = INT64_MAX, tile->to = INT64_MIN;
     for (int64_t i = 0; i < tile->groups * ROWS; i++) {
         int64_t row = least(tile->first_row + i, call->rows - 1), group = i / ROWS;
         int64_t low = tile->low[i] = table_at(&call->low, tile->entry, row % q_len);
         int64_t high = tile->high[i] = table_at(&call->high, tile->entry, row % q_len);
         tile->own[i] = table_at(&call->queries, tile->entry, row % q_len);
-        tile->any_from = least(tile->any_from, low), tile->any_to = greatest(tile->any_to, high);
+        tile->from = least(tile->from, low), tile->to = greatest(tile->to, high);
+        tile->any_from[group] = i % ROWS == 0 ? low : least(tile->any_from[group], low);
+        tile->any_to[group] = i % ROWS == 0 ? high : greatest(tile->any_to[group], high);
         tile->all_from[group] = i % ROWS == 0 ? low : greatest(tile->all_from[group], low);
         tile->all_to[group] = i % ROWS == 0 ? high : least(tile->all_to[group], high);
         if (call->slopes != NULL)
             tile->slopes[i] = call->slopes[tile->head * (call->rows / q_len) + row / q_len];
     }
+}
+
+/* Whether no row sees a key from `start` to `stop`: asked of all at once, since in a long prompt with a window that is
+ * so for most. */
+static int all_hidden(const Tile *tile, int64_t start, int64_t stop) {
+    const Table *positions = &tile->call->positions;
+    int64_t from = tile->from, to = tile->to, seen = 0;
+    if (positions->data == NULL || positions->column_step != sizeof(int64_t) || tile->call->order.data != NULL)
+        return 0;
+    const char *row = positions->data + (positions->rows > 1 ? tile->entry : 0) * positions->row_step;
+    for (int64_t i = start; i < stop; i++) {
+        int64_t position;
+        memcpy(&position, row + i * (int64_t)sizeof position, sizeof position);
+        seen |= (position >= from) & (position <= to);
+    }
+    return !seen;
 }
 
 /* List the keys from `start` on, up to `stop`, that any row sees. What the others hold is never read. */
@@ -82,7 +102,10 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
     const Tensor *k = &call->k, *v = &call->v;
     int64_t bytes = item_bytes(k->dtype), page_size = k->sizes[2], count = 0;
     block->first_position = INT64_MAX, block->last_position = INT64_MIN;
-    for (int64_t i = start; i < least(start + BLOCK_KEYS, stop); i++) {
+    stop = least(start + BLOCK_KEYS, stop);
+    if (all_hidden(tile, start, stop))
+        stop = start;
+    for (int64_t i = start; i < stop; i++) {
         int64_t key = i, outer = tile->entry;
         if (call->order.data != NULL) {
             key = table_at(&call->order, tile->entry, i);
@@ -93,7 +116,7 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
         }
         if (call->positions.data != NULL) {
             int64_t position = table_at(&call->positions, tile->entry, key);
-            if (position < tile->any_from || position > tile->any_to)
+            if (position < tile->from || position > tile->to)
                 continue;
             block->positions[count] = position;
             block->first_position = least(block->first_position, position);
@@ -202,18 +225,18 @@ INLINE void multiply(const float *queries, int64_t width, const char *const *key
     store_scores(sums, scores);
 }
 
-/* Add `vectors` vectors of every value, times its weight, to the sums of ROWS rows; of the last one `lanes` exist, 0:
- * all. Meanwhile ask for as much of the next keys. */
-INLINE void add_columns(float *sums, int64_t width, const float *weights, const Block *block, int dtype, int64_t column,
-                        int vectors, int64_t lanes, const Block *next) {
+/* Add `vectors` vectors of the values `first` to `last`, each times its weight, to the sums of ROWS rows; of the last
+ * vector `lanes` exist, 0: all. Meanwhile ask for as much of the next keys. */
+INLINE void add_columns(float *sums, int64_t width, const float *weights, const Block *block, int64_t first,
+                        int64_t last, int dtype, int64_t column, int vectors, int64_t lanes, const Block *next) {
     Floats totals[ROWS][STRIP];
     int64_t bytes = item_bytes(dtype);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < vectors; i++)
             totals[r][i] = load_floats(sums + r * width + column + i * LANES);
-    for (int64_t key = 0; key < block->count; key++) {
+    for (int64_t key = first; key < last; key++) {
         const char *value = block->values[key] + column * bytes;
-        if (vectors > 1 && key < next->count)
+        if (vectors > 1 && next != NULL && key < next->count)
             prefetch(next->keys[key] + column * bytes, vectors * LANES * bytes);
         for (int i = 0; i < vectors; i++) {
             Floats x = lanes == 0 ? load(value + i * LANES * bytes, dtype) : load_first(value, dtype, lanes);
@@ -226,16 +249,32 @@ INLINE void add_columns(float *sums, int64_t width, const float *weights, const 
             store_floats(sums + r * width + column + i * LANES, totals[r][i]);
 }
 
-/* Add the values of a block, each times its weight, to the sums of ROWS rows. */
-INLINE void add_weighted(float *sums, int64_t width, const float *weights, const Block *block, int dtype, int64_t d_v,
-                         const Block *next) {
-    int64_t column = 0;
+/* Add the values of a block that a group attends, each times its weight, to the sums of its rows. */
+INLINE void add_weighted(Tile *tile, int64_t group, const Block *block, int dtype, const Block *next) {
+    int64_t width = tile->width_v, d_v = tile->call->v.sizes[3], column = 0;
+    int64_t first = tile->first[group], last = tile->last[group];
+    float *sums = tile->sums + group * ROWS * width;
+    const float *weights = tile->scores + group * ROWS * BLOCK_KEYS;
     for (; column + STRIP * LANES <= d_v; column += STRIP * LANES)
-        add_columns(sums, width, weights, block, dtype, column, STRIP, 0, next);
+        add_columns(sums, width, weights, block, first, last, dtype, column, STRIP, 0, next);
     for (; column + LANES <= d_v; column += LANES)
-        add_columns(sums, width, weights, block, dtype, column, 1, 0, next);
+        add_columns(sums, width, weights, block, first, last, dtype, column, 1, 0, next);
     if (column < d_v)
-        add_columns(sums, width, weights, block, dtype, column, 1, d_v - column, next);
+        add_columns(sums, width, weights, block, first, last, dtype, column, 1, d_v - column, next);
+}
+
+/* Which keys of a block a group attends: from the first to the last that one of its rows sees, from a whole vector of
+ * scores on. What lies between and is hidden is masked. */
+static void find_attended(Tile *tile, int64_t group, const Block *block) {
+    int64_t first = 0, last = block->count;
+    if (tile->call->positions.data != NULL) {
+        int64_t from = tile->any_from[group], to = tile->any_to[group];
+        while (last > 0 && (block->positions[last - 1] < from || block->positions[last - 1] > to))
+            last--;
+        while (first < last && (block->positions[first] < from || block->positions[first] > to))
+            first++;
+    }
+    tile->first[group] = first / KEYS * KEYS, tile->last[group] = last;
 }
 
 /* Scores become softcap tanh(s / softcap). */
@@ -244,12 +283,14 @@ static void cap_scores(float *scores, int64_t count, float softcap) {
         store_floats(scores + i, softcap * tanh_floats(load_floats(scores + i) * (1.0f / softcap)));
 }
 
-/* Scores of a group lose slope times distance; those of keys that a row does not see become -inf. */
+/* Scores of a group lose slope times distance; those of keys that a row does not see become -inf. `scores` are those of
+ * all keys of the block. */
 static void mask_scores(const Tile *tile, int64_t group, const Block *block, float *scores) {
+    int64_t first = tile->first[group], last = tile->last[group];
     const int64_t *low = tile->low + group * ROWS, *high = tile->high + group * ROWS, *own = tile->own + group * ROWS;
     const float *slopes = tile->slopes + group * ROWS;
     if (tile->call->slopes != NULL)
-        for (int64_t i = 0; i < block->count; i++)
+        for (int64_t i = first; i < last; i++)
             for (int r = 0; r < ROWS; r++) {
                 uint64_t ahead = (uint64_t)block->positions[i] - (uint64_t)own[r];
                 uint64_t distance = block->positions[i] < own[r] ? -ahead : ahead;
@@ -257,10 +298,14 @@ static void mask_scores(const Tile *tile, int64_t group, const Block *block, flo
             }
     if (block->first_position >= tile->all_from[group] && block->last_position <= tile->all_to[group])
         return;
-    for (int64_t i = 0; i < block->count; i++)
+    for (int64_t i = first; i < last; i++) {
+        int64_t position = block->positions[i];
+        if (position >= tile->all_from[group] && position <= tile->all_to[group])
+            continue;
         for (int r = 0; r < ROWS; r++)
-            if (block->positions[i] < low[r] || block->positions[i] > high[r])
+            if (position < low[r] || position > high[r])
                 scores[i * ROWS + r] = -INFINITY;
+    }
 }
 
 /* In every lane the greatest of those of the same row: lanes r, r + ROWS, ... */
@@ -297,10 +342,34 @@ static void exponentiate(Tile *tile, int64_t group, float *scores, int64_t count
     }
 }
 
+/* The weights of the keys of a block that a group attends. */
+INLINE void score_group(Tile *tile, int64_t group, const Block *block, int dtype) {
+    const Attention *call = tile->call;
+    int64_t bytes = call->v.sizes[3] * item_bytes(dtype);
+    find_attended(tile, group, block);
+    int64_t first = tile->first[group], last = tile->last[group];
+    float *scores = tile->scores + group * ROWS * BLOCK_KEYS, *attended = scores + first * ROWS;
+    for (int64_t i = first; i < last; i += KEYS) {
+        if (group == 0)
+            for (int64_t at = 0; at < bytes; at += LINE_BYTES)
+                for (int key = 0; key < KEYS; key++)
+                    prefetch(block->values[i + key] + at, LINE_BYTES);
+        multiply(tile->queries + group * ROWS * tile->width, tile->width, block->keys + i, dtype, call->q.sizes[3],
+                 scores + i * ROWS);
+    }
+    if (first == last)
+        return;
+    if (call->softcap != 0)
+        cap_scores(attended, last - first, call->softcap);
+    if (call->positions.data != NULL)
+        mask_scores(tile, group, block, scores);
+    for (int64_t i = last * ROWS; i % LANES != 0; i++)
+        scores[i] = -INFINITY;
+    exponentiate(tile, group, attended, last - first);
+}
+
 /* Sums, maxima and totals of the tile's rows over places `start` to `stop` of the order, not normalised. */
 INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype) {
-    const Attention *call = tile->call;
-    int64_t d = call->q.sizes[3], d_v = call->v.sizes[3], bytes = item_bytes(dtype);
     Block blocks[2], *block = &blocks[0], *next = &blocks[1];
     list_block(tile, start, stop, next);
     while (start < stop) {
@@ -310,27 +379,10 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype) {
         list_block(tile, start, stop, next);
         if (block->count == 0)
             continue;
-        for (int64_t group = 0; group < tile->groups; group++) {
-            float *scores = tile->scores + group * ROWS * BLOCK_KEYS;
-            for (int64_t i = 0; i < block->count; i += KEYS) {
-                if (group == 0)
-                    for (int64_t at = 0; at < d_v * bytes; at += LINE_BYTES)
-                        for (int key = 0; key < KEYS; key++)
-                            prefetch(block->values[i + key] + at, LINE_BYTES);
-                multiply(tile->queries + group * ROWS * tile->width, tile->width, block->keys + i, dtype, d,
-                         scores + i * ROWS);
-            }
-            if (call->softcap != 0)
-                cap_scores(scores, block->count, call->softcap);
-            if (call->positions.data != NULL)
-                mask_scores(tile, group, block, scores);
-            for (int64_t i = block->count * ROWS; i % LANES != 0; i++)
-                scores[i] = -INFINITY;
-            exponentiate(tile, group, scores, block->count);
-        }
         for (int64_t group = 0; group < tile->groups; group++)
-            add_weighted(tile->sums + group * ROWS * tile->width_v, tile->width_v,
-                         tile->scores + group * ROWS * BLOCK_KEYS, block, dtype, d_v, next);
+            score_group(tile, group, block, dtype);
+        for (int64_t group = 0; group < tile->groups; group++)
+            add_weighted(tile, group, block, dtype, group == 0 ? next : NULL);
     }
 }
 

@@ -159,10 +159,20 @@ ANYTHING = frozenset(FEATURES)
 FLASH_3, CUDNN, FLASHINFER = "FlashAttention-3", "cuDNN", "FlashInfer"
 FLASHINFER_BATCH, FLASHINFER_LATENTS = "FlashInfer, batch", "FlashInfer, MLA"
 DECODE, PREFILL = "decode kernel", "prefill kernel"
-ROWS, TORCH_CPU, BLOCKS = "rows kernel", "torch flash, CPU", "blocks"
+TORCH_AMX, ROWS, TORCH_CPU, BLOCKS = "torch flash, AMX", "rows kernel", "torch flash, CPU", "blocks"
 
 _library_row = partial(Row, device="cuda", dtypes=SIXTEEN_BITS, keys=1, rounds=True)
 """What the kernels of other libraries for GPUs have in common."""
+
+_torch_row = partial(
+    Row,
+    device="cpu",
+    keys=1,
+    head_dims=(HeadDims((1, 1 << 16), (1, 1 << 16), equal=True),),
+    features=frozenset({"unaligned", "apart", "interleaved"}),
+    rounds=True,
+)
+"""torch's fused kernel for the CPU."""
 
 TABLE: tuple[Row, ...] = (
     _library_row(
@@ -235,25 +245,26 @@ TABLE: tuple[Row, ...] = (
         head_dims=(HeadDims((1, 512), (1, 512)),),
         features=ANYTHING - {"block_tables"},
     ),
+    _torch_row(
+        TORCH_AMX,
+        reason="torch's fused kernel where the processor multiplies matrices of bfloat16 (AMX)",
+        library="torch.amx",
+        dtypes=frozenset({"bfloat16"}),
+        queries=(FEW_QUERIES + 1, None),
+    ),
     Row(
         ROWS,
         "cpu",
-        "compiled; reads every key and value once, for all that a call may ask",
+        "compiled; takes all that a call may ask, and computes what is visible",
         library="native",
         mixed=True,
-        queries=(0, FEW_QUERIES),
         features=ANYTHING - {"merge", "strided"},
     ),
-    Row(
+    _torch_row(
         TORCH_CPU,
-        "cpu",
-        "torch's fused kernel: several times as fast as products block by block",
+        reason="torch's fused kernel: several times as fast as products block by block",
         library="torch",
         queries=(1, None),
-        keys=1,
-        head_dims=(HeadDims((1, 1 << 16), (1, 1 << 16), equal=True),),
-        features=frozenset({"unaligned", "apart", "interleaved"}),
-        rounds=True,
     ),
     Row(
         BLOCKS,

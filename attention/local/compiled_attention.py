@@ -1,4 +1,4 @@
-"""Attention over one shard by the compiled kernel: decoding on the CPU, and whatever wants the same bits everywhere."""
+"""Attention over one shard by the compiled kernel: decoding and prompts on the CPU."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ from attention.merge.merge_states import fold_on_host
 from attention.partial import Partial
 from attention.visibility import Visibility
 
-MOST_QUERIES = 16
-"""Queries up to which the kernel is faster than matrix products."""
-
 TILE_ROWS = 64
 """Query rows of one pass over the keys, as attention/kernels/kernels.h has it."""
 
-PIECES = 8
-"""Pieces into which the work is cut for a caller who wants to be called between them."""
+PIECES, PIECE_BYTES = 8, 4 << 20
+"""Into how many pieces the work is cut for a caller who wants to be called between them, and of what size at most: one
+tile of rows reads so much in some ms."""
 
 BYTES_PER_THREAD = 1 << 20
-"""Keys and values below which a second thread is not worth its start."""
+"""Keys and values, as often as they are read, below which a second thread is not worth its start."""
 
 FEW_ITEMS, SEGMENT_KEYS = 8, 4096
 """With fewer pieces of work than this the keys are cut too, in segments of at least so many."""
@@ -44,17 +42,12 @@ See = Callable[[int], Visibility | None]
 
 def covers(inputs: Inputs) -> bool:
     """Whether the kernel is there and takes these inputs."""
-    return inputs.q.shape[2] <= MOST_QUERIES and kernel_takes(inputs)
-
-
-def kernel_takes(inputs: Inputs) -> bool:
-    """The same for any number of queries."""
     dense = inputs.k.stride(3) == inputs.v.stride(3) == 1 or inputs.k.numel() == 0
     return dense and _kernel() is not None
 
 
 def attend_rows(inputs: Inputs, result: Partial, between_pieces: Callable[[], None] | None) -> None:
-    """Write the attention of checked inputs that `covers` accepts; reads every key and value byte once.
+    """Write the attention of checked inputs that `covers` accepts; a tile of rows reads the keys that it sees once.
 
     Beyond inputs and result it needs some tens of KiB per thread. The work is cut by key heads, tiles of query rows
     and, where these are few, by keys, over at most `torch.get_num_threads()` threads. Cuts depend on shapes alone, so
@@ -109,12 +102,12 @@ def _run(
     arguments = (*(to_dlpack(x) for x in (inputs.q, inputs.k, inputs.v)), result.out.numpy(), result.lse.numpy())
     pages = None if inputs.pages is None else inputs.pages.numpy()
     options = {**_spec_options(inputs), **cuts, "visible": _visible(inputs.visibility), "pages": pages}
-    worth = inputs.n * _bytes_per_key(inputs) // BYTES_PER_THREAD
-    kernel, threads = _kernel().attend, max(1, min(torch.get_num_threads(), items, worth))
+    read = inputs.n * _bytes_per_key(inputs)
+    kernel, threads = _kernel().attend, max(1, min(torch.get_num_threads(), items, read // BYTES_PER_THREAD))
     if between_pieces is None:
         kernel(*arguments, inputs.scale, **options, threads=threads)
         return
-    pieces = min(items, max(threads, PIECES))
+    pieces = min(items, max(threads, PIECES, read // PIECE_BYTES))
     edges = [items * piece // pieces for piece in (*range(0, pieces, threads), pieces)]
     for first, end in pairwise(edges):
         kernel(*arguments, inputs.scale, **options, first=first, end=end, threads=threads)
@@ -175,8 +168,8 @@ def _items(inputs: Inputs) -> int:
 
 
 def _bytes_per_key(inputs: Inputs) -> int:
-    """K and V of all heads and batch entries."""
-    return inputs.q.shape[0] * inputs.k.shape[1] * (inputs.q.shape[3] + inputs.v.shape[3]) * inputs.k.itemsize
+    """What all tiles read of K and V for a key of each entry."""
+    return _items(inputs) * (inputs.q.shape[3] + inputs.v.shape[3]) * inputs.k.itemsize
 
 
 def _visible(seen: Visibility | None) -> tuple[Any, ...] | None:

@@ -17,11 +17,12 @@ from attention.local.blocks import attend_blocks
 from attention.local.calls import call_of, call_of_inputs, well_formed
 from attention.local.choice import (
     CUDNN,
+    FEW_QUERIES,
     FLASH_3,
     FLASHINFER,
     FLASHINFER_BATCH,
     FLASHINFER_LATENTS,
-    ROWS,
+    TORCH_AMX,
     TORCH_CPU,
     Call,
     choose,
@@ -40,6 +41,7 @@ LIBRARIES = {
     FLASHINFER: ("attention.local.flashinfer", "attend"),
     FLASHINFER_BATCH: ("attention.local.flashinfer", "attend_batch"),
     FLASHINFER_LATENTS: ("attention.local.flashinfer", "attend_latents"),
+    TORCH_AMX: ("attention.local.library_kernels", "attend_cpu"),
     TORCH_CPU: ("attention.local.library_kernels", "attend_cpu"),
 }
 """Where the kernels of other libraries are called, each attend(q, k, v, seen, scale, result), with lengths=
@@ -66,8 +68,8 @@ def local_attention(  # noqa: PLR0913
 
     Which kernel runs stands in a table, `attention.local.choice.TABLE`; `topocomm doctor` prints what it chooses here,
     and why. On a GPU those of FlashAttention-3, cuDNN and FlashInfer come first where they are there and take the
-    call, then the Triton kernels of this package; on the CPU a compiled kernel for up to 16 queries, torch's for more,
-    and products block by block for what these do not take. Scores, softmax and sums are float32 whatever the input
+    call, then the Triton kernels of this package. On the CPU it is a compiled kernel; torch's for prompts in bfloat16
+    where that multiplies them in hardware (AMX) and may round; products block by block where it is not there. Scores, softmax and sums are float32 whatever the input
     dtype. K and V are never expanded over query heads, and what a call of ours needs beyond inputs and result does not
     grow with n or q_len (on the CPU less than 32 MiB).
 
@@ -129,7 +131,8 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
     """
     if on_gpu(inputs.q) and exact:  # what rounds nothing there is ours
         return gpu.attend(inputs, result, between=between)
-    if not on_gpu(inputs.q) and covers(inputs):  # the CPU's first, asked without the table: it is for every token
+    compiled = not on_gpu(inputs.q) and covers(inputs)
+    if compiled and (exact or inputs.q.shape[2] <= FEW_QUERIES):  # without the table: it is for every token
         return attend_rows(inputs, result, between)
     call = call_of_inputs(inputs, exact=exact, extra=frozenset() if between is None else frozenset({"between"}))
     name = _chosen(call, inputs.q.device)
@@ -139,6 +142,8 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
         return _attend_by_library(name, call, (inputs.q, inputs.k, inputs.v), inputs.scale, result, lengths)
     if on_gpu(inputs.q):
         return gpu.attend(inputs, result, between=between)
+    if compiled:
+        return attend_rows(inputs, result, between)
     return attend_blocks(inputs, result, between)
 
 
@@ -155,8 +160,8 @@ def _attend_by_library(
 
 
 def _chosen(call: Call, device: torch.device) -> str:
-    """The name of the kernel for a call on the machine of a device; of the CPU `covers` has said no already."""
-    return choose(call, machine_of(device, gpu=call.device == "cuda"), skip=frozenset({ROWS})).row.name
+    """The name of the kernel for a call on the machine of a device."""
+    return choose(call, machine_of(device, gpu=call.device == "cuda")).row.name
 
 
 def _attend_on_gpu(

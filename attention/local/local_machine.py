@@ -38,6 +38,8 @@ def machine_of(device: torch.device, *, gpu: bool) -> Machine:
     if not gpu:
         if not has_grouped_heads():
             missing["torch"] = "this torch's kernel has no grouped heads"
+        if not torch.cpu._is_amx_tile_supported():
+            missing["torch.amx"] = "this processor has no AMX"
         return Machine("cpu", "CPU", None, missing)
     flash3 = module(FLASH_3_MODULES)
     if flash3 is None:

@@ -54,7 +54,7 @@ def test_a_card_with_torch_alone():
 def test_this_machine():
     ((title, lines),) = sections()
     assert "attention.local_attention" in title
-    assert lines[0] == "CPU:" and kernels(lines)["prompt"][0] == "torch flash, CPU"
+    assert lines[0] == "CPU:" and kernels(lines)["prompt, any positions"][0] == "rows kernel"
     text = section_text(title, lines)
     assert all(len(line) <= WIDTH for line in text.splitlines()) and text.isascii()
 
@@ -78,6 +78,16 @@ def test_it_is_registered():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     (module,) = project["entry-points"][GROUP].values()
     assert import_module(module) is doctor
+
+
+def test_prompts_on_the_cpu():
+    """With AMX, without it, and without the compiled part."""
+    machines = {"torch flash, AMX": {}, "rows kernel": {"torch.amx": "no AMX"}}
+    machines["torch flash, CPU"] = machines["rows kernel"] | {"native": "not built"}
+    for kernel, missing in machines.items():
+        found = kernels(lines_of(Machine("cpu", "CPU", None, missing)))
+        assert found["prompt"][0] == kernel
+        assert found['prompt, exact="float32"'][0] == ("blocks" if "native" in missing else "rows kernel")
 
 
 @pytest.mark.parametrize("name", doctor.CALLS)

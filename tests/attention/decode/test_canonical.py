@@ -100,7 +100,7 @@ def test_canonical_order_in_any_order_of_keys_and_without_the_kernel(monkeypatch
         )
 
     assert all(torch.equal(one, whole.out) for one in run_local(shuffled, ranks=2))
-    monkeypatch.setattr(attention.decode.canonical, "kernel_takes", lambda inputs: False)
+    monkeypatch.setattr(attention.decode.canonical, "covers", lambda inputs: False)
     plain = [canonical((q, k, v), ShardMap(ranks), ranks)[0].out for ranks in (1, 3)]
     torch.testing.assert_close(plain[0], whole.out)
     torch.testing.assert_close(plain[1], whole.out)
@@ -140,6 +140,6 @@ def test_pages_in_canonical_order_have_the_bits_of_the_same_keys_in_a_row(monkey
         return tree_decode(q, *pages, comm, order="canonical", shards=ShardMap(1, block_size=4), **given)
 
     assert torch.equal(run_local(on_rank, ranks=1)[0], whole)
-    monkeypatch.setattr(attention.decode.canonical, "kernel_takes", lambda inputs: False)
+    monkeypatch.setattr(attention.decode.canonical, "covers", lambda inputs: False)
     with pytest.raises(OperatorError, match="block_tables with order"):
         run_local(on_rank, ranks=1)

@@ -18,6 +18,7 @@ from attention.local.choice import (
     PREFILL,
     ROWS,
     TABLE,
+    TORCH_AMX,
     TORCH_CPU,
     Call,
     Machine,
@@ -39,7 +40,16 @@ MACHINES = [
         ("MI300X", None),
     )
     for missing in ({}, {"flash_attn_interface": "no"}, {"cuDNN": "off"}, NONE_THERE)
-] + [Machine("cpu", "CPU", None, missing) for missing in ({}, {"native": "not built"}, {"torch": "no grouped heads"})]
+] + [
+    Machine("cpu", "CPU", None, missing)
+    for missing in (
+        {},
+        {"torch.amx": "none"},
+        {"native": "not built"},
+        {"native": "not built", "torch.amx": "none"},
+        {"torch": "no grouped heads"},
+    )
+]
 HEAD_DIMS = [
     (1, 1),
     (20, 20),
@@ -118,8 +128,10 @@ def takes(name, call, machine):
             return few and one_dtype and not asked & {"merge", "strided"}
         return max(call.d, call.d_v) <= 512 and "block_tables" not in asked
     if name == ROWS:
-        return "native" not in machine.missing and call.q_len <= 16 and not asked & {"merge", "strided"}
-    if name == TORCH_CPU:
+        return "native" not in machine.missing and not asked & {"merge", "strided"}
+    if name in (TORCH_AMX, TORCH_CPU):
+        if name == TORCH_AMX and (call.q_len < 17 or call.dtypes[0] != "bfloat16" or "torch.amx" in machine.missing):
+            return False
         rounded = sixteen and call.exact
         fits = one_dtype and call.d == call.d_v and not nothing and "torch" not in machine.missing
         return fits and not rounded and not asked - {"apart", "interleaved", "unaligned"}
@@ -141,7 +153,7 @@ def planned_takes(name, call, machine):
 def right(call, machine):
     """The kernel that should be chosen: the first of the device's that takes the call, or its last."""
     cuda = FLASH_3, CUDNN, FLASHINFER, FLASHINFER_BATCH, FLASHINFER_LATENTS, DECODE, PREFILL
-    order = cuda if machine.device == "cuda" else (ROWS, TORCH_CPU, BLOCKS)
+    order = cuda if machine.device == "cuda" else (TORCH_AMX, ROWS, TORCH_CPU, BLOCKS)
     return next((name for name in order if takes(name, call, machine)), order[-1])
 
 
@@ -159,7 +171,7 @@ def test_ours_are_always_possible():
     for here in (Machine("cuda", "H100", (9, 0), dict.fromkeys(LIBRARIES[:3], "no")), Machine("cpu", "CPU")):
         for call in calls(here, np.random.default_rng(5)):
             row = choose(call, here).row
-            assert row.library in (None, "triton", "native", "torch")
+            assert row.library in (None, "triton", "native", "torch", "torch.amx")
             wide = max(call.d, call.d_v) > 512
             paged = "block_tables" in call.features
             merged = here.device == "cpu" and "merge" in call.features

@@ -36,6 +36,8 @@ def test_without_the_compiled_part_blocks_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "attention.kernels._native", None)
     assert rows._kernel.__wrapped__() is None
     monkeypatch.setattr(rows, "_kernel", lambda: None)
+    without = Machine("cpu", "CPU", None, {"native": "not built"})
+    monkeypatch.setattr("attention.local.dispatch.machine_of", lambda device, *, gpu: without)
     check(*arrays(SHAPES[1]))
 
 
@@ -43,7 +45,7 @@ def test_without_the_compiled_part_blocks_run(monkeypatch):
 def test_the_rows_kernel_is_asked_without_the_table(seed):
     """`covers` is what the table says of it, also for calls that it does not get."""
     rng = np.random.default_rng(seed)
-    here = Machine("cpu", "CPU")
+    here = Machine("cpu", "CPU", None, {"torch.amx": "none"})
     for _ in range(40):
         q_len, n, d = (int(rng.choice(sizes)) for sizes in ((1, 3, 16, 17, 30), (1, 5, 40), (8, 20)))
         q, k, v = zeros(q_len, n, d, int(rng.choice([d, 12])), dtype=torch.float32)

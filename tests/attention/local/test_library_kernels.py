@@ -10,7 +10,7 @@ import torch
 
 from attention import Partial, Spec, local_attention, reference_attention, tree_decode
 from attention.local import local_machine as machine
-from attention.local.choice import CUDNN, FLASH_3, FLASHINFER, TORCH_CPU
+from attention.local.choice import CUDNN, FLASH_3, FLASHINFER, TORCH_AMX, TORCH_CPU, Machine
 from tests.attention.cases import arrays, assert_close
 from tests.attention.local.doubles import A100, H100, Cudnn, Flash3, FlashInfer, OursError, libraries
 from topocomm import OperatorError, run_local
@@ -240,21 +240,30 @@ def test_a_wrong_base_or_alignment_is_found(name):
         assert double.calls == [False, True]  # the keys that all see, and the square
 
 
+@pytest.fixture
+def torch_alone(monkeypatch):
+    """A CPU without AMX, the compiled part not built; the names of the kernels that run."""
+    chosen = []
+    real = sys.modules["attention.local.dispatch"]._library
+    here = Machine("cpu", "CPU", None, {"native": "not built", "torch.amx": "this processor has no AMX"})
+    monkeypatch.setattr("attention.local.dispatch._library", lambda name: chosen.append(name) or real(name))
+    monkeypatch.setattr("attention.local.dispatch.covers", lambda inputs: False)
+    monkeypatch.setattr("attention.local.dispatch.machine_of", lambda device, *, gpu: here)
+    return chosen
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, *SIXTEEN_BITS], ids=str)
 @pytest.mark.parametrize("spec", [None, CAUSAL], ids=str)
 @pytest.mark.parametrize(
     "shape", [(2, 3, 2, 19, 23, 16, 16), (3, 2, 4, 17, 17, 20, 20), (2, 5, 1, 40, 77, 9, 9)], ids=str
 )
-def test_torch_on_the_cpu(shape, spec, dtype, monkeypatch):
-    chosen = []
-    real = sys.modules["attention.local.dispatch"]._library
-    monkeypatch.setattr("attention.local.dispatch._library", lambda name: chosen.append(name) or real(name))
+def test_torch_on_the_cpu(shape, spec, dtype, torch_alone):
     q, k, v = tensors(shape, dtype, peak=1.0)
     got = local_attention(q, k, v, spec=spec)
-    assert chosen == [TORCH_CPU]
+    assert torch_alone == [TORCH_CPU]
     compare(got, q, k, v, spec, lse_atol=5e-6 if dtype == torch.float32 else 2e-5)
     exact = local_attention(q, k, v, spec=spec, exact="float32")
-    assert len(chosen) == (2 if dtype == torch.float32 else 1)
+    assert len(torch_alone) == (2 if dtype == torch.float32 else 1)
     compare(Partial(*(x.float() for x in exact)), *(x.float() for x in (q, k, v)), spec)  # to 2e-6
 
 
@@ -274,28 +283,29 @@ def test_a_torch_without_grouped_heads_is_noticed(monkeypatch):
 
 @pytest.mark.parametrize("n", [17, 23, 24, 33])
 @pytest.mark.parametrize("spec", [None, CAUSAL], ids=str)
-def test_nan_on_the_cpu(n, spec):
+def test_nan_on_the_cpu(n, spec, torch_alone):
     q, k, v = tensors((2, 3, 2, 17, n, 16, 16), torch.float32)
     q[1, 4, 2] = math.nan
     got = local_attention(q, k, v, spec=spec)
     assert got.lse[1, 4, 2].isnan() and got.out[1, 4, 2].isnan().all()
     assert got.lse.isnan().sum() == 1 and got.out.isnan().sum() == 16
+    assert set(torch_alone) == {TORCH_CPU}
 
 
-def test_a_true_lse_of_0_stays():
+def test_a_true_lse_of_0_stays(torch_alone):
     q, k, v = tensors((2, 3, 2, 20, 1, 16, 16), torch.float32)
     got = local_attention(torch.zeros_like(q), k, v)
-    assert (got.lse == 0).all()
+    assert (got.lse == 0).all() and torch_alone == [TORCH_CPU]
     assert_close(got.out, v.repeat_interleave(2, 1).expand(2, 6, 20, 16).numpy(), atol=1e-7)
 
 
 @pytest.mark.parametrize("sizes", [(2, 3, 2, 20, 0), (0, 3, 2, 20, 7)], ids=str)
-def test_empty_arrays(sizes):
+def test_empty_arrays(sizes, torch_alone):
     # torch's kernel ends the process with SIGFPE on some of them.
     batch, kv_heads, group, q_len, _ = sizes
     got = local_attention(*tensors((*sizes, 16, 16), torch.float32))
     assert got.out.shape == (batch, kv_heads * group, q_len, 16)
-    assert (got.out == 0).all() and (got.lse == -math.inf).all()
+    assert (got.out == 0).all() and (got.lse == -math.inf).all() and not torch_alone
 
 
 def test_what_cudnn_returns():
@@ -313,8 +323,10 @@ def test_what_cudnn_returns():
     ("wire", "verify", "chosen"), [("bfloat16", False, 1), ("bfloat16", 1, 0), ("float32", False, 0)]
 )
 def test_shards_are_attended_by_others_where_the_wire_rounds_anyhow(monkeypatch, wire, verify, chosen):
-    """On the CPU by torch's kernel, the only one here that rounds; a rank's partial is then one in 16 bits."""
+    """On the CPU by torch's kernel, with AMX; a rank's partial is then one in 16 bits."""
     used = []
+    here = Machine("cpu", "CPU with AMX")
+    monkeypatch.setattr("attention.local.dispatch.machine_of", lambda device, *, gpu: here)
     real = sys.modules["attention.local.dispatch"]._library
     monkeypatch.setattr("attention.local.dispatch._library", lambda name: used.append(name) or real(name))
     q, k, v = tensors((1, 2, 2, 20, 40, 16, 16), torch.bfloat16)
@@ -325,7 +337,7 @@ def test_shards_are_attended_by_others_where_the_wire_rounds_anyhow(monkeypatch,
 
     for found in run_local(decode, ranks=2):
         compare(Partial(found.out.float(), found.lse), q, k, v, lse_atol=2e-5)
-    assert used == [TORCH_CPU] * 2 * chosen
+    assert used == [TORCH_AMX] * 2 * chosen
 
 
 def test_where_flash_attention_3_is_looked_for(monkeypatch):
