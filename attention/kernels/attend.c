@@ -1,20 +1,14 @@
-/* Attention of query rows over keys: decoding, and prompts of few queries, on the CPU. Compiled once for every kind of
- * processor, which PROCESSOR names.
+/* Attention of query rows over keys: decoding and prompts on the CPU. Compiled once for every kind of processor, which
+ * PROCESSOR names.
  *
  * Keys go in blocks. Within a block the scores, their exponentials and the weighted sums stay in the cache; between
  * blocks the usual online softmax keeps a running maximum and sum (Milakov and Gimelshein, arXiv:1805.02867). Up to
  * TILE_ROWS query rows share one pass, so in decoding each key and value byte is read once. While one block is computed
- * the next is asked for, so that memory is busy all the time. */
-#include "kernels.h"
+ * the next is asked for, so that memory is busy all the time. In prompts the work is what rows see: a group of ROWS rows
+ * attends the keys of a block from the first to the last that it sees. */
+#include "products.h"
 
-#include "vectors.h"
-
-enum {
-    VECTOR_KEYS = LANES / ROWS,   /* keys whose scores for ROWS rows fill a vector */
-    KEYS = LANES == 8 ? 2 : 4,    /* keys of one step of the scores: KEYS x ROWS vectors stay in registers */
-    STRIP = LANES == 8 ? 2 : 4,   /* vectors of a value row that are added at once: STRIP x ROWS likewise */
-    LINE_BYTES = 64,
-};
+enum { LINE_BYTES = 64 };
 
 /* The keys of a block that any row sees. */
 typedef struct {
@@ -34,6 +28,7 @@ typedef struct {
     int64_t first[TILE_ROWS / ROWS], last[TILE_ROWS / ROWS];      /* which keys of a block a group attends */
     float slopes[TILE_ROWS];
     float *queries, *scores, *sums; /* [rows, width], [groups, BLOCK_KEYS, ROWS], [rows, width_v] */
+    float *columns, *values;        /* of a block [width, BLOCK_KEYS] and [BLOCK_KEYS, width_v], or NULL: as they lie */
     Floats tops[TILE_ROWS / ROWS], totals[TILE_ROWS / ROWS]; /* lane i: row i % ROWS; totals are spread over lanes */
 } Tile;
 
@@ -96,11 +91,24 @@ static int all_hidden(const Tile *tile, int64_t start, int64_t stop) {
     return !seen;
 }
 
+/* Whether some row sees a position. `row`, which is asked first, becomes one that does: most often that of the key before
+ * or the next. */
+INLINE int is_seen(const Tile *tile, int64_t position, int64_t *row) {
+    if (position < tile->from || position > tile->to)
+        return 0;
+    for (int64_t asked = 0; asked < tile->rows; asked++) {
+        if (position >= tile->low[*row] && position <= tile->high[*row])
+            return 1;
+        *row = *row + 1 < tile->rows ? *row + 1 : 0;
+    }
+    return 0;
+}
+
 /* List the keys from `start` on, up to `stop`, that any row sees. What the others hold is never read. */
 static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *block) {
     const Attention *call = tile->call;
     const Tensor *k = &call->k, *v = &call->v;
-    int64_t bytes = item_bytes(k->dtype), page_size = k->sizes[2], count = 0;
+    int64_t bytes = item_bytes(k->dtype), page_size = k->sizes[2], count = 0, row = 0;
     block->first_position = INT64_MAX, block->last_position = INT64_MIN;
     stop = least(start + BLOCK_KEYS, stop);
     if (all_hidden(tile, start, stop))
@@ -116,7 +124,7 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
         }
         if (call->positions.data != NULL) {
             int64_t position = table_at(&call->positions, tile->entry, key);
-            if (position < tile->from || position > tile->to)
+            if (!is_seen(tile, position, &row))
                 continue;
             block->positions[count] = position;
             block->first_position = least(block->first_position, position);
@@ -145,84 +153,6 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
 INLINE void prefetch(const char *address, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += LINE_BYTES)
         __builtin_prefetch((const void *)((uintptr_t)address + (uintptr_t)at), 0, 2);
-}
-
-#if defined(__clang__)
-#define SHUFFLE(A, B, ...) __builtin_shufflevector(A, B, __VA_ARGS__)
-#else
-#define SHUFFLE(A, B, ...) __builtin_shuffle(A, B, (Ints){__VA_ARGS__})
-#endif
-
-/* In each four lanes the sums of the four lanes of a, b, c and d. */
-INLINE Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
-#if defined(__AVX512F__)
-#define PAIRS_LOW 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
-#define PAIRS_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
-#define HALVES_LOW 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define HALVES_HIGH 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#elif defined(__AVX2__)
-#define PAIRS_LOW 0, 8, 1, 9, 4, 12, 5, 13
-#define PAIRS_HIGH 2, 10, 3, 11, 6, 14, 7, 15
-#define HALVES_LOW 0, 1, 8, 9, 4, 5, 12, 13
-#define HALVES_HIGH 2, 3, 10, 11, 6, 7, 14, 15
-#else
-#define PAIRS_LOW 0, 4, 1, 5
-#define PAIRS_HIGH 2, 6, 3, 7
-#define HALVES_LOW 0, 1, 4, 5
-#define HALVES_HIGH 2, 3, 6, 7
-#endif
-    Floats ab = SHUFFLE(a, b, PAIRS_LOW) + SHUFFLE(a, b, PAIRS_HIGH);
-    Floats cd = SHUFFLE(c, d, PAIRS_LOW) + SHUFFLE(c, d, PAIRS_HIGH);
-    return SHUFFLE(ab, cd, HALVES_LOW) + SHUFFLE(ab, cd, HALVES_HIGH);
-}
-
-/* Store the scores of KEYS keys: element ROWS i + r is the sum of the lanes of sums[i][r]. */
-INLINE void store_scores(Floats sums[KEYS][ROWS], float *scores) {
-    Floats of_key[KEYS];
-    for (int i = 0; i < KEYS; i++)
-        of_key[i] = sums_of_four(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-#if defined(__AVX512F__)
-    Floats low = SHUFFLE(of_key[0], of_key[1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-                 SHUFFLE(of_key[0], of_key[1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    Floats high = SHUFFLE(of_key[2], of_key[3], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-                  SHUFFLE(of_key[2], of_key[3], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    store_floats(scores, SHUFFLE(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-                             SHUFFLE(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31));
-#elif defined(__AVX2__)
-    store_floats(scores, SHUFFLE(of_key[0], of_key[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-                             SHUFFLE(of_key[0], of_key[1], 4, 5, 6, 7, 12, 13, 14, 15));
-#else
-    for (int i = 0; i < KEYS; i++)
-        store_floats(scores + i * ROWS, of_key[i]);
-#endif
-}
-
-/* The products of ROWS query rows with KEYS keys of d elements: element ROWS i + r is that of key i with row r. */
-INLINE void multiply(const float *queries, int64_t width, const char *const *keys, int dtype, int64_t d,
-                     float *scores) {
-    Floats sums[KEYS][ROWS] = {{{0}}};
-    int64_t bytes = item_bytes(dtype), whole = d / LANES * LANES;
-    for (int64_t j = 0; j < whole; j += LANES) {
-        Floats rows[ROWS];
-        for (int r = 0; r < ROWS; r++)
-            rows[r] = keep(load_floats(queries + r * width + j));
-        for (int i = 0; i < KEYS; i++) {
-            Floats x = load(keys[i] + j * bytes, dtype);
-            for (int r = 0; r < ROWS; r++)
-                sums[i][r] = fma_floats(x, rows[r], sums[i][r]);
-        }
-    }
-    if (whole < d) {
-        /* Unrolled, or the sums would lie in memory. */
-#pragma GCC unroll 4
-        for (int i = 0; i < KEYS; i++) {
-            Floats x = load_first(keys[i] + whole * bytes, dtype, d - whole);
-#pragma GCC unroll 4
-            for (int r = 0; r < ROWS; r++)
-                sums[i][r] = fma_floats(x, load_floats(queries + r * width + whole), sums[i][r]);
-        }
-    }
-    store_scores(sums, scores);
 }
 
 /* Add `vectors` vectors of the values `first` to `last`, each times its weight, to the sums of ROWS rows; of the last
@@ -274,7 +204,8 @@ static void find_attended(Tile *tile, int64_t group, const Block *block) {
         while (first < last && (block->positions[first] < from || block->positions[first] > to))
             first++;
     }
-    tile->first[group] = first / KEYS * KEYS, tile->last[group] = last;
+    int64_t step = tile->columns != NULL ? LANES : KEYS;
+    tile->first[group] = first / step * step, tile->last[group] = last;
 }
 
 /* Scores become softcap tanh(s / softcap). */
@@ -308,17 +239,6 @@ static void mask_scores(const Tile *tile, int64_t group, const Block *block, flo
     }
 }
 
-/* In every lane the greatest of those of the same row: lanes r, r + ROWS, ... */
-INLINE Floats max_of_rows(Floats x) {
-#if defined(__AVX512F__)
-    x = max_floats(SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), x);
-    x = max_floats(SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), x);
-#elif defined(__AVX2__)
-    x = max_floats(SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3), x);
-#endif
-    return x;
-}
-
 /* Scores become weights relative to the new maximum; maximum, total and sums of a group's rows follow. */
 static void exponentiate(Tile *tile, int64_t group, float *scores, int64_t count) {
     Floats before = tile->tops[group], top = before, gain = spread(0.0f);
@@ -342,23 +262,45 @@ static void exponentiate(Tile *tile, int64_t group, float *scores, int64_t count
     }
 }
 
-/* The weights of the keys of a block that a group attends. */
-INLINE void score_group(Tile *tile, int64_t group, const Block *block, int dtype) {
-    const Attention *call = tile->call;
-    int64_t bytes = call->v.sizes[3] * item_bytes(dtype);
-    find_attended(tile, group, block);
-    int64_t first = tile->first[group], last = tile->last[group];
-    float *scores = tile->scores + group * ROWS * BLOCK_KEYS, *attended = scores + first * ROWS;
-    for (int64_t i = first; i < last; i += KEYS) {
+/* Put the values of a block into float32 once for all rows. */
+INLINE void widen_values(Block *block, int dtype, int64_t d_v, int64_t width, float *values) {
+    for (int64_t key = 0; key < block->count; key++) {
+        for (int64_t j = 0; j < d_v; j += LANES)
+            store_floats(values + key * width + j, load_part(block->values[key], dtype, j, d_v));
+        block->values[key] = (const char *)(values + key * width);
+    }
+}
+
+/* The products of a group with the keys of a block that it attends. */
+INLINE void multiply_group(const Tile *tile, int64_t group, const Block *block, int dtype, float *scores) {
+    int64_t d = tile->call->q.sizes[3], bytes = tile->call->v.sizes[3] * item_bytes(dtype);
+    int64_t i = tile->first[group], last = tile->last[group];
+    const float *queries = tile->queries + group * ROWS * tile->width;
+    if (tile->columns != NULL) {
+        for (; last - i > (KEYS - 1) * LANES; i += KEYS * LANES)
+            multiply_columns(queries, tile->width, tile->columns + i, d, KEYS, scores + i * ROWS);
+        for (; i < last; i += LANES)
+            multiply_columns(queries, tile->width, tile->columns + i, d, 1, scores + i * ROWS);
+        return;
+    }
+    for (; i < last; i += KEYS) {
         if (group == 0)
             for (int64_t at = 0; at < bytes; at += LINE_BYTES)
                 for (int key = 0; key < KEYS; key++)
                     prefetch(block->values[i + key] + at, LINE_BYTES);
-        multiply(tile->queries + group * ROWS * tile->width, tile->width, block->keys + i, dtype, call->q.sizes[3],
-                 scores + i * ROWS);
+        multiply(queries, tile->width, block->keys + i, dtype, d, scores + i * ROWS);
     }
+}
+
+/* The weights of the keys of a block that a group attends. */
+INLINE void score_group(Tile *tile, int64_t group, const Block *block, int dtype) {
+    const Attention *call = tile->call;
+    find_attended(tile, group, block);
+    int64_t first = tile->first[group], last = tile->last[group];
     if (first == last)
         return;
+    float *scores = tile->scores + group * ROWS * BLOCK_KEYS, *attended = scores + first * ROWS;
+    multiply_group(tile, group, block, dtype, scores);
     if (call->softcap != 0)
         cap_scores(attended, last - first, call->softcap);
     if (call->positions.data != NULL)
@@ -379,10 +321,17 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype) {
         list_block(tile, start, stop, next);
         if (block->count == 0)
             continue;
+        if (tile->columns != NULL)
+            transpose_keys(block->keys, block->count, dtype, tile->call->q.sizes[3], tile->columns);
+        if (tile->values != NULL)
+            widen_values(block, dtype, tile->call->v.sizes[3], tile->width_v, tile->values);
         for (int64_t group = 0; group < tile->groups; group++)
             score_group(tile, group, block, dtype);
         for (int64_t group = 0; group < tile->groups; group++)
-            add_weighted(tile, group, block, dtype, group == 0 ? next : NULL);
+            if (tile->values != NULL)
+                add_weighted(tile, group, block, FLOAT32, group == 0 ? next : NULL);
+            else
+                add_weighted(tile, group, block, dtype, group == 0 ? next : NULL);
     }
 }
 
@@ -413,6 +362,10 @@ void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *mem
     tile.scores = memory;
     tile.queries = tile.scores + tile.groups * ROWS * BLOCK_KEYS;
     tile.sums = tile.queries + tile.groups * ROWS * tile.width;
+    if (tile.groups >= WIDE_GROUPS) {
+        tile.columns = tile.sums + tile.groups * ROWS * tile.width_v;
+        tile.values = call->k.dtype == FLOAT32 ? NULL : tile.columns + BLOCK_KEYS * tile.width;
+    }
     memset(tile.sums, 0, (size_t)(tile.groups * ROWS * tile.width_v) * sizeof(float));
     for (int64_t group = 0; group < tile.groups; group++)
         tile.tops[group] = spread(-INFINITY), tile.totals[group] = spread(0.0f);

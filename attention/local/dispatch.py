@@ -69,9 +69,9 @@ def local_attention(  # noqa: PLR0913
     Which kernel runs stands in a table, `attention.local.choice.TABLE`; `topocomm doctor` prints what it chooses here,
     and why. On a GPU those of FlashAttention-3, cuDNN and FlashInfer come first where they are there and take the
     call, then the Triton kernels of this package. On the CPU it is a compiled kernel; torch's for prompts in bfloat16
-    where that multiplies them in hardware (AMX) and may round; products block by block where it is not there. Scores, softmax and sums are float32 whatever the input
-    dtype. K and V are never expanded over query heads, and what a call of ours needs beyond inputs and result does not
-    grow with n or q_len (on the CPU less than 32 MiB).
+    that may be rounded, where the processor has AMX; without the compiled part torch's, and products block by block.
+    Scores, softmax and sums are float32 whatever the input dtype. K and V are never expanded over query heads, and what
+    a call of ours needs beyond inputs and result does not grow with n or q_len (on the CPU less than 32 MiB).
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16; NumPy or torch (CPU or CUDA), any strides.
@@ -132,7 +132,8 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
     if on_gpu(inputs.q) and exact:  # what rounds nothing there is ours
         return gpu.attend(inputs, result, between=between)
     compiled = not on_gpu(inputs.q) and covers(inputs)
-    if compiled and (exact or inputs.q.shape[2] <= FEW_QUERIES):  # without the table: it is for every token
+    few = inputs.q.shape[2] <= FEW_QUERIES
+    if compiled and (exact or few or inputs.q.dtype != torch.bfloat16):  # no look at the table, which says the same
         return attend_rows(inputs, result, between)
     call = call_of_inputs(inputs, exact=exact, extra=frozenset() if between is None else frozenset({"between"}))
     name = _chosen(call, inputs.q.device)

@@ -134,6 +134,26 @@ def test_rules_for_each_row_of_a_group(processor):
     assert_near(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("window", [None, 5, 70])
+def test_prompts_whose_rows_see_parts_of_blocks(processor, dtype, window):
+    """Runs of positions, with gaps; some rows of a tile see nothing, blocks that no row sees are not a number."""
+    keys = np.r_[300:390, 0:100, 1000:1080, 100:130][None]
+    queries = np.r_[95:130, -3:2, 340:360][None]
+    q, k, v = tensors((2, 4, queries.size, 24), 2, keys.size, 19, dtype)
+    spec = Spec(causal=True, window=window, scale=0.2)
+    low = queries - (10**6 if window is None else window - 1)
+    unseen = torch.from_numpy(~((keys >= low.T) & (keys <= queries.T)).any(0))
+    k[:, :, unseen], v[:, :, unseen] = torch.nan, torch.inf
+    want = exact(q, k, v, spec=spec, q_positions=queries[0], kv_positions=keys[0])
+    assert (want[1] == -np.inf).any()
+    strided = np.stack([keys, keys], -1)[..., 0]
+    for at in (keys, strided):
+        got = run(q, k, v, 0.2, visible=(low, queries, queries, at), processor=processor)
+        assert_near(got, want)
+        assert (got[1] == -np.inf).tolist() == (want[1] == -np.inf).tolist()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5, 2000])
 def test_threads_and_items_do_not_change_bits(processor, threads):
     q, k, v = tensors((2, 6, 30, 20), 2, 300, 24)  # 90 rows of a key head: two tiles

@@ -130,12 +130,18 @@ def takes(name, call, machine):
     if name == ROWS:
         return "native" not in machine.missing and not asked & {"merge", "strided"}
     if name in (TORCH_AMX, TORCH_CPU):
-        if name == TORCH_AMX and (call.q_len < 17 or call.dtypes[0] != "bfloat16" or "torch.amx" in machine.missing):
-            return False
-        rounded = sixteen and call.exact
-        fits = one_dtype and call.d == call.d_v and not nothing and "torch" not in machine.missing
-        return fits and not rounded and not asked - {"apart", "interleaved", "unaligned"}
+        return torch_takes(name, call, machine)
     return "merge" not in asked
+
+
+def torch_takes(name, call, machine):
+    """The same of torch's kernel for the CPU."""
+    rounded = call.exact and call.dtypes[0] in ("float16", "bfloat16")
+    nothing = 0 in (call.batch, call.heads, call.q_len, call.n)
+    if name == TORCH_AMX and (call.q_len < 17 or call.dtypes[0] != "bfloat16" or "torch.amx" in machine.missing):
+        return False
+    fits = call.dtypes[0] == call.dtypes[1] and call.d == call.d_v and not nothing and "torch" not in machine.missing
+    return fits and not rounded and not call.features - {"apart", "interleaved", "unaligned"}
 
 
 def planned_takes(name, call, machine):

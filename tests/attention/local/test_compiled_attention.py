@@ -1,6 +1,7 @@
 """The compiled kernel behind `local_attention`: cuts by keys and threads, segments, and doing without it."""
 
 import sys
+from functools import partial
 
 import hypothesis.strategies as st
 import numpy as np
@@ -21,8 +22,9 @@ from tests.attention.local.test_dispatch import check
 from tests.attention.local.test_features import plain
 
 
-def test_threads_do_not_change_bits(monkeypatch):
-    q, k, v = arrays((2, 3, 4, 1, 3000, 64, 64))
+@pytest.mark.parametrize("shape", [(2, 3, 4, 1, 3000, 64, 64), (1, 2, 2, 200, 300, 16, 16)], ids=str)
+def test_threads_do_not_change_bits(shape, monkeypatch):
+    q, k, v = arrays(shape)
     monkeypatch.setattr(rows.torch, "get_num_threads", lambda: 1)
     one = local_attention(q, k, v)
     monkeypatch.setattr(rows.torch, "get_num_threads", lambda: 4)
@@ -75,6 +77,44 @@ def test_kernel_on_random_shapes(n, q_len, heads, group, d, d_v, seed, causal):
     got = local_attention(q, k, v, spec=Spec(causal=causal), **positions)
     assert_close(got.out, exact.out, atol=1e-5)
     assert_close(got.lse, exact.lse, atol=1e-5)
+
+
+RUNS = st.lists(st.tuples(st.integers(-5, 300), st.integers(1, 70)), min_size=1, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    q_runs=RUNS, k_runs=RUNS, window=st.none() | st.integers(1, 90), softcap=st.none() | st.just(2.0),
+    sloped=st.booleans(), masked=st.booleans(), dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 1 << 30),
+)  # fmt: skip
+def test_prompts_of_runs_of_positions(q_runs, k_runs, window, softcap, sloped, masked, dtype, seed):
+    """What no query sees is not a number; rows that see nothing are (0, -inf)."""
+    rng = np.random.default_rng(seed)
+    queries, keys = (np.concatenate([np.arange(at, at + count) for at, count in runs]) for runs in (q_runs, k_runs))
+    slopes = (0.01, 0.2) if sloped else None
+    spec = Spec(causal=True, window=window, softcap=softcap, alibi_slopes=slopes)
+    q, k, v = (
+        torch.from_numpy(rng.standard_normal((1, heads, n, d), np.float32)).to(dtype)
+        for heads, n, d in ((2, len(queries), 9), (1, len(keys), 9), (1, len(keys), 17))
+    )
+    mask = rng.random(len(keys)) < 0.7 if masked else np.ones(len(keys), bool)
+    apart = queries[:, None] - keys
+    seen = (apart >= 0) & (apart < (window or 1000)) & mask
+    k[:, :, ~seen.any(0)], v[:, :, ~seen.any(0)] = torch.nan, torch.inf
+    options = {"spec": spec, "q_positions": queries, "kv_positions": keys, "kv_mask": mask}
+    got = check(q, k, v, **options)
+    assert ((got.lse == -np.inf).numpy() == ~seen.any(1)).all() and (got.out[:, :, ~seen.any(1)] == 0).all()
+
+
+def test_long_work_is_cut_into_more_pieces(monkeypatch):
+    inputs = check_inputs("test", *arrays((1, 1, 2, 400, 30, 8, 8)), spec=Spec(), masking=Masking())
+    for piece_bytes, pieces in ((1 << 30, rows.PIECES), (1, 13)):  # 800 rows: 13 tiles
+        calls = []
+        monkeypatch.setattr(rows, "PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(rows.torch, "get_num_threads", lambda: 1)
+        rows.attend_rows(inputs, inputs.empty_partial(), partial(calls.append, 1))
+        assert len(calls) == pieces
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
