@@ -4,8 +4,8 @@
  * Keys go in blocks. Within a block the scores, their exponentials and the weighted sums stay in the cache; between
  * blocks the usual online softmax keeps a running maximum and sum (Milakov and Gimelshein, arXiv:1805.02867). Up to
  * TILE_ROWS query rows share one pass, so in decoding each key and value byte is read once. While one block is computed
- * the next is asked for, so that memory is busy all the time. In prompts the work is what rows see: a group of ROWS rows
- * attends the keys of a block from the first to the last that it sees. */
+ * the next is asked for, so that memory is busy all the time. In prompts the work is what rows see: of a block a group
+ * of ROWS rows attends the keys from the first to the last that it sees. */
 #include "products.h"
 
 enum { LINE_BYTES = 64 };
@@ -28,7 +28,6 @@ typedef struct {
     int64_t first[TILE_ROWS / ROWS], last[TILE_ROWS / ROWS];      /* which keys of a block a group attends */
     float slopes[TILE_ROWS];
     float *queries, *scores, *sums; /* [rows, width], [groups, BLOCK_KEYS, ROWS], [rows, width_v] */
-    float *columns, *values;        /* of a block [width, BLOCK_KEYS] and [BLOCK_KEYS, width_v], or NULL: as they lie */
     Floats tops[TILE_ROWS / ROWS], totals[TILE_ROWS / ROWS]; /* lane i: row i % ROWS; totals are spread over lanes */
 } Tile;
 
@@ -91,8 +90,8 @@ static int all_hidden(const Tile *tile, int64_t start, int64_t stop) {
     return !seen;
 }
 
-/* Whether some row sees a position. `row`, which is asked first, becomes one that does: most often that of the key before
- * or the next. */
+/* Whether some row sees a position. `row`, which is asked first, becomes one that does: most often that of the key
+ * before, or the next. */
 INLINE int is_seen(const Tile *tile, int64_t position, int64_t *row) {
     if (position < tile->from || position > tile->to)
         return 0;
@@ -166,7 +165,7 @@ INLINE void add_columns(float *sums, int64_t width, const float *weights, const 
             totals[r][i] = load_floats(sums + r * width + column + i * LANES);
     for (int64_t key = first; key < last; key++) {
         const char *value = block->values[key] + column * bytes;
-        if (vectors > 1 && next != NULL && key < next->count)
+        if (vectors > 1 && key < next->count)
             prefetch(next->keys[key] + column * bytes, vectors * LANES * bytes);
         for (int i = 0; i < vectors; i++) {
             Floats x = lanes == 0 ? load(value + i * LANES * bytes, dtype) : load_first(value, dtype, lanes);
@@ -204,8 +203,7 @@ static void find_attended(Tile *tile, int64_t group, const Block *block) {
         while (first < last && (block->positions[first] < from || block->positions[first] > to))
             first++;
     }
-    int64_t step = tile->columns != NULL ? LANES : KEYS;
-    tile->first[group] = first / step * step, tile->last[group] = last;
+    tile->first[group] = first / KEYS * KEYS, tile->last[group] = last;
 }
 
 /* Scores become softcap tanh(s / softcap). */
@@ -262,45 +260,23 @@ static void exponentiate(Tile *tile, int64_t group, float *scores, int64_t count
     }
 }
 
-/* Put the values of a block into float32 once for all rows. */
-INLINE void widen_values(Block *block, int dtype, int64_t d_v, int64_t width, float *values) {
-    for (int64_t key = 0; key < block->count; key++) {
-        for (int64_t j = 0; j < d_v; j += LANES)
-            store_floats(values + key * width + j, load_part(block->values[key], dtype, j, d_v));
-        block->values[key] = (const char *)(values + key * width);
-    }
-}
-
-/* The products of a group with the keys of a block that it attends. */
-INLINE void multiply_group(const Tile *tile, int64_t group, const Block *block, int dtype, float *scores) {
-    int64_t d = tile->call->q.sizes[3], bytes = tile->call->v.sizes[3] * item_bytes(dtype);
-    int64_t i = tile->first[group], last = tile->last[group];
-    const float *queries = tile->queries + group * ROWS * tile->width;
-    if (tile->columns != NULL) {
-        for (; last - i > (KEYS - 1) * LANES; i += KEYS * LANES)
-            multiply_columns(queries, tile->width, tile->columns + i, d, KEYS, scores + i * ROWS);
-        for (; i < last; i += LANES)
-            multiply_columns(queries, tile->width, tile->columns + i, d, 1, scores + i * ROWS);
-        return;
-    }
-    for (; i < last; i += KEYS) {
-        if (group == 0)
-            for (int64_t at = 0; at < bytes; at += LINE_BYTES)
-                for (int key = 0; key < KEYS; key++)
-                    prefetch(block->values[i + key] + at, LINE_BYTES);
-        multiply(queries, tile->width, block->keys + i, dtype, d, scores + i * ROWS);
-    }
-}
-
 /* The weights of the keys of a block that a group attends. */
 INLINE void score_group(Tile *tile, int64_t group, const Block *block, int dtype) {
     const Attention *call = tile->call;
+    int64_t bytes = call->v.sizes[3] * item_bytes(dtype);
     find_attended(tile, group, block);
     int64_t first = tile->first[group], last = tile->last[group];
     if (first == last)
         return;
     float *scores = tile->scores + group * ROWS * BLOCK_KEYS, *attended = scores + first * ROWS;
-    multiply_group(tile, group, block, dtype, scores);
+    for (int64_t i = first; i < last; i += KEYS) {
+        if (group == 0)
+            for (int64_t at = 0; at < bytes; at += LINE_BYTES)
+                for (int key = 0; key < KEYS; key++)
+                    prefetch(block->values[i + key] + at, LINE_BYTES);
+        multiply(tile->queries + group * ROWS * tile->width, tile->width, block->keys + i, dtype, call->q.sizes[3],
+                 scores + i * ROWS);
+    }
     if (call->softcap != 0)
         cap_scores(attended, last - first, call->softcap);
     if (call->positions.data != NULL)
@@ -321,17 +297,10 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype) {
         list_block(tile, start, stop, next);
         if (block->count == 0)
             continue;
-        if (tile->columns != NULL)
-            transpose_keys(block->keys, block->count, dtype, tile->call->q.sizes[3], tile->columns);
-        if (tile->values != NULL)
-            widen_values(block, dtype, tile->call->v.sizes[3], tile->width_v, tile->values);
         for (int64_t group = 0; group < tile->groups; group++)
             score_group(tile, group, block, dtype);
         for (int64_t group = 0; group < tile->groups; group++)
-            if (tile->values != NULL)
-                add_weighted(tile, group, block, FLOAT32, group == 0 ? next : NULL);
-            else
-                add_weighted(tile, group, block, dtype, group == 0 ? next : NULL);
+            add_weighted(tile, group, block, dtype, next);
     }
 }
 
@@ -362,10 +331,6 @@ void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *mem
     tile.scores = memory;
     tile.queries = tile.scores + tile.groups * ROWS * BLOCK_KEYS;
     tile.sums = tile.queries + tile.groups * ROWS * tile.width;
-    if (tile.groups >= WIDE_GROUPS) {
-        tile.columns = tile.sums + tile.groups * ROWS * tile.width_v;
-        tile.values = call->k.dtype == FLOAT32 ? NULL : tile.columns + BLOCK_KEYS * tile.width;
-    }
     memset(tile.sums, 0, (size_t)(tile.groups * ROWS * tile.width_v) * sizeof(float));
     for (int64_t group = 0; group < tile.groups; group++)
         tile.tops[group] = spread(-INFINITY), tile.totals[group] = spread(0.0f);

@@ -13,7 +13,6 @@ enum {
     ROWS = 4,        /* query rows that share what is loaded of a key or value */
     TILE_ROWS = 64,  /* query rows of one pass over the keys */
     BLOCK_KEYS = 64, /* keys whose scores stay in the core's first cache */
-    WIDE_GROUPS = 4, /* groups of ROWS rows from which on keys are transposed for all of them */
     MOST_LANES = 16, /* of all processors */
 };
 
@@ -75,10 +74,9 @@ static inline int64_t tile_rows(const Attention *call) {
     return ((call->rows < TILE_ROWS ? call->rows : TILE_ROWS) + ROWS - 1) / ROWS * ROWS;
 }
 
-/* Memory for one item: scores, queries and sums of a tile; transposed keys and widened values of a block. */
+/* Memory for one item: scores, queries and sums of a tile. */
 static inline int64_t item_floats(const Attention *call) {
-    int64_t rows = tile_rows(call), block = rows < WIDE_GROUPS * ROWS ? 0 : BLOCK_KEYS;
-    return rows * BLOCK_KEYS + (rows + block) * (padded(call->q.sizes[3]) + padded(call->v.sizes[3]));
+    return tile_rows(call) * (BLOCK_KEYS + padded(call->q.sizes[3]) + padded(call->v.sizes[3]));
 }
 
 /* Run items [first, end) over up to `threads` threads, this one among them; 0: out of memory, and nothing done. Items

@@ -1,5 +1,4 @@
-/* Products of ROWS query rows with keys, in registers: for few rows with the keys as they lie, for many with keys that
- * were transposed once for all of them. */
+/* Products of ROWS query rows with keys, in registers, and what is asked of vectors of their scores. */
 #ifndef ATTENTION_PRODUCTS_H
 #define ATTENTION_PRODUCTS_H
 
@@ -7,9 +6,8 @@
 #include "vectors.h"
 
 enum {
-    KEYS = LANES == 8 ? 2 : 4,  /* keys, or vectors of them, of a step of the scores: KEYS x ROWS sums stay in registers */
+    KEYS = LANES == 8 ? 2 : 4,  /* keys of one step of the scores: KEYS x ROWS vectors stay in registers */
     STRIP = LANES == 8 ? 2 : 4, /* vectors of a value row that are added at once: STRIP x ROWS likewise */
-    FOURS = LANES / 4,          /* fours of lanes */
 };
 
 #if defined(__clang__)
@@ -18,7 +16,8 @@ enum {
 #define SHUFFLE(A, B, ...) __builtin_shuffle(A, B, (Ints){__VA_ARGS__})
 #endif
 
-/* How pairs and halves of each four lanes are put together. */
+/* In each four lanes the sums of the four lanes of a, b, c and d. */
+INLINE Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
 #if defined(__AVX512F__)
 #define PAIRS_LOW 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
 #define PAIRS_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
@@ -35,9 +34,6 @@ enum {
 #define HALVES_LOW 0, 1, 4, 5
 #define HALVES_HIGH 2, 3, 6, 7
 #endif
-
-/* In each four lanes the sums of the four lanes of a, b, c and d. */
-INLINE Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
     Floats ab = SHUFFLE(a, b, PAIRS_LOW) + SHUFFLE(a, b, PAIRS_HIGH);
     Floats cd = SHUFFLE(c, d, PAIRS_LOW) + SHUFFLE(c, d, PAIRS_HIGH);
     return SHUFFLE(ab, cd, HALVES_LOW) + SHUFFLE(ab, cd, HALVES_HIGH);
@@ -90,56 +86,6 @@ INLINE void multiply(const float *queries, int64_t width, const char *const *key
         }
     }
     store_scores(sums, scores);
-}
-
-/* In each four lanes 4 x 4 numbers change rows and columns. */
-INLINE void transpose_fours(Floats rows[4]) {
-    Floats a = SHUFFLE(rows[0], rows[1], PAIRS_LOW), b = SHUFFLE(rows[0], rows[1], PAIRS_HIGH);
-    Floats c = SHUFFLE(rows[2], rows[3], PAIRS_LOW), d = SHUFFLE(rows[2], rows[3], PAIRS_HIGH);
-    rows[0] = SHUFFLE(a, c, HALVES_LOW), rows[1] = SHUFFLE(a, c, HALVES_HIGH);
-    rows[2] = SHUFFLE(b, d, HALVES_LOW), rows[3] = SHUFFLE(b, d, HALVES_HIGH);
-}
-
-/* A vector of a row of d elements, from element j on; zeros beyond its end. */
-INLINE Floats load_part(const char *row, int dtype, int64_t j, int64_t d) {
-    const char *source = row + j * item_bytes(dtype);
-    return d - j >= LANES ? load(source, dtype) : load_first(source, dtype, d - j);
-}
-
-/* Write the keys of a block as columns: of LANES keys, column 4 i + e is key FOURS e + i, so that the scores of four
- * rows, transposed in fours, come in the order of the keys. The last key stands for those that whole vectors lack. */
-INLINE void transpose_keys(const char *const *keys, int64_t count, int dtype, int64_t d, float *columns) {
-    for (int64_t first = 0; first < count; first += LANES)
-        for (int i = 0; i < FOURS; i++)
-            for (int64_t j = 0; j < d; j += LANES) {
-                Floats rows[4];
-                for (int e = 0; e < 4; e++) {
-                    int64_t key = first + FOURS * e + i;
-                    rows[e] = load_part(keys[key < count ? key : count - 1], dtype, j, d);
-                }
-                transpose_fours(rows);
-                for (int e = 0; e < 4; e++)
-                    for (int four = 0; four < FOURS; four++)
-                        memcpy(columns + (j + 4 * four + e) * BLOCK_KEYS + first + 4 * i,
-                               (const char *)&rows[e] + four * 16, 16);
-            }
-}
-
-/* The products of ROWS query rows with `vectors` x LANES keys, whose columns are given; as `multiply` has them. */
-INLINE void multiply_columns(const float *queries, int64_t width, const float *columns, int64_t d, int vectors,
-                             float *scores) {
-    Floats sums[KEYS][ROWS] = {{{0}}};
-    for (int64_t j = 0; j < d; j++)
-        for (int i = 0; i < vectors; i++) {
-            Floats x = keep(load_floats(columns + j * BLOCK_KEYS + i * LANES));
-            for (int r = 0; r < ROWS; r++)
-                sums[i][r] = fma_floats(x, spread(queries[r * width + j]), sums[i][r]);
-        }
-    for (int i = 0; i < vectors; i++) {
-        transpose_fours(sums[i]);
-        for (int r = 0; r < ROWS; r++)
-            store_floats(scores + (i * ROWS + r) * LANES, sums[i][r]);
-    }
 }
 
 /* In every lane the greatest of those of the same row: lanes r, r + ROWS, ... */
