@@ -164,10 +164,10 @@ class PreparedDecode:
         kv_positions are given in every step, or in none, as to `prepare_decode`, and are not compared with other ranks'
         again, unless the step is verified.
 
-        The shortest way is taken by torch tensors of up to 16 queries without block_tables and `out`, in steps that
-        are not verified, with order="any", result="all", wire="float32" and no gradients: the local kernel writes into
-        the send buffer, the plan runs, the merged partial is normalised. Every other step is checked in full, with the
-        same bits.
+        The shortest way is taken by torch tensors, on a GPU of up to 16 queries, without block_tables and `out`, in
+        steps that are not verified, with order="any", result="all", wire="float32" and no gradients: the local kernel
+        writes into the send buffer, the plan runs, the merged partial is normalised. Every other step is checked in
+        full, with the same bits.
 
         Raises:
             OperatorError: Arguments do not fit, or are of another kind than was prepared.

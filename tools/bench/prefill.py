@@ -48,7 +48,7 @@ def cases(n: int) -> Iterator[Case]:
     causal, tokens, all_there = Spec(causal=True), torch.arange(n), torch.ones(1, n, dtype=torch.bool)
     yield Case("causal", causal, tokens, tokens, all_there)
     part = n // RANKS
-    yield Case(f"all queries, keys of rank 1 of {RANKS}", causal, tokens, tokens[part : 2 * part], all_there[:, :part])
+    yield Case(f"all queries, rank 1 of {RANKS}", causal, tokens, tokens[part : 2 * part], all_there[:, :part])
     yield Case(f"every {RANKS}th key", causal, tokens, tokens[1::RANKS], all_there[:, 1::RANKS])
     yield Case("ring: keys all in the past", causal, tokens[n - part :], tokens[:part], all_there[:, :part])
     yield Case("2 entries, one half padding", causal, tokens, tokens, torch.stack([tokens >= 0, tokens >= n // 2]))
@@ -76,7 +76,7 @@ def compare(n: int, heads: tuple[int, int, int], dtype: torch.dtype, repeats: in
         ours, theirs = (float(np.median(one)) for one in ms)
         products = 4 * query_heads * dim * int(visible.sum())
         print(
-            f"{query_heads}/{kv_heads} x {dim:<4} {n:>6} {case.name:30} {ours:9.2f} {theirs:9.2f} {theirs / ours:8.2f} "
+            f"{query_heads}/{kv_heads} x {dim:<4} {n:>6} {case.name:30} {ours:9.2f} {theirs:9.2f} {theirs / ours:9.2f} "
             f"{products / ours / 1e6:8.1f}",
             flush=True,
         )
@@ -109,7 +109,7 @@ def main() -> None:
     print(
         f"{options.dtype}, one thread, torch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()}), "
         f"{options.repeats} turns; ms of processor time, medians\n"
-        f"{'heads x dim':11} {'tokens':>6} {'case':30} {'ours':>9} {'SDPA':>9} {'SDPA/ours':>8} {'GFLOP/s':>8}"
+        f"{'heads x dim':11} {'tokens':>6} {'case':30} {'ours':>9} {'SDPA':>9} {'SDPA/ours':>9} {'GFLOP/s':>8}"
     )
     for heads in MODELS:
         for n in map(int, options.lengths.split(",")):
