@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,17 +63,10 @@ def compare(n: int, heads: tuple[int, int, int], dtype: torch.dtype, repeats: in
         entries, keys = case.present.shape
         q = torch.randn(entries, query_heads, len(case.queries), dim).to(dtype)
         k, v = (torch.randn(entries, kv_heads, keys, dim).to(dtype) for _ in range(2))
-        positions = {"q_positions": case.queries, "kv_positions": case.keys, "kv_mask": case.present}
         visible = case.visible
-        plain: dict[str, Any] = {"is_causal": True} if case.name == "causal" else {"attn_mask": visible}
-        if bool(visible.all()):
-            plain = {}
-        ways: tuple[Callable[[], Any], ...] = (
-            lambda q=q, k=k, v=v, spec=case.spec, at=positions: local_attention(q, k, v, spec=spec, **at),
-            lambda q=q, k=k, v=v, given=plain: scaled_dot_product_attention(q, k, v, enable_gqa=True, **given),
-        )
+        ways = _ways(case, q, k, v)
         _check(ways[0]().out, ways[1]().float(), visible, AGREE[str(dtype).removeprefix("torch.")])
-        ms = in_turns(2, repeats, lambda index, ways=ways: _processor_us(ways[index])) / 1e3
+        ms = in_turns(2, repeats, partial(_processor_us, ways)) / 1e3
         ours, theirs = (float(np.median(one)) for one in ms)
         products = 4 * query_heads * dim * int(visible.sum())
         print(
@@ -80,6 +74,18 @@ def compare(n: int, heads: tuple[int, int, int], dtype: torch.dtype, repeats: in
             f"{products / ours / 1e6:8.1f}",
             flush=True,
         )
+
+
+def _ways(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Callable[[], Any], ...]:
+    """Ours and SDPA."""
+    positions: dict[str, Any] = {"q_positions": case.queries, "kv_positions": case.keys, "kv_mask": case.present}
+    given: dict[str, Any] = {"is_causal": True} if case.name == "causal" else {"attn_mask": case.visible}
+    if bool(case.visible.all()):
+        given = {}
+    return (
+        lambda: local_attention(q, k, v, spec=case.spec, **positions),
+        lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True, **given),
+    )
 
 
 def _check(ours: torch.Tensor, theirs: torch.Tensor, visible: torch.Tensor, limit: float) -> None:
@@ -90,10 +96,10 @@ def _check(ours: torch.Tensor, theirs: torch.Tensor, visible: torch.Tensor, limi
         raise SystemExit(f"local_attention and torch's SDPA differ by {off:.1e}")
 
 
-def _processor_us(way: Callable[[], Any]) -> float:
+def _processor_us(ways: tuple[Callable[[], Any], ...], index: int) -> float:
     """Of this process: others on the machine count less than in time."""
     began_ns = time.process_time_ns()
-    way()
+    ways[index]()
     return (time.process_time_ns() - began_ns) / 1e3
 
 
