@@ -73,8 +73,8 @@ static void fold_task(const int64_t *task, int fields, const int64_t *item_bytes
 }
 
 #define SELECT(CONDITION, A, B)                                                                                        \
-    _Generic((A), float: select_float, double: select_double, int64_t: select_int64, uint64_t: select_int64,           \
-             default: select_int32)(CONDITION, A, B)
+    _Generic((A), float: select_float(CONDITION, A, B), double: select_double(CONDITION, A, B),                        \
+             default: (CONDITION) ? (A) : (B))
 
 /* A fold of fields of so many bytes an item; its step follows. */
 #define FOLD(NAME, WAY, ...)                                                                                           \
@@ -133,28 +133,30 @@ static void fold_task(const int64_t *task, int fields, const int64_t *item_bytes
     }
 
 /* WELFORD: COUNT is the dtype of the counts and COUNTED what they are computed with; DTYPE that of means and m2, which
- * are computed with as float64. */
+ * are computed with as float64. Chan, Golub, LeVeque: Updating formulae (1979), equations 2.1, from the heavier side, so
+ * that it commutes. */
 #define FOLD_WELFORD(DTYPE, COMPUTED, NAME, COUNT, COUNTED)                                                            \
     FOLD(NAME##_##COUNT##_##DTYPE, BLOCKS, sizeof(stored_##COUNT), sizeof(stored_##DTYPE), sizeof(stored_##DTYPE)) {   \
         FIELD(COUNT, 0)                                                                                                \
         FIELD(DTYPE, 1)                                                                                                \
         FIELD(DTYPE, 2)                                                                                                \
         EACH_ITEM {                                                                                                    \
-            COUNTED a = load_##COUNT(l_0[i]), b = load_##COUNT(r_0[i]), count_both = add_##COUNTED(a, b);              \
-            Moments one = {load_##DTYPE(l_1[i]), load_##DTYPE(l_2[i])};                                                \
-            Moments two = {load_##DTYPE(r_1[i]), load_##DTYPE(r_2[i])};                                                \
-            int left_heavy = (a > b) | ((a == b) & (one.mean >= two.mean));                                            \
-            double heavy = (double)SELECT(left_heavy, a, b), light = (double)SELECT(left_heavy, b, a);                 \
-            double divisor = SELECT(count_both == 0, 1.0, (double)count_both);                                         \
-            Moments first = {SELECT(left_heavy, one.mean, two.mean), 0};                                               \
-            Moments second = {SELECT(left_heavy, two.mean, one.mean), 0};                                              \
-            Moments made = merge_moments(heavy, light, divisor, first, second);                                        \
-            double m2 = (one.m2 + two.m2) + made.m2;                                                                   \
-            double mean = SELECT(a == 0, two.mean, SELECT(b == 0, one.mean, made.mean));                               \
-            m2 = SELECT(a == 0, two.m2, SELECT(b == 0, one.m2, m2));                                                   \
-            o_0[i] = store_##COUNT(count_both);                                                                        \
-            o_1[i] = store_##DTYPE(SELECT(count_both == 0, 0.0, mean));                                                \
-            o_2[i] = store_##DTYPE(SELECT(count_both == 0, 0.0, m2));                                                  \
+            COUNTED a = load_##COUNT(l_0[i]), b = load_##COUNT(r_0[i]), both = add_##COUNTED(a, b);                    \
+            double a_mean = load_##DTYPE(l_1[i]), b_mean = load_##DTYPE(r_1[i]);                                       \
+            double a_m2 = load_##DTYPE(l_2[i]), b_m2 = load_##DTYPE(r_2[i]);                                           \
+            int a_heavy = (a > b) | ((a == b) & (a_mean >= b_mean));                                                   \
+            double heavy = (double)SELECT(a_heavy, a, b), light = (double)SELECT(a_heavy, b, a);                       \
+            double share = light / SELECT(both == 0, 1.0, (double)both);                                               \
+            double first = SELECT(a_heavy, a_mean, b_mean), second = SELECT(a_heavy, b_mean, a_mean);                  \
+            double apart = second - first;                                                                             \
+            double moved = first + apart * share, mixed = first * (1.0 - share) + second * share;                      \
+            double mean = SELECT(apart - apart == 0, moved, mixed); /* they are finite, and not too far apart */       \
+            double m2 = (a_m2 + b_m2) + apart * apart * (heavy * share);                                               \
+            mean = SELECT(a == 0, b_mean, SELECT(b == 0, a_mean, mean));                                               \
+            m2 = SELECT(a == 0, b_m2, SELECT(b == 0, a_m2, m2));                                                       \
+            o_0[i] = store_##COUNT(both);                                                                              \
+            o_1[i] = store_##DTYPE(SELECT(both == 0, 0.0, mean));                                                      \
+            o_2[i] = store_##DTYPE(SELECT(both == 0, 0.0, m2));                                                        \
         }                                                                                                              \
     }
 

@@ -58,18 +58,4 @@ static inline double log_add_exp(double a, double b) {
     return top + log_one_plus(select_double(apart < LEAST, 0.0, power), LOG_DEGREE);
 }
 
-/* Means and sums of squares of WELFORD: Chan, Golub, LeVeque: Updating formulae (1979), equations 2.1. */
-typedef struct {
-    double mean, m2;
-} Moments;
-
-/* From the heavier side, so that it commutes. `divisor` is the sum of both counts, or 1 where that is 0. */
-static inline Moments merge_moments(double heavy, double light, double divisor, Moments first, Moments second) {
-    double share = light / divisor, delta = second.mean - first.mean;
-    int finite = delta - delta == 0;
-    double moved = first.mean + delta * share, mixed = first.mean * (1.0 - share) + second.mean * share;
-    Moments made = {select_double(finite, moved, mixed), delta * delta * (heavy * share)};
-    return made;
-}
-
 #endif

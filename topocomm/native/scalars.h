@@ -41,10 +41,6 @@ static inline double select_double(int condition, double left, double right) {
     return double_of((bits_of_double(left) & mask) | (bits_of_double(right) & ~mask));
 }
 
-static inline int64_t select_int64(int condition, int64_t left, int64_t right) { return condition ? left : right; }
-
-static inline int32_t select_int32(int condition, int32_t left, int32_t right) { return condition ? left : right; }
-
 #define SAME(NAME, STORED)                                                                                             \
     typedef STORED stored_##NAME;                                                                                      \
     static inline STORED load_##NAME(STORED x) { return x; }                                                           \
