@@ -23,12 +23,12 @@ def program(rank):
         "PACK_OWN": [],
         "UNPACK": [],
         "MADE": [(1, 0, 128, 32)],
-        "OWN": [(0, 1 + rank, 0)],
-        "TARGETS": [(0, 0, 0)],
+        "OWN": [(0, 1 + rank, 0, 0)],
+        "TARGETS": [(0, 0, 1, 0)],
         "CREDITS": [(1 - rank, FINISHED - 2 * STRIDE)],
         "WAITS": [(1 - rank, 1)],
         "STAGES": [(1, 1, 1, 1)],
-        "TASKS": [(ROWS, 2, 128, 0, 64)],
+        "TASKS": [(ROWS, 2, 1, 128, 0, 64)],
     }
 
 
@@ -201,9 +201,14 @@ DAMAGED = {
     "an operand that is not there": ("OWN", 1, 3),
     "a result that is an operand": ("TARGETS", 1, 1),
     "an operand that is the result": ("OWN", 1, 0),
-    "rows behind the value": ("OWN", 2, 1),
-    "rows before the result": ("TARGETS", 2, -1),
-    "rows beyond all memory": ("OWN", 2, 1 << 62),
+    "an operand in an array that is not there": ("OWN", 2, 2),
+    "an operand in the result": ("OWN", 2, 1),
+    "a result in the value": ("TARGETS", 2, 0),
+    "rows behind the value": ("OWN", 3, 8),
+    "rows before the result": ("TARGETS", 3, -8),
+    "rows beyond all memory": ("OWN", 3, 1 << 62),
+    "a place far before the first": ("OWN", 1, -(1 << 63)),
+    "rows between items": ("OWN", 3, 4),
     "credits of a rank that is not there": ("CREDITS", 0, RANKS),
     "a rank before the first": ("WAITS", 0, -1),
     "progress of a later call": ("WAITS", 1, STRIDE),
@@ -220,9 +225,10 @@ DAMAGED = {
     "more operands than words": ("TASKS", 1, 3),
     "no operands": ("TASKS", 1, 0),
     "operands that overflow": ("TASKS", 1, 1 << 62),
-    "a result outside memory": ("TASKS", 2, MEMORY_BYTES - 24),
-    "an operand outside memory": ("TASKS", 3, -64),
-    "an operand between items": ("TASKS", 4, 68),
+    "rows of more items": ("TASKS", 2, 2),
+    "a result outside memory": ("TASKS", 3, MEMORY_BYTES - 24),
+    "an operand outside memory": ("TASKS", 4, -64),
+    "an operand between items": ("TASKS", 5, 68),
 }
 
 

@@ -61,11 +61,11 @@ static void write_value(Engine *engine) {
     if (!direct)
         write_pieces(engine, engine->section[PACK_OWN], engine->count[PACK_OWN], 0);
     write_pieces(engine, engine->section[PACK], engine->count[PACK], engine->streaming);
-    Field *field = engine->redirected, *targets = field + engine->count[OWN] * engine->fields;
-    for (; field < targets; field++)
-        *field->word = (intptr_t)(direct ? engine->data[field->array] + field->at : engine->memory + field->place);
-    for (Field *end = targets + engine->count[TARGETS] * engine->fields; field < end; field++)
-        *field->word = (intptr_t)(engine->data[field->array] + field->at);
+    const Redirect *own = engine->section[OWN], *target = engine->section[TARGETS];
+    for (const Redirect *end = own + engine->count[OWN]; own < end; own++)
+        *(int64_t *)(intptr_t)own->task = direct ? (intptr_t)(engine->data[own->array] + own->at) : own->place;
+    for (const Redirect *end = target + engine->count[TARGETS]; target < end; target++)
+        *(int64_t *)(intptr_t)target->task = (intptr_t)(engine->data[target->array] + target->at);
 }
 
 /* The clock, in calls on trial. */

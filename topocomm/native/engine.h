@@ -8,6 +8,7 @@
 #define TOPOCOMM_ENGINE_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "folds.h"
@@ -31,7 +32,7 @@ typedef enum {
     CREDITS,  /* Wait: ranks that must have finished an earlier call before this one writes */
     WAITS,    /* Wait, by stage */
     STAGES,   /* Stage */
-    TASKS,    /* by stage: rows, number of operands, then offsets of the fields of the result and of every operand */
+    TASKS,    /* by stage: as folds.h has them, with offsets in memory for addresses */
     SECTIONS
 } Section;
 
@@ -39,8 +40,10 @@ typedef struct {
     int64_t array, at, place, bytes; /* an array and an offset in it; an offset in memory */
 } Copy;
 
+/* A field of a place of a task, 0 its result, then its operands, that is a piece of an array. Once it is read, `task` is
+ * the address of that word and `place` what it says, the address in memory. */
 typedef struct {
-    int64_t task, place, row; /* of a task: 0 its result, then its operands; the first row in the caller's arrays */
+    int64_t task, place, array, at;
 } Redirect;
 
 typedef struct {
@@ -50,11 +53,6 @@ typedef struct {
 typedef struct {
     int64_t progress, waits, tasks, copies; /* to publish; records of WAITS, TASKS and MADE that are the stage's */
 } Stage;
-
-/* One field of a Redirect: the word of a task that says where its fold reads or writes. */
-typedef struct {
-    int64_t *word, array, at, place;
-} Field;
 
 typedef enum { THROUGH, WAITING, TO_FOLD } State; /* TO_FOLD: the folds of the stage are to be run outside */
 
@@ -72,9 +70,8 @@ typedef struct {
     const int64_t *epoch;    /* number of calls on this memory, the running one included */
     /* The program. */
     int64_t *words, count[SECTIONS];
-    const void *section[SECTIONS];
-    int64_t *task_words, **tasks;
-    Field *redirected; /* fields of OWN, then of TARGETS */
+    void *section[SECTIONS];
+    int64_t **tasks;
     char wrong[160];
     /* The call. */
     char *data[2 * MOST_FIELDS];
@@ -102,6 +99,12 @@ State run(Engine *engine, int64_t looks);
 
 /* The records that the engine waits for. */
 const Wait *awaited(const Engine *engine, int64_t *count);
+
+/* Items of a field begin at multiples of this: of the power of two in their size, complex128 of 8. */
+static inline int64_t alignment_of(const Engine *engine, int64_t field) {
+    int64_t item = engine->item_bytes[field] & -engine->item_bytes[field];
+    return engine->fold == NULL ? 1 : item < 8 ? item : 8;
+}
 
 static inline State state_of(const Engine *engine) {
     return atomic_load_explicit(&engine->state, memory_order_relaxed);

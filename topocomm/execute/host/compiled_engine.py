@@ -149,6 +149,7 @@ class _Encoder:
     def __init__(self, work: Work, program: SharedProgram, shared: SharedMemory) -> None:
         self._work, self._program, self._shared = work, program, shared
         self._row_bytes = [f.row_bytes for f in work.layout.fields]
+        self._row_items = [prod(f.row_shape) for f in work.layout.fields]
         self._folds = [fold for stage in program.stages for fold in stage.folds]
         self._slots = work.input_slots(program.input_pieces)
         read = {(slot, fold.chunk) for fold in self._folds for slot in fold.operands}
@@ -176,7 +177,7 @@ class _Encoder:
             self._copies(copied, value=False),
             self._copies(list(chain.from_iterable(results_sent)), value=False),
             self._own(),
-            [(index, 0, work.parts[chunk][0] - work.result.first) for (_, chunk), index in results.items()],
+            self._targets(),
             [] if work.synchronises else [*free_memory(readers)],
             list(chain.from_iterable(waits)),
             [
@@ -199,23 +200,34 @@ class _Encoder:
         return copies
 
     def _own(self) -> list[tuple[int, ...]]:
-        """Return the operands that are this rank's value: fold, operand from 1 on, first row of the value."""
+        """Return the operands that are this rank's value, from 1 on."""
         return [
-            (index, operand, self._slot_row(slot) + self._work.parts[fold.chunk][0] - self._work.value.first)
+            redirect
             for index, fold in enumerate(self._folds)
             for operand, slot in enumerate(fold.operands, 1)
             if (slot, fold.chunk) in self._program.input_pieces
+            for redirect in self._redirects(index, operand, 0, self._slot_row(slot) - self._work.value.first)
         ]
+
+    def _targets(self) -> list[tuple[int, ...]]:
+        """Return the results of folds that are a piece of this rank's result."""
+        first_array, first_row = len(self._row_bytes), -self._work.result.first
+        return [r for index in self.results.values() for r in self._redirects(index, 0, first_array, first_row)]
+
+    def _redirects(self, index: int, place: int, first_array: int, first_row: int) -> list[tuple[int, ...]]:
+        """Return per field: fold, place in its task, array, byte offset in it."""
+        row = first_row + self._work.parts[self._folds[index].chunk][0]
+        return [(index, place, first_array + field, row * size) for field, size in enumerate(self._row_bytes)]
 
     def _slot_row(self, slot: int) -> int:
         return self._slots.index(slot) * self._work.layout.rows
 
     def _task(self, fold: Combine) -> tuple[int, ...]:
-        """Return rows, number of operands, and memory offsets of the fields of the result and of every operand."""
+        """Return the words of a fold's task, with offsets in memory for addresses."""
         rows, offsets = self._work.chunk_rows(fold.chunk), self._program.offsets
         starts = [offsets[slot, fold.chunk] for slot in (fold.out_slot, *fold.operands)]
         places = [self._work.layout.addresses(start, rows) for start in starts]
-        return (rows, len(fold.operands), *chain.from_iterable(places))
+        return (rows, len(fold.operands), *self._row_items, *chain.from_iterable(places))
 
 
 def _plain(array: Any) -> NDArray[Any]:
