@@ -181,7 +181,7 @@ def test_calls_take_engines_that_fit():
             (_native.Call(**sound), second.native),
             (first.native, other.engines[0][1].native),  # not of one communicator
         ],
-        "names": [("out",), ("out", "lse", "more"), ("out", 1), ()],
+        "names": [("out",), ("out", "lse", "more"), ()],
         "bare": [True],
         "gives": [False],
         "count": [numbers.array("q", [0, 0])],

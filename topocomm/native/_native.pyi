@@ -12,10 +12,21 @@ MOST_FIELDS: int
 CALLS_A_TRIAL: int
 CALLS_A_CHOICE: int
 
-def fold_address(operator: str, dtypes: str, /) -> int: ...
-def describe(array: NDArray[Any], /) -> tuple[int, bool, tuple[int, ...], Any, int]: ...
+def fold_address(operator: str, dtypes: str, /) -> int:
+    """Return the address of the fold of an operator for these dtypes, as "f4,i8"; 0 where it has none."""
+
+def describe(array: NDArray[Any], /) -> tuple[int, bool, tuple[int, ...], Any, int]:
+    """Return (address, whether it is of no subclass, shape, dtype, flags) as C sees an array."""
 
 class Engine:
+    """One rank's part of a plan in shared memory, as engine.h describes it.
+
+    Attributes:
+        streaming: Whether it writes past the caches.
+        until_choice: Calls until that is chosen anew.
+        quickest_plain: Cycles of the quickest call on trial; `quickest_streamed`: the same past the caches.
+    """
+
     streaming: int
     until_choice: int
     quickest_plain: int
@@ -26,7 +37,6 @@ class Engine:
         value: tuple[tuple[Any, tuple[int, ...], int], ...],
         result: tuple[tuple[Any, tuple[int, ...], int], ...],
         memory: NDArray[Any],
-        other: NDArray[Any],
         counters: NDArray[Any],
         epoch: array[int],
         position: int,
@@ -37,19 +47,32 @@ class Engine:
         calls_before_trial: int,
     ) -> Engine: ...
     @property
-    def state(self) -> int: ...
+    def state(self) -> int:
+        """THROUGH, WAITING, or TO_FOLD: the folds of the stage are to be run outside."""
     @property
-    def stage(self) -> int: ...
+    def stage(self) -> int:
+        """Number of the stage in which it stands; -1 before the first."""
     @property
-    def results(self) -> tuple[NDArray[Any], ...]: ...
-    def begin(
-        self, value: tuple[NDArray[Any], ...] | None, result: tuple[NDArray[Any], ...] | None, direct: bool, /
-    ) -> int: ...
-    def start(self) -> None: ...
-    def go_on(self) -> int: ...
-    def behind(self) -> list[int]: ...
+    def results(self) -> tuple[NDArray[Any], ...]:
+        """The arrays of the result, while a call is under way."""
+    def begin(self, value: tuple[NDArray[Any], ...], result: tuple[NDArray[Any], ...], direct: bool, /) -> int:
+        """Begin a call, counted, on one array a field, or none; return its state.
+
+        `direct` says whether folds may read the value's arrays: not where the result goes to the same memory.
+
+        Raises:
+            TopocommError: The arrays do not fit, or a call is running.
+        """
+    def start(self) -> None:
+        """Start at the beginning; of programs without arrays."""
+    def go_on(self) -> int:
+        """Go on with what was begun; return its state."""
+    def behind(self) -> list[int]:
+        """Return the positions of the ranks that it waits for now."""
 
 class Call:
+    """A call that two engines serve in turn."""
+
     def __new__(
         cls,
         engines: tuple[Engine, Engine],
@@ -63,4 +86,9 @@ class Call:
         times_ns: array[int],
         sweep_mask: int,
     ) -> Call: ...
-    def run(self, value: Any, out: Any, /) -> Any: ...
+    def run(self, value: Any, out: Any, /) -> Any:
+        """Return the result of a call: `out`, or what is new where that is None.
+
+        Where something does not fit, None, and nothing is done; where the call is not through, or it is time for a
+        sweep, a tuple of its state and the result.
+        """

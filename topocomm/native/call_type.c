@@ -46,15 +46,16 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
     return (uintptr_t)a < (uintptr_t)b + (uint64_t)b_bytes && (uintptr_t)b < (uintptr_t)a + (uint64_t)a_bytes;
 }
 
-/* Whether the result's arrays are apart from memory and from all others but the value's of the same field and size;
+/* Whether the result's arrays are apart from both memories and from all others but the value's of the same field and size;
  * `direct` turns 0 where they are these. */
-static int is_apart(const EngineObject *engine, PyObject *const *arrays, int *direct) {
-    int fields = engine->engine.fields;
+static int is_apart(const CallObject *self, const EngineObject *engine, PyObject *const *arrays, int *direct) {
+    const Engine *first = &self->engines[0]->engine, *second = &self->engines[1]->engine;
+    int fields = self->fields;
     const int64_t *bytes = engine->engine.array_bytes;
     for (int field = fields; field < 2 * fields; field++) {
         const char *data = ((Array *)arrays[field])->data;
-        if (overlap(data, bytes[field], engine->memory.buf, engine->memory.len) ||
-            overlap(data, bytes[field], engine->other.buf, engine->other.len))
+        if (overlap(data, bytes[field], first->memory, first->memory_bytes) ||
+            overlap(data, bytes[field], second->memory, second->memory_bytes))
             return 0;
         for (int other = 0; other < 2 * fields; other++) {
             const char *its = ((Array *)arrays[other])->data;
@@ -102,7 +103,7 @@ static PyObject *prepare(const CallObject *self, const EngineObject *engine, PyO
     if (args[1] == Py_None)
         return make_result(self, &engine->kinds[fields], &arrays[fields]);
     int right = take(self, args[1], &arrays[fields]) && fits(engine, arrays, fields, PLAIN | WRITEABLE) &&
-                is_apart(engine, arrays, direct);
+                is_apart(self, engine, arrays, direct);
     return right ? Py_NewRef(args[1]) : NULL;
 }
 
@@ -115,8 +116,7 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t co
     EngineObject *engine = self->engines[(*self->engines[0]->engine.epoch + 1) & 1];
     PyObject *result = prepare(self, engine, args, arrays, &direct);
     if (result == NULL) {
-        for (int index = 0; index < 2 * MOST_FIELDS; index++)
-            Py_XDECREF(arrays[index]);
+        release(arrays);
         /* Not Py_RETURN_NONE: built with 3.12's headers it takes no reference, which 3.11 needs. */
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
@@ -127,20 +127,14 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t co
     return Py_BuildValue("(iN)", state == THROUGH ? SWEEP : state, result);
 }
 
-/* Whether the engines take turns, and have arrays of these names. */
-static int engines_fit(const CallObject *self) {
+/* Whether the engines take turns and have as many arrays as there are names, and the recorder a power of two of places. */
+static int fit(const CallObject *self) {
     const EngineObject *first = self->engines[0], *second = self->engines[1];
-    int named = self->fields > 0 && PyTuple_Size(self->names) == self->fields && !(self->bare && self->fields > 1);
-    for (int field = 0; named && field < self->fields; field++)
-        named = PyUnicode_CheckExact(PyTuple_GetItem(self->names, field));
-    return named && second->engine.fields == self->fields && first->epoch.buf == second->epoch.buf &&
-           (self->gives || !(first->gives_result || second->gives_result));
-}
-
-static int recorder_fits(const CallObject *self) {
     int64_t places = self->tags.len / 8;
-    return self->count.len == 8 && self->tags.len % 8 == 0 && self->times_ns.len == self->tags.len && places > 0 &&
-           (places & (places - 1)) == 0;
+    return self->fields > 0 && PyTuple_Size(self->names) == self->fields && !(self->bare && self->fields > 1) &&
+           second->engine.fields == self->fields && first->epoch.buf == second->epoch.buf &&
+           (self->gives || !(first->gives_result || second->gives_result)) && self->count.len == 8 && places > 0 &&
+           (places & (places - 1)) == 0 && self->times_ns.len >= 8 * places;
 }
 
 static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *named) {
@@ -148,7 +142,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *named) {
                            "count",   "tags",  "times_ns", "sweep_mask", NULL};
     PyObject *first, *second, *names, *nothing;
     long long tag, sweep_mask;
-    CallObject *self = (CallObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    CallObject *self = (CallObject *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     if (!PyArg_ParseTupleAndKeywords(args, named, "(OO)O!ppOLw*w*w*L:Call", keys, &first, &second, &PyTuple_Type, &names,
@@ -162,7 +156,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     if (is_engine(first) && is_engine(second)) {
         self->engines[0] = (EngineObject *)Py_NewRef(first), self->engines[1] = (EngineObject *)Py_NewRef(second);
         self->fields = self->engines[0]->engine.fields;
-        if (engines_fit(self) && recorder_fits(self))
+        if (fit(self))
             return (PyObject *)self;
     }
     Py_DECREF(self);
@@ -179,17 +173,12 @@ static void call_dealloc(PyObject *object) {
     PyBuffer_Release(&self->count);
     PyBuffer_Release(&self->tags);
     PyBuffer_Release(&self->times_ns);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    PyObject_Free(object);
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(run_doc, "run(value, out, /)\n--\n\n"
-                      "Return the result of a call: `out`, or what is new where that is None. Where something does not "
-                      "fit, None, and nothing\nis done; where the call is not through, or it is time for a sweep, a tuple "
-                      "of its state and the result.");
-
 static PyMethodDef call_methods[] = {
-    {"run", (PyCFunction)(void (*)(void))call_run, METH_FASTCALL, run_doc},
+    {"run", (PyCFunction)(void (*)(void))call_run, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -197,7 +186,6 @@ static PyType_Slot call_slots[] = {
     {Py_tp_new, call_new},
     {Py_tp_dealloc, call_dealloc},
     {Py_tp_methods, call_methods},
-    {Py_tp_doc, "A call that two engines serve in turn."},
     {0, NULL},
 };
 

@@ -14,78 +14,69 @@ PyObject *fail(const char *text) {
     return NULL;
 }
 
-/* Release the arrays of a call. The engine holds none of them by then: the end of an array may run Python code, which
- * may begin another call. */
-static void let_go(EngineObject *self) {
-    PyObject *arrays[2 * MOST_FIELDS];
-    memcpy(arrays, self->arrays, sizeof arrays);
-    memset(self->arrays, 0, sizeof arrays);
+void release(PyObject *const *arrays) {
     for (int index = 0; index < 2 * MOST_FIELDS; index++)
         Py_XDECREF(arrays[index]);
 }
 
+/* Hold other arrays; those held before take their place. They are to be released when the engine is left alone: the end
+ * of an array may run Python code, which may begin another call. */
+static void exchange(EngineObject *self, PyObject **arrays) {
+    for (int index = 0; index < 2 * MOST_FIELDS; index++) {
+        PyObject *before = self->arrays[index];
+        self->arrays[index] = arrays[index];
+        self->engine.data[index] = arrays[index] == NULL ? NULL : ((Array *)arrays[index])->data;
+        arrays[index] = before;
+    }
+}
+
 static State go_on(EngineObject *self) {
+    PyObject *arrays[2 * MOST_FIELDS] = {NULL};
     self->running = 1;
     PyThreadState *thread = PyEval_SaveThread();
     State state = run(&self->engine, self->most_looks);
     PyEval_RestoreThread(thread);
     self->running = 0;
     if (state == THROUGH)
-        let_go(self);
+        exchange(self, arrays);
+    release(arrays);
     return state;
 }
 
-State begin_call(EngineObject *self, PyObject *const *arrays, int direct) {
-    PyObject *failed[2 * MOST_FIELDS]; /* arrays of a call that failed, released at the end for the same reason */
-    memcpy(failed, self->arrays, sizeof failed);
-    for (int index = 0; index < 2 * self->engine.fields; index++) {
-        self->arrays[index] = arrays[index];
-        self->engine.data[index] = arrays[index] == NULL ? NULL : ((Array *)arrays[index])->data;
-    }
+State begin_call(EngineObject *self, PyObject **arrays, int direct) {
+    exchange(self, arrays); /* for those of a call that failed */
     ++*(int64_t *)self->epoch.buf;
     start(&self->engine, direct);
     State state = go_on(self);
-    for (int index = 0; index < 2 * MOST_FIELDS; index++)
-        Py_XDECREF(failed[index]);
+    release(arrays);
     return state;
 }
 
-/* Take one array a field; 0, or -1 and an error. */
-static int take_arrays(EngineObject *self, PyObject *given, int first, int flags, PyObject **arrays) {
-    int fields = self->engine.fields;
-    if (!PyTuple_Check(given) || PyTuple_Size(given) != fields) {
-        fail("an engine takes a tuple of one array a field");
-        return -1;
+/* Take one array a field, or none where they are not needed; whether they fit, else an error. */
+static int take_arrays(EngineObject *self, PyObject *given, int needed, int first, int flags, PyObject **arrays) {
+    Py_ssize_t count = PyTuple_Size(given);
+    int right = count == self->engine.fields || (count == 0 && !needed);
+    for (int field = 0; right && field < count; field++) {
+        PyObject *array = arrays[first + field] = PyTuple_GetItem(given, field);
+        right = is_array(array, flags) && number_of(array, "nbytes") == self->engine.array_bytes[first + field] &&
+                (intptr_t)((Array *)array)->data % alignment_of(&self->engine, field) == 0;
     }
-    for (int field = 0; field < fields; field++) {
-        PyObject *array = PyTuple_GetItem(given, field);
-        int64_t bytes = is_array(array, flags) ? number_of(array, "nbytes") : -1;
-        int64_t item = self->engine.item_bytes[field] & -self->engine.item_bytes[field];
-        int64_t alignment = self->engine.fold == NULL ? 1 : item < 8 ? item : 8; /* complex128 is aligned to 8 */
-        if (bytes != self->engine.array_bytes[first + field] || (intptr_t)((Array *)array)->data % alignment != 0) {
-            if (!PyErr_Occurred())
-                fail("an engine takes aligned C-contiguous NumPy arrays of the bytes that it was made for");
-            return -1;
-        }
-        arrays[first + field] = array;
-    }
-    return 0;
+    if (!right && !PyErr_Occurred())
+        fail("an engine takes an aligned C-contiguous NumPy array a field, of the bytes that it was made for");
+    return right;
 }
 
 static PyObject *engine_begin(PyObject *object, PyObject *args) {
     EngineObject *self = (EngineObject *)object;
     PyObject *value, *result, *arrays[2 * MOST_FIELDS] = {NULL};
-    int direct, fields = self->engine.fields;
-    if (!PyArg_ParseTuple(args, "OOp:begin", &value, &result, &direct))
+    int direct;
+    if (!PyArg_ParseTuple(args, "O!O!p:begin", &PyTuple_Type, &value, &PyTuple_Type, &result, &direct) ||
+        !take_arrays(self, value, self->takes_value, 0, PLAIN, arrays) ||
+        !take_arrays(self, result, self->gives_result, self->engine.fields, PLAIN | WRITEABLE, arrays))
         return NULL;
-    if ((value != Py_None && take_arrays(self, value, 0, PLAIN, arrays) < 0) ||
-        (result != Py_None && take_arrays(self, result, fields, PLAIN | WRITEABLE, arrays) < 0))
-        return NULL;
-    if ((self->takes_value && value == Py_None) || (self->gives_result && result == Py_None))
-        return fail("an engine needs arrays of its value and its result");
     if (self->running)
         return fail("an engine runs one call at a time");
-    for (int index = 0; index < 2 * fields; index++)
+    for (int index = 0; index < 2 * MOST_FIELDS; index++)
         Py_XINCREF(arrays[index]);
     return PyLong_FromLong(begin_call(self, arrays, direct));
 }
@@ -173,49 +164,44 @@ static int take_kinds(EngineObject *self, PyObject *described, int first) {
     return 0;
 }
 
-/* Whether a buffer is of a whole number of units, and aligned if it is not empty: NumPy leaves empty ones anywhere. */
-static int is_whole(const Py_buffer *buffer, Py_ssize_t unit, uintptr_t alignment) {
-    return buffer->len % unit == 0 && (buffer->len == 0 || (uintptr_t)buffer->buf % alignment == 0);
+/* Whether a buffer has a whole number of units, from a cache line on if it is not empty: NumPy leaves empty ones
+ * anywhere. */
+static int is_whole(const Py_buffer *buffer, Py_ssize_t unit) {
+    return buffer->len % unit == 0 && (buffer->len == 0 || (uintptr_t)buffer->buf % 64 == 0);
 }
 
-static int take_memory(EngineObject *self, long long position, long long looks, long long final) {
+static int take_memory(EngineObject *self, long long position) {
     Engine *engine = &self->engine;
-    if (!is_whole(&self->memory, 1, 64) || !is_whole(&self->counters, 8 * COUNTER_WORDS, 64) ||
-        !is_whole(&self->epoch, 8, 8) || self->epoch.len != 8)
-        return -1;
     engine->memory = self->memory.buf, engine->memory_bytes = self->memory.len;
     engine->counters = (_Atomic int64_t *)self->counters.buf;
     engine->ranks = self->counters.len / (8 * COUNTER_WORDS);
-    engine->epoch = self->epoch.buf;
-    engine->position = position, engine->looks = looks, engine->final = final;
-    return position < 0 || position >= engine->ranks || looks < 0 || final < 0 || final > FINISHED ? -1 : 0;
+    engine->epoch = self->epoch.buf, engine->position = position;
+    return is_whole(&self->memory, 1) && is_whole(&self->counters, 8 * COUNTER_WORDS) && self->epoch.len == 8 &&
+           position >= 0 && position < engine->ranks;
 }
 
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named) {
-    static char *names[] = {"words",    "value", "result",     "memory", "other", "counters",           "epoch",
-                            "position", "looks", "most_looks", "final",  "fold",  "calls_before_trial", NULL};
+    static char *names[] = {"words",    "value", "result",     "memory", "counters", "epoch",
+                            "position", "looks", "most_looks", "final",  "fold",     "calls_before_trial", NULL};
     PyObject *value, *result;
     Py_buffer words;
     long long position, looks, most_looks, final, before_trial;
     unsigned long long fold;
-    EngineObject *self =
-        find_numpy() < 0 ? NULL : (EngineObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    EngineObject *self = find_numpy() < 0 ? NULL : (EngineObject *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     Engine *engine = &self->engine;
-    int right = PyArg_ParseTupleAndKeywords(args, named, "y*O!O!w*w*w*w*LLLLKL:Engine", names, &words, &PyTuple_Type,
-                                            &value, &PyTuple_Type, &result, &self->memory, &self->other,
-                                            &self->counters, &self->epoch, &position, &looks, &most_looks, &final,
-                                            &fold, &before_trial);
+    int right = PyArg_ParseTupleAndKeywords(args, named, "y*O!O!w*w*w*LLLLKL:Engine", names, &words, &PyTuple_Type,
+                                            &value, &PyTuple_Type, &result, &self->memory, &self->counters,
+                                            &self->epoch, &position, &looks, &most_looks, &final, &fold, &before_trial);
     if (right) {
-        engine->fold = (Fold)(uintptr_t)fold;
+        engine->fold = (Fold)(uintptr_t)fold, engine->looks = looks, engine->final = final;
         engine->streaming = 1, engine->until_choice = before_trial + 2 * CALLS_A_TRIAL;
         engine->quickest[0] = engine->quickest[1] = NO_TIME;
         self->most_looks = most_looks;
         Py_ssize_t fields = PyTuple_Size(value);
         engine->fields = fields <= MOST_FIELDS ? (int)fields : 0;
-        right = is_whole(&words, 8, 8) && most_looks >= 1 && before_trial >= 0 && (fields > 0 || fold == 0) &&
-                take_memory(self, position, looks, final) == 0 && take_kinds(self, value, 0) == 0 &&
+        right = take_memory(self, position) && take_kinds(self, value, 0) == 0 &&
                 take_kinds(self, result, engine->fields) == 0;
         if (!right && !PyErr_Occurred())
             fail("an engine takes fields, memory, counters and numbers that fit each other");
@@ -237,41 +223,39 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
 static void engine_dealloc(PyObject *object) {
     EngineObject *self = (EngineObject *)object;
     PyTypeObject *type = Py_TYPE(object);
-    let_go(self);
+    release(self->arrays);
     for (int index = 0; index < 2 * MOST_FIELDS; index++)
         Py_XDECREF(self->kinds[index].dtype);
     release_program(&self->engine);
     PyBuffer_Release(&self->memory);
-    PyBuffer_Release(&self->other);
     PyBuffer_Release(&self->counters);
     PyBuffer_Release(&self->epoch);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    PyObject_Free(object);
     Py_DECREF(type);
 }
 
 int is_engine(PyObject *object) { return (destructor)PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == engine_dealloc; }
 
 static PyMethodDef engine_methods[] = {
-    {"begin", engine_begin, METH_VARARGS,
-     "begin(value, result, direct, /)\n--\n\nBegin a call, counted, on tuples of arrays, or None; its state."},
-    {"start", engine_start, METH_NOARGS, "start()\n--\n\nStart at the beginning; of programs without arrays."},
-    {"go_on", engine_go_on, METH_NOARGS, "go_on()\n--\n\nGo on with what was begun; its state."},
-    {"behind", engine_behind, METH_NOARGS, "behind()\n--\n\nReturn the ranks that it waits for now."},
+    {"begin", engine_begin, METH_VARARGS, NULL},
+    {"start", engine_start, METH_NOARGS, NULL},
+    {"go_on", engine_go_on, METH_NOARGS, NULL},
+    {"behind", engine_behind, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef engine_properties[] = {
-    {"stage", engine_stage, NULL, "Number of the stage in which it stands; -1 before the first.", NULL},
-    {"state", engine_state, NULL, "THROUGH, WAITING, or TO_FOLD: the folds of the stage are to be run outside.", NULL},
-    {"results", engine_results, NULL, "The arrays of the result, while a call is under way.", NULL},
+    {"stage", engine_stage, NULL, NULL, NULL},
+    {"state", engine_state, NULL, NULL, NULL},
+    {"results", engine_results, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef engine_members[] = {
-    {"streaming", T_LONGLONG, offsetof(EngineObject, engine.streaming), 0, "Whether it writes past the caches."},
-    {"until_choice", T_LONGLONG, offsetof(EngineObject, engine.until_choice), 0, "Calls until that is chosen anew."},
-    {"quickest_plain", T_LONGLONG, offsetof(EngineObject, engine.quickest), 0, "Cycles of the quickest call on trial."},
-    {"quickest_streamed", T_LONGLONG, offsetof(EngineObject, engine.quickest) + 8, 0, "The same past the caches."},
+    {"streaming", T_LONGLONG, offsetof(EngineObject, engine.streaming), 0, NULL},
+    {"until_choice", T_LONGLONG, offsetof(EngineObject, engine.until_choice), 0, NULL},
+    {"quickest_plain", T_LONGLONG, offsetof(EngineObject, engine.quickest), 0, NULL},
+    {"quickest_streamed", T_LONGLONG, offsetof(EngineObject, engine.quickest) + 8, 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -281,7 +265,6 @@ static PyType_Slot engine_slots[] = {
     {Py_tp_methods, engine_methods},
     {Py_tp_getset, engine_properties},
     {Py_tp_members, engine_members},
-    {Py_tp_doc, "One rank's part of a plan in shared memory, as engine.h describes it."},
     {0, NULL},
 };
 

@@ -3,9 +3,6 @@
 
 #include <string.h>
 
-PyDoc_STRVAR(fold_address_doc, "fold_address(operator, dtypes, /)\n--\n\n"
-                               "Return the address of the fold of an operator for these dtypes; 0 where it has none.");
-
 static PyObject *fold_address(PyObject *self, PyObject *args) {
     const char *name, *dtypes;
     (void)self;
@@ -17,12 +14,9 @@ static PyObject *fold_address(PyObject *self, PyObject *args) {
     return PyLong_FromLong(0);
 }
 
-PyDoc_STRVAR(describe_doc, "describe(array, /)\n--\n\n"
-                           "Return (address, whether it is of no subclass, sizes, dtype, flags) as C sees an array.");
-
 static PyMethodDef methods[] = {
-    {"fold_address", fold_address, METH_VARARGS, fold_address_doc},
-    {"describe", describe, METH_O, describe_doc},
+    {"fold_address", fold_address, METH_VARARGS, NULL},
+    {"describe", describe, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -54,7 +48,7 @@ static int fill(PyObject *module) {
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "topocomm.native._native", "The compiled part, in C.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "topocomm.native._native", NULL, 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -52,10 +52,10 @@ PyObject *describe(PyObject *module, PyObject *array);
 typedef struct {
     PyObject_HEAD
     Engine engine;
-    ArrayKind kinds[2 * MOST_FIELDS];         /* of the value, then of the result, as calls of the type Call have them */
-    Py_buffer memory, other, counters, epoch; /* other: the memory of the engine that takes turns with this one */
-    PyObject *arrays[2 * MOST_FIELDS];        /* what the call under way works on, held */
-    int64_t most_looks;                       /* in one go */
+    ArrayKind kinds[2 * MOST_FIELDS]; /* of the value, then of the result, as calls of the type Call have them */
+    Py_buffer memory, counters, epoch;
+    PyObject *arrays[2 * MOST_FIELDS]; /* what the call under way works on, held */
+    int64_t most_looks;                /* in one go */
     int takes_value, gives_result, running;
 } EngineObject;
 
@@ -66,7 +66,10 @@ int is_engine(PyObject *object);
 /* Raise TopocommError; NULL. */
 PyObject *fail(const char *text);
 
+/* Release arrays, as many as an engine has at most. */
+void release(PyObject *const *arrays);
+
 /* Begin a call, counted, on arrays whose references become the engine's, and run it. Another may not be running. */
-State begin_call(EngineObject *self, PyObject *const *arrays, int direct);
+State begin_call(EngineObject *self, PyObject **arrays, int direct);
 
 #endif

@@ -57,8 +57,8 @@ class CompiledEngine(CallEngine):
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
         value = self.views if fields is None else fields
-        arrays = tuple([_plain(value[name]) for name in self._names]) if self.takes_value and value else None
-        results = None if target is None else tuple([target[name] for name in self._names])
+        arrays = tuple([_plain(value[name]) for name in self._names]) if self.takes_value and value else ()
+        results = () if target is None else tuple([target[name] for name in self._names])
         return self._run.follow(self.native.begin(arrays, results, apart))
 
     def advance(self, timeout_s: float) -> bool:
@@ -251,7 +251,6 @@ def _native_engine(
         value=() if work is None else _kinds(work.layout, work.value),
         result=() if work is None else _kinds(work.layout, work.result),
         memory=shared.memories[number],
-        other=shared.memories[1 - number],
         counters=shared.counters,
         epoch=shared.calls,
         position=shared.position,
