@@ -169,28 +169,24 @@ def test_calls_take_engines_that_fit():
         "gives": True,
         "nothing": None,
         "tag": 1,
-        "count": recorder.count,
-        "tags": recorder.tags,
-        "times_ns": recorder.times_ns,
+        "record": recorder.record,
         "sweep_mask": 1,
     }
-    assert _native.Call(**sound).run(partial(0, (7,), 5), None).keys() == {"out", "lse"}
+    assert _native.bind_call(**sound)(partial(0, (7,), 5), None).keys() == {"out", "lse"}
     misfits = {
         "engines": [
             (first.native, None),
-            (_native.Call(**sound), second.native),
+            (_native.bind_call(**sound), second.native),
             (first.native, other.engines[0][1].native),  # not of one communicator
         ],
         "names": [("out",), ("out", "lse", "more"), ()],
         "bare": [True],
         "gives": [False],
-        "count": [numbers.array("q", [0, 0])],
-        "tags": [numbers.array("q"), numbers.array("q", [0] * 3)],
-        "times_ns": [numbers.array("q", [0])],
+        "record": [numbers.array("q", [0] * words) for words in (0, 1, 2, 7)],
     }
     for name, values in misfits.items():
         for value in values:
-            with pytest.raises(TopocommError, match="fit each other"):
-                _native.Call(**{**sound, name: value})
+            with pytest.raises(TopocommError, match="do not fit a call"):
+                _native.bind_call(**{**sound, name: value})
     job.close()
     other.close()

@@ -1,4 +1,5 @@
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,6 +19,23 @@ def fold_address(operator: str, dtypes: str, /) -> int:
 def describe(array: NDArray[Any], /) -> tuple[int, bool, tuple[int, ...], Any, int]:
     """Return (address, whether it is of no subclass, shape, dtype, flags) as C sees an array."""
 
+def bind_call(
+    engines: tuple[Engine, Engine],
+    names: tuple[str, ...],
+    bare: bool,
+    gives: bool,
+    nothing: object,
+    tag: int,
+    record: array[int],
+    sweep_mask: int,
+) -> Callable[[Any, Any], Any]:
+    """Return the call of a value and where its result goes, or None, that two engines serve in turn.
+
+    It gives `out`, or what is new where that is None, or `nothing` on ranks without a result. Where something does not
+    fit, None, and nothing is done; where the call is not through, or it is time for a sweep, a tuple of its state and
+    the result.
+    """
+
 class Engine:
     """One rank's part of a plan in shared memory, as engine.h describes it.
 
@@ -34,8 +52,8 @@ class Engine:
     def __new__(
         cls,
         words: NDArray[Any],
-        value: tuple[tuple[Any, tuple[int, ...], int], ...],
-        result: tuple[tuple[Any, tuple[int, ...], int], ...],
+        value: tuple[tuple[NDArray[Any], int], ...],
+        result: tuple[tuple[NDArray[Any], int], ...],
         memory: NDArray[Any],
         counters: NDArray[Any],
         epoch: array[int],
@@ -69,26 +87,3 @@ class Engine:
         """Go on with what was begun; return its state."""
     def behind(self) -> list[int]:
         """Return the positions of the ranks that it waits for now."""
-
-class Call:
-    """A call that two engines serve in turn."""
-
-    def __new__(
-        cls,
-        engines: tuple[Engine, Engine],
-        names: tuple[str, ...],
-        bare: bool,
-        gives: bool,
-        nothing: object,
-        tag: int,
-        count: array[int],
-        tags: array[int],
-        times_ns: array[int],
-        sweep_mask: int,
-    ) -> Call: ...
-    def run(self, value: Any, out: Any, /) -> Any:
-        """Return the result of a call: `out`, or what is new where that is None.
-
-        Where something does not fit, None, and nothing is done; where the call is not through, or it is time for a
-        sweep, a tuple of its state and the result.
-        """

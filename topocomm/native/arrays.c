@@ -7,7 +7,7 @@ typedef unsigned (*AbiVersion)(void);
 typedef PyObject *(*NewFromDescr)(PyTypeObject *, PyObject *, int, const Py_ssize_t *, const Py_ssize_t *, void *, int,
                                   PyObject *);
 
-static PyTypeObject *array_type;
+PyTypeObject *array_type;
 static NewFromDescr new_from_descr;
 
 int find_numpy(void) {
@@ -30,28 +30,20 @@ int find_numpy(void) {
     return 0;
 }
 
-int is_array(PyObject *object, int flags) {
-    return Py_TYPE(object) == array_type && (((Array *)object)->flags & flags) == flags;
-}
-
-int is_of_kind(PyObject *object, const ArrayKind *kind, int flags) {
-    const Array *array = (Array *)object;
-    if (!is_array(object, flags) || array->dtype != kind->dtype || array->axes != kind->axes)
-        return 0;
-    for (int axis = 0; axis < kind->axes; axis++)
-        if (array->sizes[axis] != kind->sizes[axis])
+int fits(const EngineObject *engine, PyObject *const *arrays, int first, int flags) {
+    for (int index = first; index < first + engine->engine.fields; index++) {
+        const Array *array = (Array *)arrays[index], *kind = engine->kinds[index];
+        if (Py_TYPE(arrays[index]) != array_type || (array->flags & flags) != flags || array->axes != kind->axes ||
+            PyObject_RichCompareBool(array->dtype, kind->dtype, Py_EQ) != 1) /* at once where they are one object */
             return 0;
+        for (int axis = 0; axis < kind->axes; axis++)
+            if (array->sizes[axis] != kind->sizes[axis])
+                return 0;
+    }
     return 1;
 }
 
-int64_t number_of(PyObject *object, const char *name) {
-    PyObject *number = PyObject_GetAttrString(object, name);
-    int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
-    Py_XDECREF(number);
-    return value;
-}
-
-PyObject *new_array(const ArrayKind *kind) {
+PyObject *new_array(const Array *kind) {
     Py_INCREF(kind->dtype); /* the function takes one */
     return new_from_descr(array_type, kind->dtype, kind->axes, kind->sizes, NULL, NULL, 0, NULL);
 }

@@ -28,15 +28,6 @@ static inline void stream(char *to, const char *from, int64_t bytes) { memmove(t
 static inline void drain(void) {}
 #endif
 
-/* The processor's clock on x86, where every process may read it; elsewhere 0: plain stores then seem quick. */
-static inline int64_t cycles(void) {
-#if defined(__x86_64__)
-    return (int64_t)__builtin_ia32_rdtsc();
-#else
-    return 0;
-#endif
-}
-
 /* Copy pieces of arrays to memory; what lies there already is left. */
 static void write_pieces(const Engine *engine, const Copy *piece, int64_t count, int64_t streaming) {
     for (const Copy *end = piece + count; piece < end; piece++) {
@@ -68,12 +59,21 @@ static void write_value(Engine *engine) {
         *(int64_t *)(intptr_t)target->task = (intptr_t)(engine->data[target->array] + target->at);
 }
 
-/* The clock, in calls on trial. */
-static int64_t now(const Engine *engine) { return engine->until_choice <= 2 * CALLS_A_TRIAL ? cycles() : 0; }
+/* In calls on trial the processor's clock on x86, where every process may read it; elsewhere 0: plain stores then seem
+ * quick. */
+static int64_t now(const Engine *engine) {
+    if (engine->until_choice > 2 * CALLS_A_TRIAL)
+        return 0;
+#if defined(__x86_64__)
+    return (int64_t)__builtin_ia32_rdtsc();
+#else
+    return 0;
+#endif
+}
 
 /* Take note of how long a call on trial worked; after the last one, choose how to write. */
 static void learn(Engine *engine) {
-    int64_t *quickest = &engine->quickest[engine->streaming != 0];
+    long long *quickest = &engine->quickest[engine->streaming != 0];
     if (engine->until_choice <= 2 * CALLS_A_TRIAL && engine->until_choice % CALLS_A_TRIAL != 0)
         *quickest = engine->worked < *quickest ? engine->worked : *quickest;
     if (engine->until_choice == 1) {
@@ -89,19 +89,6 @@ static void publish(const Engine *engine, int64_t progress) {
     atomic_store_explicit(own, *engine->epoch * STRIDE + progress, memory_order_release);
 }
 
-const Wait *awaited(const Engine *engine, int64_t *count) {
-    const Stage *stages = engine->section[STAGES];
-    const Wait *waits = engine->section[WAITS];
-    int64_t stage = stage_of(engine);
-    *count = 0;
-    if (state_of(engine) != WAITING || stage >= engine->count[STAGES])
-        return NULL;
-    *count = stage < 0 ? engine->count[CREDITS] : stages[stage].waits;
-    for (int64_t before = 0; before < stage; before++)
-        waits += stages[before].waits;
-    return stage < 0 ? engine->section[CREDITS] : waits;
-}
-
 /* The looks that are left when all counters stand where they must; 0 if they do not. */
 static int64_t await_counters(const Engine *engine, const Wait *wait, int64_t count, int64_t looks) {
     int64_t base = *engine->epoch * STRIDE, patient = looks - engine->looks;
@@ -115,39 +102,23 @@ static int64_t await_counters(const Engine *engine, const Wait *wait, int64_t co
     return looks;
 }
 
-static State set_state(Engine *engine, State state) {
-    atomic_store_explicit(&engine->state, state, memory_order_relaxed);
-    return state;
-}
-
-static void set_stage(Engine *engine, int64_t stage) {
-    atomic_store_explicit(&engine->stage, stage, memory_order_relaxed);
+static int64_t set(_Atomic int64_t *word, int64_t value) {
+    atomic_store_explicit(word, value, memory_order_relaxed);
+    return value;
 }
 
 void start(Engine *engine, int direct) {
     engine->direct = direct;
-    set_state(engine, WAITING);
-    set_stage(engine, -1);
+    set(&engine->state, WAITING);
+    set(&engine->stage, -1);
     engine->wait = engine->task = engine->made = 0;
 }
 
-static State finish(Engine *engine) {
-    const Copy *piece = engine->section[UNPACK];
-    for (const Copy *end = piece + engine->count[UNPACK]; piece < end; piece++)
-        memmove(engine->data[piece->array] + piece->at, engine->memory + piece->place, (size_t)piece->bytes);
-    engine->worked += now(engine);
-    learn(engine);
-    if (engine->final)
-        publish(engine, engine->final);
-    return set_state(engine, THROUGH);
-}
-
-State run(Engine *engine, int64_t looks) {
+State run(Engine *engine) {
     const Wait *waits = engine->section[WAITS];
     const Copy *made = engine->section[MADE];
     const Stage *stage = engine->section[STAGES], *end = stage + engine->count[STAGES];
-    State state = state_of(engine);
-    int64_t number = stage_of(engine);
+    int64_t state = peek(&engine->state), number = peek(&engine->stage), looks = engine->most_looks;
     if (state == THROUGH)
         return THROUGH;
     if (number < 0) {
@@ -155,7 +126,7 @@ State run(Engine *engine, int64_t looks) {
             return WAITING;
         engine->worked = -now(engine);
         write_value(engine);
-        set_stage(engine, number = 0);
+        set(&engine->stage, number = 0);
     } else
         engine->worked -= now(engine);
     for (stage += number; stage < end; stage++) {
@@ -166,15 +137,22 @@ State run(Engine *engine, int64_t looks) {
             if (looks <= 0)
                 return WAITING;
             if (engine->fold == NULL && stage->tasks > 0)
-                return set_state(engine, TO_FOLD);
+                return set(&engine->state, TO_FOLD);
             engine->worked -= now(engine);
             for (int64_t task = 0; task < stage->tasks; task++)
                 engine->fold(engine->tasks[engine->task + task]);
         }
-        state = set_state(engine, WAITING);
+        state = set(&engine->state, WAITING);
         write_pieces(engine, made + engine->made, stage->copies, engine->streaming);
         engine->wait += stage->waits, engine->task += stage->tasks, engine->made += stage->copies;
-        set_stage(engine, ++number);
+        set(&engine->stage, ++number);
     }
-    return finish(engine);
+    const Copy *piece = engine->section[UNPACK];
+    for (const Copy *last = piece + engine->count[UNPACK]; piece < last; piece++)
+        memmove(engine->data[piece->array] + piece->at, engine->memory + piece->place, (size_t)piece->bytes);
+    engine->worked += now(engine);
+    learn(engine);
+    if (engine->final)
+        publish(engine, engine->final);
+    return set(&engine->state, THROUGH);
 }

@@ -40,8 +40,8 @@ typedef struct {
     int64_t array, at, place, bytes; /* an array and an offset in it; an offset in memory */
 } Copy;
 
-/* A field of a place of a task, 0 its result, then its operands, that is a piece of an array. Once it is read, `task` is
- * the address of that word and `place` what it says, the address in memory. */
+/* A field of a place of a task, 0 its result, then its operands, that is a piece of an array. Once read, `task` is the
+ * address of that word and `place` what it says, the address in memory. */
 typedef struct {
     int64_t task, place, array, at;
 } Redirect;
@@ -64,10 +64,12 @@ typedef struct {
     char *memory;
     int64_t memory_bytes;
     _Atomic int64_t *counters;
-    int64_t ranks, position; /* how many counters, and which one is this rank's */
-    int64_t looks;           /* at a counter, before the core is given away after every look */
-    int64_t final;           /* progress to publish when through; 0 where no rank waits for it */
-    const int64_t *epoch;    /* number of calls on this memory, the running one included */
+    int64_t ranks;        /* how many counters */
+    long long position;   /* which one is this rank's */
+    long long looks;      /* at a counter, before the core is given away after every look */
+    long long most_looks; /* in one go */
+    long long final;      /* progress to publish when through; 0 where no rank waits for it */
+    const int64_t *epoch; /* number of calls on this memory, the running one included */
     /* The program. */
     int64_t *words, count[SECTIONS];
     void *section[SECTIONS];
@@ -76,14 +78,15 @@ typedef struct {
     /* The call. */
     char *data[2 * MOST_FIELDS];
     int direct; /* whether folds may read the caller's arrays: not where the result goes to the same memory */
-    _Atomic State state;      /* other threads look at this and at `stage` while the engine runs */
+    _Atomic int64_t state;    /* a State; other threads look at this and at `stage` while the engine runs */
     _Atomic int64_t stage;    /* -1: before the value is written */
     int64_t wait, task, made; /* the first records of the stage */
     /* The trial. A rank that writes its value with plain stores takes every cache line back from the ranks that read
      * it in an earlier call, one after the other: 30 ns a line between cores without a common cache, where stores past
      * the caches do not wait; between cores with one, plain stores are quicker. So every now and then some calls are
      * made either way and timed, waiting apart. All ranks make the same calls, and try the same way in the same call. */
-    int64_t streaming, until_choice, worked, quickest[2];
+    long long streaming, until_choice, quickest[2];
+    int64_t worked;
 } Engine;
 
 /* Read a program into zeroed memory and check every word of it. Returns 0, or -1 with what is `wrong`; `release_program`
@@ -94,11 +97,8 @@ void release_program(Engine *engine);
 /* Begin at the start of the program. Where the program has arrays, `data` must hold all of them. */
 void start(Engine *engine, int direct);
 
-/* Go on with a call, looking at counters so often at most. */
-State run(Engine *engine, int64_t looks);
-
-/* The records that the engine waits for. */
-const Wait *awaited(const Engine *engine, int64_t *count);
+/* Go on with a call. */
+State run(Engine *engine);
 
 /* Items of a field begin at multiples of this: of the power of two in their size, complex128 of 8. */
 static inline int64_t alignment_of(const Engine *engine, int64_t field) {
@@ -106,13 +106,8 @@ static inline int64_t alignment_of(const Engine *engine, int64_t field) {
     return engine->fold == NULL ? 1 : item < 8 ? item : 8;
 }
 
-static inline State state_of(const Engine *engine) {
-    return atomic_load_explicit(&engine->state, memory_order_relaxed);
-}
-
-static inline int64_t stage_of(const Engine *engine) {
-    return atomic_load_explicit(&engine->stage, memory_order_relaxed);
-}
+/* The state or the stage, also of an engine that runs. */
+static inline int64_t peek(const _Atomic int64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
 
 static inline int64_t progress_of(const Engine *engine, int64_t rank) {
     return atomic_load_explicit(&engine->counters[rank * COUNTER_WORDS], memory_order_acquire);

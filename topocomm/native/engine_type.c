@@ -34,7 +34,7 @@ static State go_on(EngineObject *self) {
     PyObject *arrays[2 * MOST_FIELDS] = {NULL};
     self->running = 1;
     PyThreadState *thread = PyEval_SaveThread();
-    State state = run(&self->engine, self->most_looks);
+    State state = run(&self->engine);
     PyEval_RestoreThread(thread);
     self->running = 0;
     if (state == THROUGH)
@@ -52,28 +52,25 @@ State begin_call(EngineObject *self, PyObject **arrays, int direct) {
     return state;
 }
 
-/* Take one array a field, or none where they are not needed; whether they fit, else an error. */
+/* Take one array a field, or none where they are not needed; whether they fit. */
 static int take_arrays(EngineObject *self, PyObject *given, int needed, int first, int flags, PyObject **arrays) {
-    Py_ssize_t count = PyTuple_Size(given);
-    int right = count == self->engine.fields || (count == 0 && !needed);
-    for (int field = 0; right && field < count; field++) {
-        PyObject *array = arrays[first + field] = PyTuple_GetItem(given, field);
-        right = is_array(array, flags) && number_of(array, "nbytes") == self->engine.array_bytes[first + field] &&
-                (intptr_t)((Array *)array)->data % alignment_of(&self->engine, field) == 0;
-    }
-    if (!right && !PyErr_Occurred())
-        fail("an engine takes an aligned C-contiguous NumPy array a field, of the bytes that it was made for");
-    return right;
+    int fields = self->engine.fields;
+    if (PyTuple_Size(given) != fields)
+        return !needed && PyTuple_Size(given) == 0;
+    for (int field = 0; field < fields; field++)
+        arrays[first + field] = PyTuple_GetItem(given, field);
+    return fits(self, arrays, first, flags);
 }
 
 static PyObject *engine_begin(PyObject *object, PyObject *args) {
     EngineObject *self = (EngineObject *)object;
     PyObject *value, *result, *arrays[2 * MOST_FIELDS] = {NULL};
     int direct;
-    if (!PyArg_ParseTuple(args, "O!O!p:begin", &PyTuple_Type, &value, &PyTuple_Type, &result, &direct) ||
-        !take_arrays(self, value, self->takes_value, 0, PLAIN, arrays) ||
-        !take_arrays(self, result, self->gives_result, self->engine.fields, PLAIN | WRITEABLE, arrays))
+    if (!PyArg_ParseTuple(args, "O!O!p:begin", &PyTuple_Type, &value, &PyTuple_Type, &result, &direct))
         return NULL;
+    if (!take_arrays(self, value, self->takes_value, 0, PLAIN, arrays) ||
+        !take_arrays(self, result, self->gives_result, self->engine.fields, PLAIN | WRITEABLE, arrays))
+        return fail("an engine takes aligned C-contiguous NumPy arrays of the shapes and dtypes that it was made for");
     if (self->running)
         return fail("an engine runs one call at a time");
     for (int index = 0; index < 2 * MOST_FIELDS; index++)
@@ -98,10 +95,15 @@ static PyObject *engine_go_on(PyObject *object, PyObject *none) {
 
 static PyObject *engine_behind(PyObject *object, PyObject *none) {
     const Engine *engine = &((EngineObject *)object)->engine;
-    int64_t count, base = *engine->epoch * STRIDE;
-    const Wait *wait = awaited(engine, &count);
+    const Stage *stages = engine->section[STAGES];
+    int64_t base = *engine->epoch * STRIDE, stage = peek(&engine->stage);
+    int waiting = peek(&engine->state) == WAITING && stage < engine->count[STAGES];
+    const Wait *wait = engine->section[stage < 0 ? CREDITS : WAITS];
+    int64_t count = !waiting ? 0 : stage < 0 ? engine->count[CREDITS] : stages[stage].waits;
     PyObject *behind = PyList_New(0);
     (void)none;
+    for (int64_t before = 0; waiting && before < stage; before++)
+        wait += stages[before].waits;
     for (const Wait *end = wait + count; behind != NULL && wait < end; wait++) {
         if (progress_of(engine, wait->rank) >= base + wait->progress)
             continue;
@@ -117,14 +119,14 @@ static PyObject *engine_stage(PyObject *object, void *none) {
     const Engine *engine = &((EngineObject *)object)->engine;
     (void)none;
     const Stage *stages = engine->section[STAGES];
-    int64_t stage = stage_of(engine);
-    int begun = state_of(engine) != THROUGH && stage >= 0 && stage < engine->count[STAGES];
+    int64_t stage = peek(&engine->stage);
+    int begun = peek(&engine->state) != THROUGH && stage >= 0 && stage < engine->count[STAGES];
     return PyLong_FromLongLong(begun ? stages[stage].progress - 1 : -1);
 }
 
 static PyObject *engine_state(PyObject *object, void *none) {
     (void)none;
-    return PyLong_FromLong(state_of(&((EngineObject *)object)->engine));
+    return PyLong_FromLongLong(peek(&((EngineObject *)object)->engine.state));
 }
 
 static PyObject *engine_results(PyObject *object, void *none) {
@@ -137,31 +139,30 @@ static PyObject *engine_results(PyObject *object, void *none) {
     return results;
 }
 
-/* Take (dtype, sizes, items of a row) of every field of the value, or of the result. */
-static int take_kinds(EngineObject *self, PyObject *described, int first) {
+static int64_t number_of(PyObject *object, const char *name) {
+    PyObject *number = PyObject_GetAttrString(object, name);
+    int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    return value;
+}
+
+/* Take (an array that others are to be like, items of a row) of every field of the value, or of the result. */
+static int take_kinds(EngineObject *self, PyObject *kinds, int first) {
     Engine *engine = &self->engine;
-    if (PyTuple_Size(described) != engine->fields)
-        return -1;
+    if (PyTuple_Size(kinds) != engine->fields)
+        return 0;
     for (int field = 0; field < engine->fields; field++) {
-        ArrayKind *kind = &self->kinds[first + field];
-        PyObject *dtype, *sizes;
+        PyObject *like;
         long long row_items;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(described, field), "OO!L", &dtype, &PyTuple_Type, &sizes, &row_items))
-            return -1;
-        kind->dtype = Py_NewRef(dtype);
-        Py_ssize_t axes = PyTuple_Size(sizes);
-        int64_t bytes = number_of(dtype, "itemsize");
-        if (bytes < 1 || row_items < 0 || axes > MOST_AXES)
-            return -1;
-        engine->item_bytes[field] = bytes, engine->row_items[field] = row_items;
-        for (kind->axes = 0; kind->axes < axes; kind->axes++) {
-            Py_ssize_t size = kind->sizes[kind->axes] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, kind->axes));
-            if (size < 0 || __builtin_mul_overflow(bytes, (int64_t)size, &bytes))
-                return -1;
-        }
-        engine->array_bytes[first + field] = bytes;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(kinds, field), "O!L", array_type, &like, &row_items))
+            return 0;
+        self->kinds[first + field] = (Array *)Py_NewRef(like);
+        engine->row_items[field] = row_items, engine->item_bytes[field] = number_of(like, "itemsize");
+        engine->array_bytes[first + field] = number_of(like, "nbytes");
+        if (row_items < 0 || engine->item_bytes[field] < 1)
+            return 0;
     }
-    return 0;
+    return 1;
 }
 
 /* Whether a buffer has a whole number of units, from a cache line on if it is not empty: NumPy leaves empty ones
@@ -170,39 +171,35 @@ static int is_whole(const Py_buffer *buffer, Py_ssize_t unit) {
     return buffer->len % unit == 0 && (buffer->len == 0 || (uintptr_t)buffer->buf % 64 == 0);
 }
 
-static int take_memory(EngineObject *self, long long position) {
-    Engine *engine = &self->engine;
-    engine->memory = self->memory.buf, engine->memory_bytes = self->memory.len;
-    engine->counters = (_Atomic int64_t *)self->counters.buf;
-    engine->ranks = self->counters.len / (8 * COUNTER_WORDS);
-    engine->epoch = self->epoch.buf, engine->position = position;
-    return is_whole(&self->memory, 1) && is_whole(&self->counters, 8 * COUNTER_WORDS) && self->epoch.len == 8 &&
-           position >= 0 && position < engine->ranks;
-}
-
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     static char *names[] = {"words",    "value", "result",     "memory", "counters", "epoch",
                             "position", "looks", "most_looks", "final",  "fold",     "calls_before_trial", NULL};
     PyObject *value, *result;
     Py_buffer words;
-    long long position, looks, most_looks, final, before_trial;
     unsigned long long fold;
     EngineObject *self = find_numpy() < 0 ? NULL : (EngineObject *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     Engine *engine = &self->engine;
-    int right = PyArg_ParseTupleAndKeywords(args, named, "y*O!O!w*w*w*LLLLKL:Engine", names, &words, &PyTuple_Type,
-                                            &value, &PyTuple_Type, &result, &self->memory, &self->counters,
-                                            &self->epoch, &position, &looks, &most_looks, &final, &fold, &before_trial);
+    int right = PyArg_ParseTupleAndKeywords(
+        args, named, "y*O!O!w*w*w*LLLLKL:Engine", names, &words, &PyTuple_Type, &value, &PyTuple_Type, &result,
+        &self->memory, &self->counters, &self->epoch, &engine->position, &engine->looks, &engine->most_looks,
+        &engine->final, &fold, &engine->until_choice);
     if (right) {
-        engine->fold = (Fold)(uintptr_t)fold, engine->looks = looks, engine->final = final;
-        engine->streaming = 1, engine->until_choice = before_trial + 2 * CALLS_A_TRIAL;
-        engine->quickest[0] = engine->quickest[1] = NO_TIME;
-        self->most_looks = most_looks;
         Py_ssize_t fields = PyTuple_Size(value);
         engine->fields = fields <= MOST_FIELDS ? (int)fields : 0;
-        right = take_memory(self, position) && take_kinds(self, value, 0) == 0 &&
-                take_kinds(self, result, engine->fields) == 0;
+        engine->fold = (Fold)(uintptr_t)fold;
+        engine->memory = self->memory.buf;
+        engine->memory_bytes = self->memory.len;
+        engine->counters = (_Atomic int64_t *)self->counters.buf;
+        engine->ranks = self->counters.len / (8 * COUNTER_WORDS);
+        engine->epoch = self->epoch.buf;
+        engine->streaming = 1;
+        engine->until_choice += 2 * CALLS_A_TRIAL;
+        engine->quickest[0] = engine->quickest[1] = NO_TIME;
+        right = is_whole(&self->memory, 1) && is_whole(&self->counters, 8 * COUNTER_WORDS) && self->epoch.len == 8 &&
+                engine->position >= 0 && engine->position < engine->ranks && take_kinds(self, value, 0) &&
+                take_kinds(self, result, engine->fields);
         if (!right && !PyErr_Occurred())
             fail("an engine takes fields, memory, counters and numbers that fit each other");
         if (right && read_program(engine, words.buf, words.len / 8) < 0) {
@@ -225,7 +222,7 @@ static void engine_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     release(self->arrays);
     for (int index = 0; index < 2 * MOST_FIELDS; index++)
-        Py_XDECREF(self->kinds[index].dtype);
+        Py_XDECREF((PyObject *)self->kinds[index]);
     release_program(&self->engine);
     PyBuffer_Release(&self->memory);
     PyBuffer_Release(&self->counters);

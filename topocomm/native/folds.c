@@ -20,15 +20,6 @@ typedef void (*Step)(void *const *out, void *const *left, void *const *right, co
  * each made in memory of its own. */
 typedef enum { BLOCKS, ROWS } Way;
 
-static void *row_memory(size_t bytes) {
-    void *memory = malloc(bytes);
-    if (memory == NULL) { /* no caller could be told */
-        fputs("topocomm: a fold is out of memory for one row of its operator\n", stderr);
-        abort();
-    }
-    return memory;
-}
-
 /* Fields of a value, whose addresses begin at `words`, from a row on. */
 static void locate(void **value, const int64_t *words, int fields, const int64_t *row_bytes, int64_t row) {
     for (int field = 0; field < fields; field++)
@@ -47,7 +38,11 @@ static void fold_task(const int64_t *task, int fields, const int64_t *item_bytes
         made_bytes += (row_bytes[field] + 63) / 64 * 64;
     }
     _Alignas(64) char on_stack[2 * ROW_BYTES];
-    char *memory = way == BLOCKS || made_bytes <= ROW_BYTES ? on_stack : row_memory((size_t)(2 * made_bytes));
+    char *memory = way == BLOCKS || made_bytes <= ROW_BYTES ? on_stack : malloc((size_t)(2 * made_bytes));
+    if (memory == NULL) { /* no caller could be told */
+        fputs("topocomm: a fold is out of memory for one row of its operator\n", stderr);
+        abort();
+    }
     for (int field = 0; field < fields; field++)
         made[0][field] = memory + made_at[field], made[1][field] = memory + made_bytes + made_at[field];
     int64_t block = way == ROWS ? 1 : operands > 2 ? BLOCK_BYTES / element_bytes : rows; /* two are one pass */
@@ -132,16 +127,16 @@ static void fold_task(const int64_t *task, int fields, const int64_t *item_bytes
         }                                                                                                              \
     }
 
-/* WELFORD: COUNT is the dtype of the counts and COUNTED what they are computed with; DTYPE that of means and m2, which
- * are computed with as float64. Chan, Golub, LeVeque: Updating formulae (1979), equations 2.1, from the heavier side, so
- * that it commutes. */
-#define FOLD_WELFORD(DTYPE, COMPUTED, NAME, COUNT, COUNTED)                                                            \
+/* WELFORD: COUNT is the dtype of the counts, COUNTED what they are computed with and SUMMED what they are added as, to
+ * wrap; DTYPE is that of means and m2, which are computed with as float64. Chan, Golub, LeVeque: Updating formulae
+ * (1979), equations 2.1, from the heavier side, so that it commutes. */
+#define FOLD_WELFORD(DTYPE, COMPUTED, NAME, COUNT, COUNTED, SUMMED)                                                    \
     FOLD(NAME##_##COUNT##_##DTYPE, BLOCKS, sizeof(stored_##COUNT), sizeof(stored_##DTYPE), sizeof(stored_##DTYPE)) {   \
         FIELD(COUNT, 0)                                                                                                \
         FIELD(DTYPE, 1)                                                                                                \
         FIELD(DTYPE, 2)                                                                                                \
         EACH_ITEM {                                                                                                    \
-            COUNTED a = load_##COUNT(l_0[i]), b = load_##COUNT(r_0[i]), both = add_##COUNTED(a, b);                    \
+            COUNTED a = load_##COUNT(l_0[i]), b = load_##COUNT(r_0[i]), both = (COUNTED)((SUMMED)a + (SUMMED)b);       \
             double a_mean = load_##DTYPE(l_1[i]), b_mean = load_##DTYPE(r_1[i]);                                       \
             double a_m2 = load_##DTYPE(l_2[i]), b_m2 = load_##DTYPE(r_2[i]);                                           \
             int a_heavy = (a > b) | ((a == b) & (a_mean >= b_mean));                                                   \
@@ -159,10 +154,6 @@ static void fold_task(const int64_t *task, int fields, const int64_t *item_bytes
             o_2[i] = store_##DTYPE(SELECT(both == 0, 0.0, m2));                                                        \
         }                                                                                                              \
     }
-
-static inline int64_t add_int64_t(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
-
-static inline double add_double(double a, double b) { return a + b; }
 
 /* TOPK: merge two sorted rows, as long as there is room. NaN goes first, then the greater; of equal values that of the
  * lower payload, where -1 is last as unsigned. -0 comes out as +0. */
@@ -219,7 +210,7 @@ static inline double add_double(double a, double b) { return a + b; }
     ONE(u4, uint32_t, __VA_ARGS__) ONE(i2, int16_t, __VA_ARGS__) ONE(u2, uint16_t, __VA_ARGS__)                        \
     ONE(i1, int8_t, __VA_ARGS__) ONE(u1, uint8_t, __VA_ARGS__)
 #define ORDERED(ONE, ...) INTEGERS(ONE, __VA_ARGS__) ONE(b1, uint8_t, __VA_ARGS__)
-#define NUMBERS(ONE, ...) /* integers that wrap, floats and complex numbers */                                            \
+#define NUMBERS(ONE, ...) /* integers that wrap, floats and complex numbers */                                         \
     ONE(i8, uint64_t, __VA_ARGS__) ONE(u8, uint64_t, __VA_ARGS__) ONE(i4, uint32_t, __VA_ARGS__)                       \
     ONE(u4, uint32_t, __VA_ARGS__) ONE(i2, uint32_t, __VA_ARGS__) ONE(u2, uint32_t, __VA_ARGS__)                       \
     ONE(i1, uint32_t, __VA_ARGS__) ONE(u1, uint32_t, __VA_ARGS__) FLOATS(ONE, __VA_ARGS__)                             \
@@ -238,8 +229,9 @@ static inline double add_double(double a, double b) { return a + b; }
     FLOATS(PLACE, argmax, >, PLUS_ZERO) INTEGERS(PLACE, argmax, >, 0)                                                  \
     FLOATS(PLACE, argmin, <, MINUS_ZERO) INTEGERS(PLACE, argmin, <, 0)                                                 \
     NUMBERS(AFFINE, affine)                                                                                            \
-    FLOATS(WELFORD, welford, i8, int64_t) FLOATS(WELFORD, welford, f8, double)                                         \
-    FLOATS(WELFORD, welford, f4, double) FLOATS(WELFORD, welford, f2, double) FLOATS(WELFORD, welford, f2b, double)    \
+    FLOATS(WELFORD, welford, i8, int64_t, uint64_t) FLOATS(WELFORD, welford, f8, double, double)                       \
+    FLOATS(WELFORD, welford, f4, double, double) FLOATS(WELFORD, welford, f2, double, double)                          \
+    FLOATS(WELFORD, welford, f2b, double, double)                                                                      \
     INTEGERS(TOPK, topk) TOPK(f8, double, topk) TOPK(f4, float, topk)                                                  \
     AFFINE_MATRIX(f8, double, affine_matrix) AFFINE_MATRIX(f4, float, affine_matrix)
 
@@ -248,7 +240,7 @@ EVERY_FOLD(FOLD_ONE, FOLD_PLACE, FOLD_AFFINE, FOLD_WELFORD, FOLD_TOPK, FOLD_AFFI
 #define ENTRY(DTYPE, TYPE, NAME, ...) {#NAME, #DTYPE, NAME##_##DTYPE},
 #define ENTRY_INDEXED(DTYPE, TYPE, NAME, ...) {#NAME, #DTYPE ",i8", NAME##_##DTYPE},
 #define ENTRY_MAP(DTYPE, TYPE, NAME) {#NAME, #DTYPE "," #DTYPE, NAME##_##DTYPE},
-#define ENTRY_WELFORD(DTYPE, TYPE, NAME, COUNT, COUNTED)                                                               \
+#define ENTRY_WELFORD(DTYPE, TYPE, NAME, COUNT, COUNTED, SUMMED)                                                       \
     {#NAME, #COUNT "," #DTYPE "," #DTYPE, NAME##_##COUNT##_##DTYPE},
 
 const FoldEntry FOR(PROCESSOR, folds)[] = {

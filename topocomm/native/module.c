@@ -16,33 +16,21 @@ static PyObject *fold_address(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     {"fold_address", fold_address, METH_VARARGS, NULL},
+    {"bind_call", (PyCFunction)(void (*)(void))bind_call, METH_VARARGS | METH_KEYWORDS, NULL},
     {"describe", describe, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static int add_type(PyObject *module, PyType_Spec *spec) {
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+static int fill(PyObject *module) {
+    if (PyModule_AddIntMacro(module, THROUGH) < 0 || PyModule_AddIntMacro(module, WAITING) < 0 ||
+        PyModule_AddIntMacro(module, TO_FOLD) < 0 || PyModule_AddIntMacro(module, STRIDE) < 0 ||
+        PyModule_AddIntMacro(module, FINISHED) < 0 || PyModule_AddIntMacro(module, MOST_FIELDS) < 0 ||
+        PyModule_AddIntMacro(module, CALLS_A_TRIAL) < 0 || PyModule_AddIntMacro(module, CALLS_A_CHOICE) < 0)
+        return -1;
+    PyObject *type = PyType_FromModuleAndSpec(module, &engine_spec, NULL);
     int wrong = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
     Py_XDECREF(type);
     return wrong;
-}
-
-static int fill(PyObject *module) {
-    static const struct {
-        const char *name;
-        long value;
-    } NUMBERS[] = {{"THROUGH", THROUGH},
-                   {"WAITING", WAITING},
-                   {"TO_FOLD", TO_FOLD},
-                   {"STRIDE", STRIDE},
-                   {"FINISHED", FINISHED},
-                   {"MOST_FIELDS", MOST_FIELDS},
-                   {"CALLS_A_TRIAL", CALLS_A_TRIAL},
-                   {"CALLS_A_CHOICE", CALLS_A_CHOICE}};
-    for (size_t index = 0; index < sizeof NUMBERS / sizeof *NUMBERS; index++)
-        if (PyModule_AddIntConstant(module, NUMBERS[index].name, NUMBERS[index].value) < 0)
-            return -1;
-    return add_type(module, &engine_spec) < 0 ? -1 : add_type(module, &call_spec);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};

@@ -83,11 +83,9 @@ static const struct {
     [TASKS] = {"TASKS", 2, NULL},
 };
 
-/* Say that a record is wrong, with its first words. */
-static int refuse_record(Engine *engine, Section section, int64_t index, const int64_t *record) {
-    int length = snprintf(engine->wrong, sizeof engine->wrong, "%s %" PRId64 " does not fit:", KINDS[section].name, index);
-    for (int64_t word = 0; word < KINDS[section].words; word++)
-        length += snprintf(engine->wrong + length, sizeof engine->wrong - (size_t)length, " %" PRId64, record[word]);
+static int refuse_record(Engine *engine, Section section, int64_t index) {
+    snprintf(engine->wrong, sizeof engine->wrong, "%s %" PRId64 " does not fit memory, arrays, counters and the others",
+             KINDS[section].name, index);
     return -1;
 }
 
@@ -116,11 +114,11 @@ static int read_tasks(Engine *engine, const int64_t *end) {
         int64_t *task = engine->tasks[index] = word, *items = task + 2, left = end - task;
         if (left < 2 || task[1] < 1 || task[1] >= left || 2 + (2 + task[1]) * fields > left ||
             memcmp(items, engine->row_items, (size_t)fields * sizeof *items) != 0)
-            return left < 2 ? refuse(engine, "are left for a task", left) : refuse_record(engine, TASKS, index, task);
+            return refuse_record(engine, TASKS, index);
         word = items + (2 + task[1]) * fields;
         for (int64_t *place = items + fields; place < word; place++) {
             if (!rows_inside(engine, (place - items) % fields, task[0], *place, engine->memory_bytes))
-                return refuse_record(engine, TASKS, index, task);
+                return refuse_record(engine, TASKS, index);
             *place += (intptr_t)engine->memory;
         }
     }
@@ -141,12 +139,10 @@ int read_program(Engine *engine, const int64_t *words, int64_t count) {
         int64_t *record = engine->section[section];
         for (int64_t index = 0; index < engine->count[section]; index++, record += KINDS[section].words)
             if (!KINDS[section].read(engine, section, record))
-                return refuse_record(engine, section, index, record);
+                return refuse_record(engine, section, index);
     }
-    if (engine->wait == engine->count[WAITS] && engine->task == engine->count[TASKS] && engine->made == engine->count[MADE])
-        return 0;
-    snprintf(engine->wrong, sizeof engine->wrong, "STAGES leave waits, tasks or copies over");
-    return -1;
+    int all = engine->wait == engine->count[WAITS] && engine->task == engine->count[TASKS];
+    return all && engine->made == engine->count[MADE] ? 0 : refuse_record(engine, STAGES, engine->count[STAGES]);
 }
 
 void release_program(Engine *engine) {

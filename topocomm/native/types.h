@@ -1,4 +1,4 @@
-/* The types of the module, an engine and a call that two engines serve in turn, and the NumPy arrays that they take: by
+/* The type of the module, an engine, a call that two engines serve in turn, and the NumPy arrays that they take: by
  * the binary interface of NumPy 2, PyArrayObject_fields and three entries of its function table, which extensions of
  * every NumPy 2 are compiled against. Without its headers; `describe` lets Python try that they are so. */
 #ifndef TOPOCOMM_TYPES_H
@@ -24,27 +24,13 @@ typedef struct {
     int flags;
 } Array;
 
-/* What an array must be. */
-typedef struct {
-    PyObject *dtype;
-    int axes;
-    Py_ssize_t sizes[MOST_AXES];
-} ArrayKind;
+extern PyTypeObject *array_type; /* of NumPy */
 
 /* Find NumPy's interface: 0, or -1 and ImportError. */
 int find_numpy(void);
 
-/* Whether an object is a NumPy array, of no subclass, with these flags. */
-int is_array(PyObject *object, int flags);
-
-/* Whether it is so, and of a kind. */
-int is_of_kind(PyObject *object, const ArrayKind *kind, int flags);
-
-/* A number that an object has; -1 and an error where it has none. */
-int64_t number_of(PyObject *object, const char *name);
-
-/* A new array of a kind, without contents; NULL and an error where memory is out. */
-PyObject *new_array(const ArrayKind *kind);
+/* A new array like another, without contents; NULL and an error where memory is out. */
+PyObject *new_array(const Array *kind);
 
 /* describe(array): (address, whether it is a NumPy array, sizes, dtype, flags), as this code sees them. */
 PyObject *describe(PyObject *module, PyObject *array);
@@ -52,16 +38,19 @@ PyObject *describe(PyObject *module, PyObject *array);
 typedef struct {
     PyObject_HEAD
     Engine engine;
-    ArrayKind kinds[2 * MOST_FIELDS]; /* of the value, then of the result, as calls of the type Call have them */
+    Array *kinds[2 * MOST_FIELDS]; /* what those of the value, then those of the result, are like */
     Py_buffer memory, counters, epoch;
     PyObject *arrays[2 * MOST_FIELDS]; /* what the call under way works on, held */
-    int64_t most_looks;                /* in one go */
     int takes_value, gives_result, running;
 } EngineObject;
 
-extern PyType_Spec engine_spec, call_spec;
+extern PyType_Spec engine_spec;
 
 int is_engine(PyObject *object);
+
+/* Whether arrays, one a field from `first` on, are as the engine takes them: NumPy arrays, of no subclass, with these
+ * flags. */
+int fits(const EngineObject *engine, PyObject *const *arrays, int first, int flags);
 
 /* Raise TopocommError; NULL. */
 PyObject *fail(const char *text);
@@ -71,5 +60,8 @@ void release(PyObject *const *arrays);
 
 /* Begin a call, counted, on arrays whose references become the engine's, and run it. Another may not be running. */
 State begin_call(EngineObject *self, PyObject **arrays, int direct);
+
+/* Make a call, a function; see the stub. */
+PyObject *bind_call(PyObject *module, PyObject *args, PyObject *named);
 
 #endif

@@ -285,7 +285,7 @@ def test_calls_are_counted_and_noted_and_now_and_then_swept():
     assert recorder.calls == job.shared[0].epoch == swept[-1]
     assert set(recorder.latest()) == set(range(swept[-1] - TOLD + 1, swept[-1] + 1))
     assert set(recorder.latest().values()) == {16}
-    times_ns = [recorder.times_ns[number & MASK] for number in range(swept[-1] - MASK, swept[-1] + 1)]
+    times_ns = [recorder.record[2 + 2 * (number & MASK)] for number in range(swept[-1] - MASK, swept[-1] + 1)]
     assert before_ns < times_ns[0] and times_ns == sorted(times_ns)
     assert times_ns[-1] <= time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
@@ -309,14 +309,10 @@ def test_a_sweep_that_fails_ends_the_call():
 def test_an_interrupt_closes_the_communicator(monkeypatch, bare):
     """Signals are handled when the compiled code is through: the communicator must not stay busy."""
 
-    class Interrupted:
-        def __init__(self, **_):
-            pass
+    def interrupted(*_):
+        raise KeyboardInterrupt("planted")
 
-        def run(self, *_):
-            raise KeyboardInterrupt("planted")
-
-    monkeypatch.setattr("topocomm.native._native.Call", Interrupted)
+    monkeypatch.setattr("topocomm.native._native.bind_call", lambda **_: interrupted)
     if bare:
         layout = SUM.layout({"value": ((7, 2), np.float32)})
         job, value = Job(every_plan(switch(1), "allreduce", SUM, layout)[0], layout, SUM), np.ones((7, 2), np.float32)

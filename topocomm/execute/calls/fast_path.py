@@ -31,18 +31,16 @@ def bind_arrays(
     """For dicts of NumPy arrays, or for bare ones; `result` is None on ranks that get none."""
     first, second = engines
     recorder = session.recorder
-    call = _native.Call(
+    call = _native.bind_call(
         engines=(first.native, second.native),
         names=tuple([name for name, _, _ in value]),
         bare=bare,
         gives=result is not None,
         nothing=NOTHING,
         tag=tag,
-        count=recorder.count,
-        tags=recorder.tags,
-        times_ns=recorder.times_ns,
+        record=recorder.record,
         sweep_mask=SWEEP_MASK,
-    ).run
+    )
     make = None if result is None else _maker(session, result, bare=bare)
 
     def fast_path(x: Any, out: Any) -> Any:

@@ -262,8 +262,14 @@ def _native_engine(
     )
 
 
-def _kinds(layout: Layout, span: Span) -> tuple[tuple[np.dtype[Any], tuple[int, ...], int], ...]:
-    return tuple([(f.dtype, (*span.leading, *f.row_shape), prod(f.row_shape)) for f in layout.fields])
+def _kinds(layout: Layout, span: Span) -> tuple[tuple[NDArray[Any], int], ...]:
+    """Of every field an array of the shape and dtype that the engine takes, without its memory, and items of a row."""
+    return tuple(
+        [
+            (np.broadcast_to(np.empty((), f.dtype), (*span.leading, *f.row_shape)), prod(f.row_shape))
+            for f in layout.fields
+        ]
+    )
 
 
 def free_memory(readers: Iterable[int]) -> list[tuple[int, int]]:

@@ -23,34 +23,30 @@ class Recorder:
 
     Attributes:
         sweep: Called now and then.
-        count: One number, see `calls`. Compiled code writes to this and the next two, where they lie.
-        tags: By number modulo `KEPT`; 0 where there was none.
-        times_ns: `CLOCK_MONOTONIC` at their beginning.
+        record: The number of calls, see `calls`; then, by number modulo `KEPT`, their tag, 0 where there was none, and
+            `CLOCK_MONOTONIC` in ns at their beginning. Compiled code writes to it where it lies.
     """
 
     def __init__(self, sweep: Callable[[], None] = lambda: None) -> None:
         self.sweep = sweep
-        self.count = array("q", [0])
-        self.tags = array("q", [0] * KEPT)
-        self.times_ns = array("q", [0] * KEPT)
+        self.record = array("q", [0] * (1 + 2 * KEPT))
 
     @property
     def calls(self) -> int:
         """Number of calls begun, agreements and barriers included; the same on all ranks."""
-        return self.count[0]
+        return self.record[0]
 
     def begin(self, tag: int) -> int:
         """Record that a call begins; return its number."""
-        number = self.count[0] = self.count[0] + 1
+        number = self.record[0] = self.record[0] + 1
         if not number & SWEEP_MASK:
             self.sweep()
-        self.tags[number & MASK] = tag
-        self.times_ns[number & MASK] = _now_ns()
+        self.record[_place(number)], self.record[_place(number) + 1] = tag, _now_ns()
         return number
 
     def tag(self, number: int) -> int:
         """Return the tag of the call with this number; 0 if it has not begun or is forgotten."""
-        return self.tags[number & MASK] if self.calls - KEPT < number <= self.calls else 0
+        return self.record[_place(number)] if self.calls - KEPT < number <= self.calls else 0
 
     def latest(self) -> dict[int, int]:
         """Return the tags of the last calls by number."""
@@ -70,7 +66,7 @@ class Recorder:
                 "number": number,
                 "call": describe(self.tag(number)),
                 "state": "open" if number in open_calls else "through",
-                "began_s_before_failure": round((now_ns - self.times_ns[number & MASK]) / 1e9, 6),
+                "began_s_before_failure": round((now_ns - self.record[_place(number) + 1]) / 1e9, 6),
             }
             lines.append(json.dumps(entry))
         path = directory / f"rank{header.get('rank', 0)}-pid{os.getpid()}.jsonl"
@@ -80,6 +76,10 @@ class Recorder:
         except OSError:  # a record is no reason to fail otherwise than the job did
             return None
         return path
+
+
+def _place(number: int) -> int:
+    return 1 + 2 * (number & MASK)
 
 
 def default_directory() -> Path:
