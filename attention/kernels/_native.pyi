@@ -1,21 +1,20 @@
-from typing_extensions import Buffer
+def merge_fold_address() -> int:
+    """Return the address of the fold of LOGSUMEXP."""
 
-def merge_fold_address() -> int: ...
-def processors() -> list[str]: ...
 def attend(
     q: object,
     k: object,
     v: object,
-    out: Buffer,
-    lse: Buffer,
+    out: object,
+    lse: object,
     scale: float,
     *,
     softcap: float = 0.0,
-    slopes: Buffer | None = None,
-    visible: tuple[Buffer, Buffer, Buffer, Buffer] | None = None,
-    order: Buffer | None = None,
-    pages: Buffer | None = None,
-    segments: Buffer | None = None,
+    slopes: object | None = None,
+    visible: tuple[object, object, object, object] | None = None,
+    order: object | None = None,
+    pages: object | None = None,
+    segments: object | None = None,
     first: int = 0,
     end: int = -1,
     threads: int = 1,
@@ -23,8 +22,10 @@ def attend(
 ) -> None:
     """Write the attention of query rows over keys; a row without keys is (0, -inf).
 
+    Arrays come as DLPack capsules of host memory, which may be given again: they are not consumed.
+
     Args:
-        q: DLPack capsule in host memory, as k and v: [batch, heads, q_len, d], float32, bfloat16 or float16.
+        q: [batch, heads, q_len, d], float32, bfloat16 or float16.
         k: [batch, kv_heads, n, d], elements side by side; with pages [pages, kv_heads, page size, d].
         v: [batch, kv_heads, n, d_v], of k's dtype; likewise.
         out: Contiguous float32 [segments, batch, heads, q_len, d_v].
@@ -35,12 +36,12 @@ def attend(
         visible: int64 (low, high, queries) [batch or 1, q_len] and positions [batch or 1, n]: a row sees the keys at
             positions from low to high; its own is in queries. Others are never read. None: all rows see all keys.
         order: int64 [batch or 1, any]: numbers of the keys as they are taken; None: as they lie.
-        pages: int64 [batch, pages of an entry]: where in k and v they are.
+        pages: int64 [batch or 1, pages of an entry]: where in k and v they are.
         segments: int64 [segments, 2]: from where to where in the order; None: one of all.
         first: First item of work; an item is a tile of `TILE_ROWS` query rows of a key head, over one segment.
         end: One past the last item; -1: all.
         threads: The most threads, the caller among them; they do not change the result's bits.
-        processor: One of `processors()`; None: the best one.
+        processor: "avx512", "avx2" or "baseline", as far as the machine is one; None: the best one.
 
     Raises:
         ValueError: Sizes, strides, dtypes or indices do not fit.

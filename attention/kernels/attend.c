@@ -117,7 +117,7 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
         if (call->order.data != NULL) {
             key = table_at(&call->order, tile->entry, i);
             if (key < 0 || key >= call->n) {
-                atomic_store_explicit(call->fault, BAD_ORDER, memory_order_relaxed);
+                atomic_store_explicit(call->fault, 1, memory_order_relaxed);
                 continue;
             }
         }
@@ -133,7 +133,7 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
             outer = table_at(&call->pages, tile->entry, key / page_size);
             key %= page_size;
             if (outer < 0 || outer >= k->sizes[0]) {
-                atomic_store_explicit(call->fault, BAD_PAGE, memory_order_relaxed);
+                atomic_store_explicit(call->fault, 1, memory_order_relaxed);
                 continue;
             }
         }
@@ -322,8 +322,8 @@ static void normalise(const Tile *tile, int64_t i, int64_t at) {
 }
 
 void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *memory) {
-    int64_t segment = item % call->segments, number = item / call->segments / call->tiles;
-    int64_t kv_heads = call->k.sizes[1], first = item / call->segments % call->tiles * TILE_ROWS;
+    int64_t segments = call->bounds.sizes[0], segment = item % segments, number = item / segments / call->tiles;
+    int64_t kv_heads = call->k.sizes[1], first = item / segments % call->tiles * TILE_ROWS;
     Tile tile = {.call = call, .entry = number / kv_heads, .head = number % kv_heads, .first_row = first};
     tile.rows = least(call->rows - first, TILE_ROWS);
     tile.groups = (tile.rows + ROWS - 1) / ROWS;
@@ -337,7 +337,7 @@ void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *mem
     take_queries(&tile);
     if (call->positions.data != NULL)
         describe_rows(&tile);
-    int64_t start = call->bounds[segment][0], stop = call->bounds[segment][1];
+    int64_t start = table_at(&call->bounds, segment, 0), stop = table_at(&call->bounds, segment, 1);
     switch (call->k.dtype) { /* one copy of the loops for each */
     case FLOAT32: attend_keys(&tile, start, stop, FLOAT32); break;
     case BFLOAT16: attend_keys(&tile, start, stop, BFLOAT16); break;

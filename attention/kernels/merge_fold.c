@@ -37,26 +37,18 @@ static void weigh(int64_t rows, const float *left_lse, const float *right_lse, f
     }
 }
 
-/* Rows with an operand to ignore: the other one bit for bit, or zeros. */
-static void take_row(float *out, const float *left, const float *right, float left_weight, float right_weight,
-                     int64_t dim) {
-    const float *taken = left_weight != 0 ? left : right;
-    if (left_weight == right_weight)
-        memset(out, 0, (size_t)dim * sizeof *out);
-    else if (out != taken)
-        memcpy(out, taken, (size_t)dim * sizeof *out);
-}
-
 /* Out = the weighted sum of left and right, all [rows, dim]; `out` may be either. */
 static void blend(int64_t rows, int64_t dim, float *out, const float *left, const float *right,
                   const float *left_weights, const float *right_weights) {
     for (int64_t row = 0; row < rows; row++, out += dim, left += dim, right += dim) {
         float left_weight = left_weights[row], right_weight = right_weights[row];
-        if (left_weight == 0 || right_weight == 0) {
-            take_row(out, left, right, left_weight, right_weight, dim);
-            continue;
-        }
-        INDEPENDENT for (int64_t j = 0; j < dim; j++) out[j] = left_weight * left[j] + right_weight * right[j];
+        const float *taken = left_weight != 0 ? left : right; /* where one is ignored: the other bit for bit */
+        if (left_weight != 0 && right_weight != 0)
+            INDEPENDENT for (int64_t j = 0; j < dim; j++) out[j] = left_weight * left[j] + right_weight * right[j];
+        else if (left_weight == right_weight)
+            memset(out, 0, (size_t)dim * sizeof *out);
+        else if (out != taken)
+            memcpy(out, taken, (size_t)dim * sizeof *out);
     }
 }
 

@@ -16,27 +16,35 @@ enum {
 #define SHUFFLE(A, B, ...) __builtin_shuffle(A, B, (Ints){__VA_ARGS__})
 #endif
 
+#define FOUR(LANE) LANE, LANE + 1, LANE + 2, LANE + 3
+
+/* These of four lanes, and the same of all others. */
+#if defined(__AVX512F__)
+#define QUADS(A, B, C, D)                                                                                              \
+    A, B, C, D, A + 4, B + 4, C + 4, D + 4, A + 8, B + 8, C + 8, D + 8, A + 12, B + 12, C + 12, D + 12
+#elif defined(__AVX2__)
+#define QUADS(A, B, C, D) A, B, C, D, A + 4, B + 4, C + 4, D + 4
+#else
+#define QUADS(A, B, C, D) A, B, C, D
+#endif
+
 /* In each four lanes the sums of the four lanes of a, b, c and d. */
 INLINE Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
+    enum { B = LANES };
+    Floats ab = SHUFFLE(a, b, QUADS(0, B, 1, B + 1)) + SHUFFLE(a, b, QUADS(2, B + 2, 3, B + 3));
+    Floats cd = SHUFFLE(c, d, QUADS(0, B, 1, B + 1)) + SHUFFLE(c, d, QUADS(2, B + 2, 3, B + 3));
+    return SHUFFLE(ab, cd, QUADS(0, 1, B, B + 1)) + SHUFFLE(ab, cd, QUADS(2, 3, B + 2, B + 3));
+}
+
+/* Sums of every four lanes and the next four, of a, then of b. */
+INLINE Floats add_fours(Floats a, Floats b) {
 #if defined(__AVX512F__)
-#define PAIRS_LOW 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
-#define PAIRS_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
-#define HALVES_LOW 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define HALVES_HIGH 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+    return SHUFFLE(a, b, FOUR(0), FOUR(8), FOUR(16), FOUR(24)) + SHUFFLE(a, b, FOUR(4), FOUR(12), FOUR(20), FOUR(28));
 #elif defined(__AVX2__)
-#define PAIRS_LOW 0, 8, 1, 9, 4, 12, 5, 13
-#define PAIRS_HIGH 2, 10, 3, 11, 6, 14, 7, 15
-#define HALVES_LOW 0, 1, 8, 9, 4, 5, 12, 13
-#define HALVES_HIGH 2, 3, 10, 11, 6, 7, 14, 15
+    return SHUFFLE(a, b, FOUR(0), FOUR(8)) + SHUFFLE(a, b, FOUR(4), FOUR(12));
 #else
-#define PAIRS_LOW 0, 4, 1, 5
-#define PAIRS_HIGH 2, 6, 3, 7
-#define HALVES_LOW 0, 1, 4, 5
-#define HALVES_HIGH 2, 3, 6, 7
+    return a + b;
 #endif
-    Floats ab = SHUFFLE(a, b, PAIRS_LOW) + SHUFFLE(a, b, PAIRS_HIGH);
-    Floats cd = SHUFFLE(c, d, PAIRS_LOW) + SHUFFLE(c, d, PAIRS_HIGH);
-    return SHUFFLE(ab, cd, HALVES_LOW) + SHUFFLE(ab, cd, HALVES_HIGH);
 }
 
 /* Store the scores of KEYS keys: element ROWS i + r is the sum of the lanes of sums[i][r]. */
@@ -44,57 +52,49 @@ INLINE void store_scores(Floats sums[KEYS][ROWS], float *scores) {
     Floats of_key[KEYS];
     for (int i = 0; i < KEYS; i++)
         of_key[i] = sums_of_four(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-#if defined(__AVX512F__)
-    Floats low = SHUFFLE(of_key[0], of_key[1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-                 SHUFFLE(of_key[0], of_key[1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    Floats high = SHUFFLE(of_key[2], of_key[3], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-                  SHUFFLE(of_key[2], of_key[3], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    store_floats(scores, SHUFFLE(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-                             SHUFFLE(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31));
-#elif defined(__AVX2__)
-    store_floats(scores, SHUFFLE(of_key[0], of_key[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-                             SHUFFLE(of_key[0], of_key[1], 4, 5, 6, 7, 12, 13, 14, 15));
-#else
-    for (int i = 0; i < KEYS; i++)
-        store_floats(scores + i * ROWS, of_key[i]);
-#endif
+    for (int all = LANES; all > 4; all /= 2)
+        for (int i = 0; i < all / 8; i++)
+            of_key[i] = add_fours(of_key[2 * i], of_key[2 * i + 1]);
+    for (int i = 0; i < KEYS * ROWS / LANES; i++)
+        store_floats(scores + i * LANES, of_key[i]);
+}
+
+/* Add the products of a vector of ROWS query rows with that of KEYS keys, of which `lanes` exist, 0: all. */
+INLINE void add_products(Floats sums[KEYS][ROWS], const float *queries, int64_t width, const char *const *keys,
+                         int dtype, int64_t column, int64_t lanes) {
+    Floats rows[ROWS];
+    for (int r = 0; r < ROWS; r++)
+        rows[r] = keep(load_floats(queries + r * width + column));
+    /* Unrolled, or the sums would lie in memory. */
+#pragma GCC unroll 4
+    for (int i = 0; i < KEYS; i++) {
+        const char *key = keys[i] + column * item_bytes(dtype);
+        Floats x = lanes == 0 ? load(key, dtype) : load_first(key, dtype, lanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++)
+            sums[i][r] = fma_floats(x, rows[r], sums[i][r]);
+    }
 }
 
 /* The products of ROWS query rows with KEYS keys of d elements: element ROWS i + r is that of key i with row r. */
 INLINE void multiply(const float *queries, int64_t width, const char *const *keys, int dtype, int64_t d,
                      float *scores) {
     Floats sums[KEYS][ROWS] = {{{0}}};
-    int64_t bytes = item_bytes(dtype), whole = d / LANES * LANES;
-    for (int64_t j = 0; j < whole; j += LANES) {
-        Floats rows[ROWS];
-        for (int r = 0; r < ROWS; r++)
-            rows[r] = keep(load_floats(queries + r * width + j));
-        for (int i = 0; i < KEYS; i++) {
-            Floats x = load(keys[i] + j * bytes, dtype);
-            for (int r = 0; r < ROWS; r++)
-                sums[i][r] = fma_floats(x, rows[r], sums[i][r]);
-        }
-    }
-    if (whole < d) {
-        /* Unrolled, or the sums would lie in memory. */
-#pragma GCC unroll 4
-        for (int i = 0; i < KEYS; i++) {
-            Floats x = load_first(keys[i] + whole * bytes, dtype, d - whole);
-#pragma GCC unroll 4
-            for (int r = 0; r < ROWS; r++)
-                sums[i][r] = fma_floats(x, load_floats(queries + r * width + whole), sums[i][r]);
-        }
-    }
+    int64_t column = 0;
+    for (; column + LANES <= d; column += LANES)
+        add_products(sums, queries, width, keys, dtype, column, 0);
+    if (column < d)
+        add_products(sums, queries, width, keys, dtype, column, d - column);
     store_scores(sums, scores);
 }
 
 /* In every lane the greatest of those of the same row: lanes r, r + ROWS, ... */
 INLINE Floats max_of_rows(Floats x) {
 #if defined(__AVX512F__)
-    x = max_floats(SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), x);
-    x = max_floats(SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), x);
+    x = max_floats(SHUFFLE(x, x, FOUR(8), FOUR(12), FOUR(0), FOUR(4)), x);
+    x = max_floats(SHUFFLE(x, x, FOUR(4), FOUR(0), FOUR(12), FOUR(8)), x);
 #elif defined(__AVX2__)
-    x = max_floats(SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3), x);
+    x = max_floats(SHUFFLE(x, x, FOUR(4), FOUR(0)), x);
 #endif
     return x;
 }

@@ -10,22 +10,18 @@ enum { MOST_THREADS = 1024, ALIGNMENT = 64 };
 typedef struct {
     const Attention *call;
     AttendItem attend;
-    _Atomic int64_t next;
+    char *memory;
+    size_t bytes; /* of memory of a worker: whole cache lines, since items are */
+    _Atomic int64_t workers, next;
     int64_t end;
 } Work;
 
-typedef struct {
-    Work *work;
-    float *memory;
-    pthread_t thread;
-} Worker;
-
 static void *run_worker(void *argument) {
-    Worker *worker = argument;
-    Work *work = worker->work;
-    int64_t item;
+    Work *work = argument;
+    int64_t number = atomic_fetch_add_explicit(&work->workers, 1, memory_order_relaxed), item;
+    float *memory = (float *)(void *)(work->memory + (size_t)number * work->bytes);
     while ((item = atomic_fetch_add_explicit(&work->next, 1, memory_order_relaxed)) < work->end)
-        work->attend(work->call, item, worker->memory);
+        work->attend(work->call, item, memory);
     return NULL;
 }
 
@@ -35,25 +31,18 @@ int run_items(const Attention *call, AttendItem attend, int64_t first, int64_t e
         count = 1;
     if (count > MOST_THREADS)
         count = MOST_THREADS;
-    size_t bytes, all; /* of a worker: whole cache lines, since items are */
-    if (__builtin_mul_overflow((size_t)item_floats(call), sizeof(float), &bytes) ||
-        __builtin_mul_overflow(bytes, (size_t)count, &all))
+    size_t bytes = (size_t)item_floats(call) * sizeof(float); /* at most 2^40: heads have up to 2^30 elements */
+    char *memory = aligned_alloc(ALIGNMENT, (size_t)count * bytes + ALIGNMENT);
+    if (memory == NULL)
         return 0;
-    char *memory = aligned_alloc(ALIGNMENT, all + ALIGNMENT);
-    Worker *workers = malloc((size_t)count * sizeof *workers);
-    int enough = memory != NULL && workers != NULL;
-    if (enough) {
-        Work work = {call, attend, first, end};
-        int64_t started = 1;
-        for (int64_t i = 0; i < count; i++)
-            workers[i] = (Worker){.work = &work, .memory = (float *)(memory + (size_t)i * bytes)};
-        while (started < count && pthread_create(&workers[started].thread, NULL, run_worker, &workers[started]) == 0)
-            started++; /* where no more can be had, the others do it */
-        run_worker(&workers[0]);
-        for (int64_t i = 1; i < started; i++)
-            pthread_join(workers[i].thread, NULL);
-    }
-    free(workers);
+    Work work = {call, attend, memory, bytes, 0, first, end};
+    pthread_t workers[MOST_THREADS];
+    int64_t started = 1;
+    while (started < count && pthread_create(&workers[started], NULL, run_worker, &work) == 0)
+        started++; /* where no more can be had, the others do it */
+    run_worker(&work);
+    for (int64_t i = 1; i < started; i++)
+        pthread_join(workers[i], NULL);
     free(memory);
-    return enough;
+    return 1;
 }

@@ -25,8 +25,8 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
-/* Dtypes of what is loaded. */
-enum { FLOAT32, BFLOAT16, FLOAT16 };
+/* Dtypes of what is loaded, and of indices, as DLPack has them: 256 times the kind and the bits. */
+enum { FLOAT32 = 2 << 8 | 32, FLOAT16 = 2 << 8 | 16, BFLOAT16 = 4 << 8 | 16, INT64 = 0 << 8 | 64 };
 
 #define INLINE static inline __attribute__((always_inline))
 

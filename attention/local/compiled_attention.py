@@ -87,7 +87,7 @@ def attend_segments(
     """
     shape = (len(segments), *inputs.out_shape)
     result = Partial(torch.empty(shape, dtype=torch.float32), torch.empty(shape[:4], dtype=torch.float32))
-    cuts = {"order": order, "segments": np.ascontiguousarray(segments)}
+    cuts = {"order": order, "segments": segments}
     _run(inputs, result, cuts, _items(inputs) * len(segments), between_pieces)
     return result
 
@@ -99,9 +99,10 @@ def _run(
     items: int,
     between_pieces: Callable[[], None] | None,
 ) -> None:
-    arguments = (*(to_dlpack(x) for x in (inputs.q, inputs.k, inputs.v)), result.out.numpy(), result.lse.numpy())
-    pages = None if inputs.pages is None else inputs.pages.numpy()
-    options = {**_spec_options(inputs), **cuts, "visible": _visible(inputs.visibility), "pages": pages}
+    arguments = [to_dlpack(x) for x in (inputs.q, inputs.k, inputs.v, result.out, result.lse)]
+    pages = None if inputs.pages is None else to_dlpack(inputs.pages)
+    places = {name: None if x is None else x.__dlpack__() for name, x in cuts.items()}
+    options = {**_spec_options(inputs), **places, "visible": _visible(inputs.visibility), "pages": pages}
     read = inputs.n * _bytes_per_key(inputs)
     kernel, threads = _kernel().attend, max(1, min(torch.get_num_threads(), items, read // BYTES_PER_THREAD))
     if between_pieces is None:
@@ -157,8 +158,9 @@ class StepKernel:
         ):
             return False
         visible = None if see is None else _visible(see(n))
-        arrays = to_dlpack(q), to_dlpack(k), to_dlpack(v)
-        self._kernel(*arrays, *result, self._scale, visible=visible, **self._options)
+        out, lse = result
+        arrays = to_dlpack(q), to_dlpack(k), to_dlpack(v), out.__dlpack__(), lse.__dlpack__()
+        self._kernel(*arrays, self._scale, visible=visible, **self._options)
         return True
 
 
@@ -176,7 +178,7 @@ def _visible(seen: Visibility | None) -> tuple[Any, ...] | None:
     """Which positions the queries see, as the kernel takes it."""
     if seen is None:
         return None
-    return seen.low.numpy(), seen.high.numpy(), seen.queries.numpy(), seen.keys.numpy()
+    return tuple([to_dlpack(x) for x in (seen.low, seen.high, seen.queries, seen.keys)])
 
 
 def _spec_options(inputs: Inputs) -> dict[str, Any]:
@@ -185,8 +187,8 @@ def _spec_options(inputs: Inputs) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _slopes(slopes: tuple[float, ...] | None) -> NDArray[np.float32] | None:
-    return None if slopes is None else np.array(slopes, np.float32)
+def _slopes(slopes: tuple[float, ...] | None) -> Any:
+    return None if slopes is None else np.array(slopes, np.float32).__dlpack__()
 
 
 @cache
