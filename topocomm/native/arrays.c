@@ -34,7 +34,7 @@ int fits(const EngineObject *engine, PyObject *const *arrays, int first, int fla
     for (int index = first; index < first + engine->engine.fields; index++) {
         const Array *array = (Array *)arrays[index], *kind = engine->kinds[index];
         if (Py_TYPE(arrays[index]) != array_type || (array->flags & flags) != flags || array->axes != kind->axes ||
-            PyObject_RichCompareBool(array->dtype, kind->dtype, Py_EQ) != 1) /* at once where they are one object */
+            (array->dtype != kind->dtype && PyObject_RichCompareBool(array->dtype, kind->dtype, Py_EQ) != 1))
             return 0;
         for (int axis = 0; axis < kind->axes; axis++)
             if (array->sizes[axis] != kind->sizes[axis])

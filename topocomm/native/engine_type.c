@@ -22,7 +22,7 @@ void release(PyObject *const *arrays) {
 /* Hold other arrays; those held before take their place. They are to be released when the engine is left alone: the end
  * of an array may run Python code, which may begin another call. */
 static void exchange(EngineObject *self, PyObject **arrays) {
-    for (int index = 0; index < 2 * MOST_FIELDS; index++) {
+    for (int index = 0; index < 2 * self->engine.fields; index++) {
         PyObject *before = self->arrays[index];
         self->arrays[index] = arrays[index];
         self->engine.data[index] = arrays[index] == NULL ? NULL : ((Array *)arrays[index])->data;
