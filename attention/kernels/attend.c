@@ -77,14 +77,14 @@ static void describe_rows(Tile *tile) {
 /* Whether no row sees a key from `start` to `stop`: asked of all at once, since in a long prompt with a window that is
  * so for most. */
 static int all_hidden(const Tile *tile, int64_t start, int64_t stop) {
-    const Table *positions = &tile->call->positions;
+    const Tensor *positions = &tile->call->positions;
     int64_t from = tile->from, to = tile->to, seen = 0;
-    if (positions->data == NULL || positions->column_step != sizeof(int64_t) || tile->call->order.data != NULL)
+    if (positions->data == NULL || positions->strides[1] != 1 || tile->call->order.data != NULL)
         return 0;
-    const char *row = positions->data + (positions->rows > 1 ? tile->entry : 0) * positions->row_step;
+    const char *row = positions->data + 8 * (positions->sizes[0] > 1 ? tile->entry : 0) * positions->strides[0];
     for (int64_t i = start; i < stop; i++) {
         int64_t position;
-        memcpy(&position, row + i * (int64_t)sizeof position, sizeof position);
+        memcpy(&position, row + 8 * i, sizeof position);
         seen |= (position >= from) & (position <= to);
     }
     return !seen;
