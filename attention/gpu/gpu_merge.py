@@ -63,7 +63,8 @@ def _log1p(x):
 @triton.jit
 def merge(left, right):
     """The merge of two partials: (out float32 [ROWS, WIDTH], lse float32 [ROWS, 1]) each."""
-    left_lse, right_lse = left[1], right[1]
+    left_lse = tl.where(left[1] == float("inf"), float("nan"), left[1])
+    right_lse = tl.where(right[1] == float("inf"), float("nan"), right[1])
     gap = left_lse.to(tl.float64) - right_lse.to(tl.float64)
     apart = -tl.abs(gap)
     lighter = _exp(tl.where(apart < NEGLIGIBLE, NEGLIGIBLE, apart))
@@ -119,6 +120,7 @@ def states_kernel(
     merged_out, merged_lse = its_outs[0].to(tl.float32), its_lses[0]  # type: ignore[misc]
     if COUNT == 1:
         merged_out = tl.where(merged_lse == float("-inf"), 0.0, merged_out)
+        merged_lse = tl.where(merged_lse == float("inf"), float("nan"), merged_lse)
     for state in tl.static_range(1, COUNT):
         merged_out, merged_lse = merge((merged_out, merged_lse), (its_outs[state].to(tl.float32), its_lses[state]))
     tl.debug_barrier()  # several warps read one lse, which the result may replace

@@ -20,7 +20,8 @@ enum { EXP_POWER = 12, LOG_POWER = 13 };
 static void weigh(int64_t rows, const float *left_lse, const float *right_lse, float *lse, float *left_weights,
                   float *right_weights) {
     INDEPENDENT for (int64_t row = 0; row < rows; row++) {
-        float left = left_lse[row], right = right_lse[row];
+        float left = left_lse[row] == INFINITY ? NAN : left_lse[row]; /* some kernels mark empty rows by it */
+        float right = right_lse[row] == INFINITY ? NAN : right_lse[row];
         double gap = (double)left - (double)right;
         double apart = -fabs(gap);
         double lighter = exponential(apart < NEGLIGIBLE ? NEGLIGIBLE : apart, EXP_POWER);

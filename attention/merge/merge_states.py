@@ -32,7 +32,8 @@ def merge_states(
 
     States are folded left to right with weights exp(lse_i - lse), computed in float64 and rounded once. A state is
     ignored bit for bit where its lse is -inf or its weight underflows to 0, whatever its out holds, NaN too. A lse
-    of NaN or +inf gives NaN: a kernel that marks empty rows otherwise goes through `attention.as_partial` first.
+    of NaN or +inf gives a lse of NaN, and an out of NaN where another state is not empty: a kernel that marks empty
+    rows by +inf goes through `attention.as_partial` first.
     Differentiable in outs and lses, once. On the CPU equal to `LOGSUMEXP` bit for bit. On a GPU with triton one kernel
     launch for up to 16 states, more for strided ones or base 2.
 
@@ -109,7 +110,8 @@ def _fold(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Ten
         return fold(outs, lses)
     outs = [x.float() for x in outs]
     if len(outs) == 1:  # the empty rows of a single state may hold anything as well
-        return outs[0].masked_fill((lses[0] == -math.inf)[..., None], 0.0).contiguous(), lses[0].clone().contiguous()
+        lse = lses[0].masked_fill(lses[0] == math.inf, math.nan)
+        return outs[0].masked_fill((lse == -math.inf)[..., None], 0.0).contiguous(), lse.contiguous()
     if outs[0].device.type == "cpu":
         return fold_on_host(outs, lses)
     return _fold_by_formula(outs, lses)

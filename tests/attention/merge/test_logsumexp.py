@@ -109,10 +109,13 @@ def test_rows_are_empty_one_by_one(kernel):
 @both
 @pytest.mark.parametrize("lse", [np.nan, np.inf])
 def test_a_lse_that_is_no_number_stays_visible(kernel, lse):
-    a, b = partial([[1]], [lse]), partial([[2]], [lse])
-    merged = fold([a, b], kernel=kernel)
-    assert np.isnan(merged["out"]).all()
-    assert np.isnan(merged["lse"]).all()
+    wrong, right, empty = partial([[1]], [lse]), partial([[2]], [0.5]), partial([[3]], [EMPTY])
+    for parts in ([wrong, wrong], [wrong, right], [right, wrong], [right, empty, wrong], [wrong, empty, right]):
+        merged = fold(parts, kernel=kernel)
+        assert np.isnan(merged["out"]).all()
+        assert np.isnan(merged["lse"]).all()
+    for parts in ([wrong, empty], [empty, wrong]):
+        assert np.isnan(fold(parts, kernel=kernel)["lse"]).all()
 
 
 @both

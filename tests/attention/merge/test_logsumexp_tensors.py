@@ -34,6 +34,12 @@ def test_tensors_merge_as_arrays_do(seeds):
     assert not torch.isnan(found["out"]).any()
 
 
+def test_a_lse_that_is_no_number_stays_visible():
+    wrong, right = ({"out": torch.ones(1, 2), "lse": torch.tensor([lse])} for lse in (torch.inf, 3.0))
+    for found in (COMBINE(wrong, right), COMBINE(right, wrong)):
+        assert found["out"].isnan().all() and found["lse"].isnan().all()
+
+
 def test_an_empty_partial_leaves_the_other_bit_for_bit():
     some = {"out": torch.randn(4, 3), "lse": torch.randn(4)}
     nothing = {"out": torch.full((4, 3), torch.nan), "lse": torch.full((4,), -torch.inf)}

@@ -102,6 +102,12 @@ def test_rows_are_empty_one_by_one(path):
 def test_a_lse_that_is_no_number_stays_visible(path, lse, count):
     got = merge_states(*states(*[([1.0], lse)] * count))
     assert got.out.isnan().all() and got.lse.isnan()
+    for others in ([([2.0], 1.0)] * (count - 1), [([2.0], -INF), *[([2.0], 1.0)] * (count - 1)]):
+        for parts in ([([1.0], lse), *others], [*others, ([1.0], lse)]):
+            got = merge_states(*states(*parts))
+            assert got.out.isnan().all() and got.lse.isnan()
+    for parts in ([([1.0], lse)], [([1.0], lse), ([2.0], -INF)]):
+        assert merge_states(*states(*parts)).lse.isnan()
 
 
 def test_a_shift_of_all_lse_moves_nothing_else(path):
