@@ -333,7 +333,17 @@ def _before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
         cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
         kept = arguments.get("logits_to_keep")
         cache.kept = kept if isinstance(kept, int) else 0
+    state.passes.append(torch._C.DisableTorchFunction())
+    state.passes[-1].__enter__()
     return args, kwargs
+
+
+@skipped_by_dynamo
+def _after_pass(*_: Any) -> None:
+    """End what `_before_pass` began, also where the pass failed."""
+    state = ACTIVE.get()
+    if state is not None and state.passes:
+        state.passes.pop().__exit__(None, None, None)
 
 
 @dataclass
@@ -366,6 +376,7 @@ def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
                 )
             hooks = (
                 model.register_forward_pre_hook(_before_pass, with_kwargs=True),
+                model.register_forward_hook(_after_pass, always_call=True),
                 model.base_model.register_forward_pre_hook(before_decoder, with_kwargs=True),
                 model.base_model.register_forward_hook(after_decoder, with_kwargs=True, always_call=True),
             )

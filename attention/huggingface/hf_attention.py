@@ -69,6 +69,8 @@ class Active:
         replaced: Caches of transformers that a sharded one took the place of.
         generating: Held by the thread whose `generate` runs.
         generates: Whether one runs.
+        passes: Of the running forward passes, what keeps torch's modes out of them: no token is chosen there, and to
+            ask at each of some thousand operations would take a tenth of a step.
     """
 
     cache: ShardedCache
@@ -78,6 +80,7 @@ class Active:
     replaced: WeakSet[Cache] = field(default_factory=WeakSet)
     generating: Any = field(default_factory=RLock)
     generates: bool = False
+    passes: list[Any] = field(default_factory=list)
 
 
 ACTIVE: ContextVar[Active | None] = ContextVar("topocomm_sharded_generation", default=None)
