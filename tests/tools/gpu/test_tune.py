@@ -44,10 +44,10 @@ def test_a_candidate_that_is_wrong_is_not_taken(tools, part, own_tables, monkeyp
     launch, first = decode._launch, tools.tune_targets.targets(tools.card)[0]
     rule, other = first.candidates(2)
 
-    def wrong_launch(q, k, v, spec, seen, scales, out):
-        launch(q, k, v, spec, seen, scales, out)
+    def wrong_launch(ready, arrays, *others):
+        launch(ready, arrays, *others)
         if decode_table.TUNED._tried == other:
-            out.out.add_(1)
+            arrays[3].add_(1)
 
     monkeypatch.setattr(decode, "_launch", wrong_launch)
     monkeypatch.setattr(tools.tune, "targets", lambda card: (first,))

@@ -52,13 +52,15 @@ class CompiledEngine(CallEngine):
         outside = None if fold else _OutsideFolds(work, program, encoder.results, self.memory, self.native)
         self.in_python = outside is not None and any(outside.folds)
         self._run = CompiledRun(shared, self.native, awaited_bytes(work, program, shared), outside)
-        self._names = [f.name for f in work.layout.fields]
+        self._shapes = {f.name: (*work.value.leading, *f.row_shape) for f in work.layout.fields}
         self.views = work.send_buffer(self.memory, program.offsets, program.input_pieces)
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
         value = self.views if fields is None else fields
-        arrays = tuple([_plain(value[name]) for name in self._names]) if self.takes_value and value else ()
-        results = () if target is None else tuple([target[name] for name in self._names])
+        arrays: tuple[NDArray[Any], ...] = ()
+        if self.takes_value and value:
+            arrays = tuple([_plain(value[name], shape) for name, shape in self._shapes.items()])
+        results = () if target is None else tuple([target[name] for name in self._shapes])
         return self._run.follow(self.native.begin(arrays, results, apart))
 
     def advance(self, timeout_s: float) -> bool:
@@ -230,10 +232,12 @@ class _Encoder:
         return (rows, len(fold.operands), *self._row_items, *chain.from_iterable(places))
 
 
-def _plain(array: Any) -> NDArray[Any]:
-    if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return np.array(array, order="C", copy=True, subok=False)
+def _plain(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array as the engine in C takes it; leading axes of partial values may be one."""
+    if not (type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned):
+        array = np.array(array, order="C", copy=True, subok=False)
+    plain: NDArray[Any] = array if array.shape == shape else array.reshape(shape)
+    return plain
 
 
 def _native_engine(

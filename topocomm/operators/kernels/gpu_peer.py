@@ -267,10 +267,10 @@ def peer_kernel(
     if items == 0:
         return
     lane = tl.arange(0, PEERS)
-    program = program.to(tl.pointer_type(tl.int32))
-    memories = memories.to(tl.pointer_type(tl.int64))
-    control = control.to(tl.pointer_type(tl.int32))
-    state = own.to(tl.pointer_type(tl.int64))
+    program = program.to(tl.int64).to(tl.pointer_type(tl.int32))  # an address below 2^31 comes as int32
+    memories = memories.to(tl.int64).to(tl.pointer_type(tl.int64))
+    control = control.to(tl.int64).to(tl.pointer_type(tl.int32))
+    state = own.to(tl.int64).to(tl.pointer_type(tl.int64))
     epoch = tl.load(state + EPOCH) + 1
     arena_at = arenas_at + (epoch & 1) * arena_bytes
     arena = own + arena_at
