@@ -128,9 +128,11 @@ def test_one_graph_can_serve_all_layers(monkeypatch):
         assert torch.equal(got.sequences, alone.sequences)
 
 
-@pytest.mark.long
-def test_ranks_of_mpirun():
-    """By inductor, where there is a compiler for it."""
-    backend = "inductor" if shutil.which("g++") or shutil.which("clang++") else "aot_eager"
+@pytest.mark.parametrize(
+    "backend", [pytest.param("aot_eager", marks=pytest.mark.long), pytest.param("inductor", marks=pytest.mark.soak)]
+)
+def test_ranks_of_mpirun(backend):
+    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler")
     job = mpirun(2, [Path(__file__).with_name("compiled_job.py"), backend], timeout_s=280.0)
     assert (job.returncode, job.stdout) == (0, "same bits on all ranks, tokens as alone\n"), job.stderr
