@@ -43,9 +43,9 @@ for case in ("128 x 128, group 4, q_len 1, plain", "576 x 512, group 4, q_len 1,
 """
 
 
-def run(*words, tools=TOOLS, program=None):
+def run(*words, tools=TOOLS, program=None, **more):
     command = [sys.executable, "-c", program] if program else [sys.executable, str(tools / "compile_report.py"), *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     environment.pop("TRITON_INTERPRET", None)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
@@ -82,8 +82,9 @@ def test_no_kernel_spills(arch):
 
 
 @pytest.mark.long
-def test_keys_and_values_are_copied_ahead_by_16_bytes():
-    done = run(program=LOADS.replace("{tools!r}", repr(str(TOOLS))))
+def test_keys_and_values_are_copied_ahead_by_16_bytes(tmp_path):
+    """By the rules: there is nothing tuned in the directory."""
+    done = run(program=LOADS.replace("{tools!r}", repr(str(TOOLS))), TOPOCOMM_TUNED_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
     apart, shared, _ = done.stdout.split("=== end ===")
     for ptx, steps, threads, row_bytes in ((apart, 64, 128, 2 * 256), (shared, 32, 256, 1152)):
