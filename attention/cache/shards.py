@@ -34,8 +34,10 @@ Positions = NDArray[np.int64]
 
 VIRTUAL_SHARDS = 96
 """By default, and for canonical order."""
-LEAST_SHARDS, MOST_SHARDS = 64, 4096
-"""Of maps for which these are not exact; where weights ask for more, shares are inexact."""
+LEAST_SHARDS = 64
+"""Of maps that need another number than 96 for equal shares."""
+MOST_SHARDS = 4096
+"""Weights whose exact shares would take more virtual shards get inexact shares of 96."""
 BLOCK_TOKENS = 16
 
 

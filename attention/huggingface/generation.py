@@ -17,7 +17,6 @@ own `generate`, which gives each call its cache.
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -26,18 +25,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
-import torch
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap, canonical_shards
 from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
 from attention.huggingface.broadcast_choices import BroadcastChoices
+from attention.huggingface.forward_passes import after_pass, before_pass, end_passes
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.sharded_cache import ShardedCache
 from attention.huggingface.split_pass import after_decoder, before_decoder
 from topocomm import Communicator, MissingExtraError, OperatorError
-from topocomm.extend import skipped_by_dynamo
 
 try:
     from transformers import PreTrainedModel, QuantizedCache
@@ -47,9 +45,6 @@ except ImportError as error:
 
 Method = Literal["tree", "ring", "allreduce"]
 Order = Literal["any", "canonical"]
-
-RECORDED = ("input_ids", "position_ids", "attention_mask")
-"""Arguments of a forward pass that a recovery needs."""
 
 UNSHARDABLE = frozenset({"quantized", "paged"})
 """Values of `cache_implementation` that change results or how text is generated; others are replaced."""
@@ -190,6 +185,7 @@ def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
     """Until the stack closes, let the model attend by this state in this thread."""
     stack.enter_context(_implementation(model, state))
     stack.callback(ACTIVE.set, ACTIVE.get())
+    stack.callback(end_passes, state, 0)
     ACTIVE.set(state)
 
 
@@ -264,11 +260,12 @@ def _in_this_thread(state: Active) -> Iterator[bool]:
     """
     if not state.generating.acquire(blocking=False):
         raise OperatorError("generate: another thread generates on this rank; wait for its end")
-    before, nested = ACTIVE.set(state), state.generates
+    before, nested, passes = ACTIVE.set(state), state.generates, len(state.passes)
     state.generates = True
     try:
         yield nested
     finally:
+        end_passes(state, passes)
         state.generates = nested
         ACTIVE.reset(before)
         state.generating.release()
@@ -319,33 +316,6 @@ def _take_place(state: Active, cache: Any) -> None:
     state.cache = state.cache.fresh()
 
 
-@skipped_by_dynamo
-def _before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Give a forward pass that has no cache a sharded one, and record the tokens of each, to recover a lost rank's."""
-    state = ACTIVE.get()
-    if state is None:
-        return None
-    arguments = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
-    cache = arguments.get("past_key_values")
-    if cache is None:
-        cache = kwargs["past_key_values"] = state.cache.fresh()
-    if isinstance(cache, ShardedCache):
-        cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
-        kept = arguments.get("logits_to_keep")
-        cache.kept = kept if isinstance(kept, int) else 0
-    state.passes.append(torch._C.DisableTorchFunction())
-    state.passes[-1].__enter__()
-    return args, kwargs
-
-
-@skipped_by_dynamo
-def _after_pass(*_: Any) -> None:
-    """End what `_before_pass` began, also where the pass failed."""
-    state = ACTIVE.get()
-    if state is not None and state.passes:
-        state.passes.pop().__exit__(None, None, None)
-
-
 @dataclass
 class _Use:
     """A model that ranks of this process use: how it attends otherwise, and the hooks before and after its passes."""
@@ -375,8 +345,8 @@ def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
                     f"{WITHOUT}"
                 )
             hooks = (
-                model.register_forward_pre_hook(_before_pass, with_kwargs=True),
-                model.register_forward_hook(_after_pass, always_call=True),
+                model.register_forward_pre_hook(before_pass, with_kwargs=True),
+                model.register_forward_hook(after_pass, always_call=True),
                 model.base_model.register_forward_pre_hook(before_decoder, with_kwargs=True),
                 model.base_model.register_forward_hook(after_decoder, with_kwargs=True, always_call=True),
             )

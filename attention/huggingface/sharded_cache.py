@@ -111,8 +111,8 @@ class ShardedCache(Cache):
             layer.drafts = drafts
         return cache
 
-    def begin(self, split: Split) -> None:
-        """Share out the tokens of the pass that begins."""
+    def begin(self, split: Split | None) -> None:
+        """Share out the tokens of the pass that begins; None: every rank passes all."""
         for layer in self.sharded_layers:
             layer.split = split
 

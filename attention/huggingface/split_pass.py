@@ -34,9 +34,9 @@ from topocomm.extend import skipped_by_dynamo
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 LEAST_TOKENS = 8
-"""Of a rank, on average: fewer are not worth the exchange."""
+"""New tokens a rank, on average, from which on a pass is shared out; a choice that was not measured."""
 MOST_CACHED = 32
-"""Cached tokens for each new one: to gather more would take longer than to pass the new ones on every rank."""
+"""Cached tokens for each new one, at most: their keys are gathered too; a choice that was not measured."""
 GATHERED_BYTES = 128 << 20
 """Keys and values of one layer on one rank, at most, beside its own; above the ring passes them."""
 PER_LAYER = ("output_hidden_states", "output_attentions", "output_router_logits")
@@ -146,6 +146,7 @@ def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
     if not hasattr(cache, "sharded_layers"):
         return None
     split = split_of(decoder, cache, given, cache.take_kept())
+    cache.begin(split)  # also where there is none: an interrupted pass may have left one
     if split is None:
         return None
     for name in ("input_ids", "inputs_embeds"):
@@ -154,7 +155,6 @@ def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
             given[name] = given[name][:, own]
             places = torch.arange(split.start, split.stop, device=own.device).expand(len(given[name]), -1)
     given["position_ids"] = (places if given.get("position_ids") is None else given["position_ids"])[..., own]
-    cache.begin(split)
     return (), given
 
 
@@ -174,10 +174,10 @@ def split_of(decoder: torch.nn.Module, cache: Any, given: Mapping[str, Any], kep
     `kept` is that of the split. None: every rank passes all tokens.
     """
     tokens = given.get("input_ids") if given.get("inputs_embeds") is None else given["inputs_embeds"]
-    if tokens is None or not cache.may_split or _asks_for_more(decoder, given):
+    if tokens is None or not cache.may_split or tokens.shape[1] < LEAST_TOKENS * cache.comm.size:
         return None
     start, count = cache.get_seq_length(), tokens.shape[1]
-    if count < LEAST_TOKENS * cache.comm.size or start > MOST_CACHED * count or mixes_tokens(decoder):
+    if start > MOST_CACHED * count or _asks_for_more(decoder, given) or mixes_tokens(decoder):
         return None
     shards, stop = cache.shards, start + count
     if shards.capacity is None and shards.holders is None and shards.block_size == BLOCK_TOKENS:

@@ -119,11 +119,12 @@ class GenerateJob:
         import torch
 
         from attention.huggingface.generation import shard_generation
+        from attention.huggingface.split_pass import LEAST_TOKENS
 
         torch.set_num_threads(cpu_threads)
         self._bring(device_of_rank(comm, self.options.device, shared=True))
         prompt_tokens = self.inputs["input_ids"].shape[1]
-        if comm.rank == 0 and comm.size > 1:
+        if comm.rank == 0 and comm.size > 1 and prompt_tokens >= LEAST_TOKENS * comm.size:
             say(f"prefill: {prompt_tokens:,} tokens, of which each of {comm.size} ranks takes a part through the model")
         with (
             shard_generation(self.model, comm, method=self.options.method) as cache,
