@@ -125,7 +125,7 @@ class TokenRows:
         self.k = GrowableTensor("k")
         self.v = GrowableTensor("v")
         self._positions = GrowableTensor("positions")
-        self._all = (self.k, self.v, self._positions)
+        """On a GPU, of the first rows."""
         self._known = np.empty(0, np.int64)
         """Of which the first `k.rows` are used."""
 
@@ -136,7 +136,13 @@ class TokenRows:
 
     @property
     def positions(self) -> torch.Tensor:
-        """int64 [rows], a view."""
+        """int64 [rows], a view; what is new is brought to a GPU when it is asked for."""
+        device = self.k.view().device
+        if device.type == "cpu":
+            return torch.from_numpy(self.known_positions)
+        if self._positions.empty or self._positions.rows < self.k.rows:
+            new = self.known_positions[self._positions.rows :]
+            self._positions.append(on_device(new, device)[None, None, :, None])
         return self._positions.view()[0, 0, :, 0]
 
     @property
@@ -167,7 +173,6 @@ class TokenRows:
         self._known[before:rows] = positions
         self.k.append(k)
         self.v.append(v)
-        self._positions.append(on_device(positions, k.device)[None, None, :, None])
 
     def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Add rows in order of position; a position that is stored keeps its row."""
@@ -191,7 +196,7 @@ class TokenRows:
         self.k.replace(k)
         self.v.replace(v)
         self._known = np.array(positions, np.int64)
-        self._positions.replace(on_device(positions, k.device)[None, None, :, None])
+        self._positions.clear()
 
     def keep(self, kept_rows: NDArray[np.bool_]) -> None:
         """As `GrowableTensor.keep`."""
@@ -199,8 +204,9 @@ class TokenRows:
             kept = int(kept_rows.sum())
             movers = kept + np.flatnonzero(kept_rows[kept:])
             self._known[np.flatnonzero(~kept_rows[:kept])] = self._known[movers]
-            for part in self._all:
-                part.keep(kept_rows)
+            self.k.keep(kept_rows)
+            self.v.keep(kept_rows)
+            self._positions.clear()
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""
@@ -209,5 +215,5 @@ class TokenRows:
 
     def clear(self) -> None:
         """Forget everything."""
-        for part in self._all:
+        for part in (self.k, self.v, self._positions):
             part.clear()

@@ -302,6 +302,8 @@ class ShardedKVCache:
         if evict:
             self.evict()
         for part, owned in parts:
+            if len(owned) == 0 and not part.empty:
+                continue
             if len(owned) < k.shape[2]:
                 rows = owned - self.length if positions is None else np.searchsorted(positions, owned)
                 part.append(rows_of(k, rows), rows_of(v, rows), owned)

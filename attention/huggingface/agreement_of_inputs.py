@@ -36,8 +36,12 @@ def agree_on_inputs(comm: Communicator, arguments: Mapping[str, Any]) -> None:
     _compare(comm, "generate", digests, "call it with the same inputs and options on all ranks")
 
 
-def agree_on_weights(function: str, comm: Communicator, model: torch.nn.Module) -> None:
+def agree_on_weights(
+    function: str, comm: Communicator, model: torch.nn.Module, but: frozenset[str] = frozenset()
+) -> None:
     """Compare a model's weights with those of the other ranks: names, shapes, dtypes and sums of bits; collective.
+
+    Those named in `but` are each rank's own.
 
     Every weight is read once, so this takes about as long as to copy them; and again where they have changed. Weights
     that are elsewhere or no plain tensors (offloaded, quantised, distributed) are compared by name, shape and dtype.
@@ -48,12 +52,13 @@ def agree_on_weights(function: str, comm: Communicator, model: torch.nn.Module) 
     if comm.size == 1 or comm.session.settings.check == "never":
         return
     weights = dict(model.named_parameters()) | dict(model.named_buffers())
+    weights = {name: x for name, x in weights.items() if name not in but}
     names = "\n".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in weights.items())
     remedy = "load the same weights on all ranks"
     _compare(comm, function, {"the names, shapes or dtypes of weights": _hash(names.encode())}, remedy)
     plain = [x.data for x in weights.values()]
     state = [
-        None if _elsewhere(x) else (x.data_ptr(), weight._version)
+        None if _elsewhere(x) else (x.data_ptr(), 0 if weight.is_inference() else weight._version)
         for x, weight in zip(plain, weights.values(), strict=True)
     ]
     with _LOCK:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from attention.cache.growable_storage import on_device
 from attention.huggingface.hf_attention import ACTIVE, Active
 from attention.huggingface.sharded_cache import ShardedCache
+from attention.huggingface.split_pass import Split, split_of
+from attention.huggingface.weights.head_split import head_split_of
 from topocomm.extend import skipped_by_dynamo
 
 RECORDED = ("input_ids", "position_ids", "attention_mask")
@@ -46,3 +50,38 @@ def end_passes(state: Active, count: int) -> None:
     """Let torch's modes in again, but for the first passes; torch calls no hook after a KeyboardInterrupt."""
     while len(state.passes) > count:
         state.passes.pop().__exit__(None, None, None)
+
+
+@skipped_by_dynamo
+def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Leave a rank its own tokens of a pass through the decoder, where that pays: a hook of torch before `forward`."""
+    parameters = inspect.signature(decoder.forward).parameters
+    if len(args) > len(parameters) or "position_ids" not in parameters:
+        return None
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    cache: Any = given.get("past_key_values")
+    if not hasattr(cache, "sharded_layers"):
+        return None
+    kept = cache.take_kept()
+    whole_weights = cache.weights is None
+    split = split_of(decoder, cache, given, kept) if whole_weights else head_split_of(cache, given)
+    cache.begin(split)  # also where there is none: an interrupted pass may have left one
+    if not isinstance(split, Split):
+        return None
+    for name in ("input_ids", "inputs_embeds"):
+        if given.get(name) is not None:
+            own = on_device(split.own - split.start, given[name].device)
+            given[name] = given[name][:, own]
+            places = torch.arange(split.start, split.stop, device=own.device).expand(len(given[name]), -1)
+    given["position_ids"] = (places if given.get("position_ids") is None else given["position_ids"])[..., own]
+    return (), given
+
+
+@skipped_by_dynamo
+def after_decoder(_: torch.nn.Module, __: Any, given: Mapping[str, Any], output: Any) -> Any:
+    """Give all ranks the hidden states that are wanted of such a pass: a hook of torch after `forward`."""
+    cache: Any = given.get("past_key_values")
+    split = cache.end() if hasattr(cache, "sharded_layers") else None
+    if split is not None and output is not None:
+        output.last_hidden_state = split.states(output.last_hidden_state)
+    return output

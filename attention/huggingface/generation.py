@@ -30,11 +30,11 @@ from torch.utils.hooks import RemovableHandle
 from attention.cache.shards import ShardMap, canonical_shards
 from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
 from attention.huggingface.broadcast_choices import BroadcastChoices
-from attention.huggingface.forward_passes import after_pass, before_pass, end_passes
+from attention.huggingface.forward_passes import after_decoder, after_pass, before_decoder, before_pass, end_passes
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
-from attention.huggingface.hf_layers import WITHOUT
+from attention.huggingface.hf_layers import WITHOUT, layer_windows
 from attention.huggingface.sharded_cache import ShardedCache
-from attention.huggingface.split_pass import after_decoder, before_decoder
+from attention.huggingface.weights.sharded_weights import shard_weights, sharded_weights
 from topocomm import Communicator, MissingExtraError, OperatorError
 
 try:
@@ -45,6 +45,7 @@ except ImportError as error:
 
 Method = Literal["tree", "ring", "allreduce"]
 Order = Literal["any", "canonical"]
+Weights = Literal["replicated", "sharded"]
 
 UNSHARDABLE = frozenset({"quantized", "paged"})
 """Values of `cache_implementation` that change results or how text is generated; others are replaced."""
@@ -81,6 +82,7 @@ def enable(
     order: Order = "any",
     shards: ShardMap | None = None,
     replicas: int | None = None,
+    weights: Weights = "replicated",
 ) -> Sharding:
     """Let plain `model.generate(...)` keep its cache sharded over the ranks; collective.
 
@@ -103,6 +105,9 @@ def enable(
         shards: Who owns which positions; None deals blocks of 16 tokens out in turn.
         replicas: How many ranks hold each token; None: as `shards` says, by default one. With two the loss of any
             one rank loses no token, for twice the memory.
+        weights: "sharded": each rank keeps 1/P of the weights, cut by transformers' own plan for tensor parallelism,
+            and computes with them for all ranks; for good, and for inference only. Ranks on threads need a model
+            each. A model of `attention.huggingface.load_sharded` is so already.
 
     Returns:
         What ends it (`disable`, or the end of a `with`) and has the `cache`.
@@ -116,12 +121,13 @@ def enable(
     """
     if ACTIVE.get() is not None:
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
-    _check_choices("enable", method, order)
+    _check_choices("enable", method, order, weights)
     model = _uncompiled(model)
+    cut = _cut_weights("enable", model, comm, order, weights)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order, model)
     with ExitStack() as stack:
         _activate(stack, model, state)
-        agree_on_weights("enable", comm, model)
+        agree_on_weights("enable", comm, model, cut)
         return Sharding(state, stack.pop_all())
 
 
@@ -134,6 +140,7 @@ def shard_generation(
     order: Order = "any",
     shards: ShardMap | None = None,
     replicas: int | None = None,
+    weights: Weights = "replicated",
 ) -> Iterator[ShardedCache]:
     """`enable` with one cache, which the caller gives to every call, and for all of torch; collective.
 
@@ -146,23 +153,43 @@ def shard_generation(
     Yields:
         The empty cache.
     """
-    _check_choices("shard_generation", method, order)
+    _check_choices("shard_generation", method, order, weights)
     model = _uncompiled(model)
+    cut = _cut_weights("shard_generation", model, comm, order, weights)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
-        agree_on_weights("shard_generation", comm, model)
+        agree_on_weights("shard_generation", comm, model, cut)
         if comm.size > 1:
             stack.enter_context(BroadcastChoices(lambda: state.cache.comm))
         yield state.cache
 
 
-def _check_choices(function: str, method: str, order: str) -> None:
-    for name, value, known in (("method", method, get_args(Method)), ("order", order, get_args(Order))):
+def _check_choices(function: str, method: str, order: str, weights: str) -> None:
+    choices = ("method", method, Method), ("order", order, Order), ("weights", weights, Weights)
+    for name, value, known in ((name, value, get_args(known)) for name, value, known in choices):
         if value not in known:
             raise OperatorError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
     if order == "canonical" and method != "tree":
         raise OperatorError(f'{function}: order="canonical" goes with method="tree", got {method!r}')
+
+
+def _cut_weights(function: str, model: PreTrainedModel, comm: Communicator, order: str, weights: str) -> frozenset[str]:
+    """Cut the weights if that is wanted, after the ranks have compared them; returns which are cut. Collective then.
+
+    Raises:
+        OperatorError: The model is not covered, cannot be split, or its slices are for other ranks.
+        MismatchError: Ranks have other weights.
+    """
+    known = sharded_weights(model)
+    if weights == "replicated" and known is None:
+        return frozenset()
+    if order == "canonical":
+        raise OperatorError(f'{function}: order="canonical" needs weights="replicated": sums of slices have other bits')
+    layer_windows(model.config.get_text_config(decoder=True))
+    if known is None:
+        agree_on_weights(function, comm, model)
+    return shard_weights(model, comm).cut
 
 
 def _cache(

@@ -178,29 +178,38 @@ def sharded_attention(
         )
     mask = _checked_mask(attention_mask, layer, name, options.pop("sliding_window", None))
     sinks = _sinks_of(module, options.pop("s_aux", None))
-    spec = _spec_of(options.pop("scaling", None), mask.window, options.pop("softcap", None), sinks)
+    scale, softcap = options.pop("scaling", None), options.pop("softcap", None)
     _refuse_options(options, name)
-    keys, comm, query = layer.store.positions, state.cache.comm, autocast(query)
+    comm, query = state.cache.comm, autocast(query)
+    # A single query is after all keys, so there is nothing to hide from it, but what a window drops with its blocks.
+    last = query.shape[2] == 1 and mask.window is None and layer.restoring is None and layer.split is None
+    spec = _spec_of(scale, mask.window, softcap, sinks, causal=not last or state.order != "any")
     if layer.split is not None:
         with no_autocast(query):
             out = layer.split.attend(query, layer.whole, (key, value), spec, mask.present)
     else:
-        present = None if mask.present is None else mask.present[:, keys]
-        positions: dict[str, Any] = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
-        order: dict[str, Any] = {}
+        where: dict[str, Any] = {}
+        if mask.present is not None:
+            where["kv_mask"] = mask.present[:, layer.store.positions]
+        if spec.causal:
+            where |= {"q_positions": layer.queries, "kv_positions": layer.store.positions}
         if state.order != "any":  # the host orders the keys
-            order = {"order": state.order, "shards": layer.store.shards}
-            positions["kv_positions"] = layer.store.known_positions
+            where |= {"order": state.order, "shards": layer.store.shards, "kv_positions": layer.store.known_positions}
         with no_autocast(query):
-            out = state.decode(query, key, value, comm, spec=spec, **positions, **order)
+            out = state.decode(query, key, value, comm, spec=spec, **where)
+        weights = state.cache.weights
+        if weights is not None and weights.heads is not None:
+            out = out[:, weights.heads]
     layer.attended()
     return out.transpose(1, 2).contiguous(), None
 
 
 @lru_cache(maxsize=256)
-def _spec_of(scale: float | None, window: int | None, softcap: float | None, sinks: tuple[float, ...] | None) -> Spec:
+def _spec_of(
+    scale: float | None, window: int | None, softcap: float | None, sinks: tuple[float, ...] | None, *, causal: bool
+) -> Spec:
     """One Spec for all steps of a layer, by which `tree_decode` finds its prepared step."""
-    return Spec(scale=scale, causal=True, window=window, softcap=softcap, sinks=sinks)
+    return Spec(scale=scale, causal=causal, window=window, softcap=softcap, sinks=sinks)
 
 
 _sinks: WeakKeyDictionary[torch.nn.Module, tuple[tuple[int, int], tuple[float, ...]]] = WeakKeyDictionary()

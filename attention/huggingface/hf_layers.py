@@ -12,6 +12,7 @@ from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import Positions
 from attention.huggingface.split_pass import KeysAndValues, Split
+from attention.huggingface.weights.head_split import HeadSplit
 from topocomm import MissingExtraError, OperatorError, TopocommError
 from topocomm.extend import skipped_by_dynamo
 
@@ -44,11 +45,11 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Whether transformers will undo tokens of the passes to come, with `crop` after each."""
         self.drafts = False
         """Whether one `crop` may undo tokens of several passes."""
-        self.queries = torch.arange(0)
-        """Positions of the queries of the running forward pass."""
+        self.asked = 0
+        """Of the running forward pass, the first position."""
         self.restoring: Positions | None = None
         """Positions of the running pass where it puts back lost tokens; None: it adds the next ones."""
-        self.split: Split | None = None
+        self.split: Split | HeadSplit | None = None
         """How the tokens of the running pass are shared out; None: all ranks pass all."""
         self.whole: KeysAndValues | None = None
         """What such a pass attends to in this layer."""
@@ -66,13 +67,19 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.split is not None:
             self.whole = self.split.store(self.store, key_states, value_states)
         elif self.restoring is None:
-            start, device = self.store.length, key_states.device
-            self.queries = torch.arange(start, start + key_states.shape[2], device=device)
+            self.asked = self.store.length
             self.store.append(key_states, value_states, evict=not self.drafts)
         else:
-            self.queries = on_device(self.restoring, key_states.device)
             self.store.restore(key_states, value_states, self.restoring)
         return self.show()
+
+    @property
+    def queries(self) -> torch.Tensor:
+        """Positions of the queries of the running forward pass, where every rank passes all tokens: int64."""
+        device = self.store.k.device
+        if self.restoring is not None:
+            return on_device(self.restoring, device)
+        return torch.arange(self.asked, self.store.length, device=device)
 
     def attended(self) -> None:
         """The queries of the running pass are done: drop what none that follow can see."""

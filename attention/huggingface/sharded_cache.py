@@ -17,6 +17,8 @@ from attention.cache.shards import Positions, ShardMap
 from attention.cache.token_record import TokenRecord
 from attention.huggingface.hf_layers import ShardedLayer, layer_windows
 from attention.huggingface.split_pass import Split
+from attention.huggingface.weights.head_split import HeadSplit
+from attention.huggingface.weights.sharded_weights import sharded_weights
 from topocomm import Communicator, MissingExtraError, OperatorError
 from topocomm.extend import skipped_by_dynamo
 
@@ -63,6 +65,8 @@ class ShardedCache(Cache):
         self.splits = True
         """Whether passes may be shared out by tokens (`attention.huggingface.split_pass`)."""
         self.kept = 0
+        self.weights = sharded_weights(model)
+        """How the model's weights are sharded; None: every rank has them whole."""
         self._model = model
         owned = [ShardedKVCache(shards, comm.rank, window=window) for window in windows]
         self.sharded_layers = tuple(ShardedLayer(store) for store in owned)
@@ -111,12 +115,12 @@ class ShardedCache(Cache):
             layer.drafts = drafts
         return cache
 
-    def begin(self, split: Split | None) -> None:
+    def begin(self, split: Split | HeadSplit | None) -> None:
         """Share out the tokens of the pass that begins; None: every rank passes all."""
         for layer in self.sharded_layers:
             layer.split = split
 
-    def end(self) -> Split | None:
+    def end(self) -> Split | HeadSplit | None:
         """End the pass, also one that failed; returns how its tokens were shared out."""
         split = self.sharded_layers[0].split
         for layer in self.sharded_layers:
@@ -151,9 +155,15 @@ class ShardedCache(Cache):
         the next communicator.
 
         Raises:
-            OperatorError: Tokens are lost that the model was given as embeddings; nothing has changed then.
+            OperatorError: Tokens are lost that the model was given as embeddings, or a lost rank held weights that no
+                other one has; nothing has changed then.
             RankFailedError, DeadlineError: Another rank was lost.
         """
+        if self.weights is not None and comm is not self.comm:
+            raise OperatorError(
+                "ShardedCache.recover: the weights are sharded, so a lost rank held some that no other has; load the "
+                "model again over the ranks that are left"
+            )
         stores = [layer.store for layer in self.sharded_layers]
         recovery = Recovery(stores, comm)
         own = np.array([self.record.length, self.record.batch], np.int64)

@@ -1,10 +1,11 @@
 """Sequence-parallel passes: each rank takes its own tokens of a prompt through the whole model.
 
-Two hooks on the model's decoder carry this: one leaves a rank the tokens that it will own, the other gives back to all
-ranks the hidden states that are asked for. In between every layer computes for its rank's tokens only; attention gets
-the keys and values of all ranks, gathered layer by layer, or by the ring where a layer's are too many to be on one rank
-at once. They stay where they were computed: the cache deals a prompt in two runs of tokens a rank, in zigzag, which
-balances causal attention (as in context-parallel training, Llama 3, arXiv:2407.21783, section 3.3.2).
+Two hooks on the model's decoder carry this (`forward_passes`): one leaves a rank the tokens that it will own, the other
+gives back to all ranks the hidden states that are asked for. In between every layer computes for its rank's tokens
+only; attention gets the keys and values of all ranks, gathered layer by layer, or by the ring where a layer's are too
+many to be on one rank at once. They stay where they were computed: the cache deals a prompt in two runs of tokens a
+rank, in zigzag, which balances causal attention (as in context-parallel training, Llama 3, arXiv:2407.21783, section
+3.3.2).
 
 What goes the other way, where every rank passes all tokens and each layer's partials are reduced: short prompts, few
 tokens after many cached ones, canonical order, models that take no position ids or mix tokens outside of attention,
@@ -13,7 +14,6 @@ and passes that ask for the states of all layers.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,6 @@ from attention.partial import add_sinks
 from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
 from topocomm import Communicator
-from topocomm.extend import skipped_by_dynamo
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 LEAST_TOKENS = 8
@@ -91,14 +90,18 @@ class Split:
             store.shards = self.shards
             store.extend(k, v, self.stop)
             return None
-        new, first = self.keys_and_values(k, v, self.start, self.stop), store.first
-        whole = new
+        return self.append(store, *self.keys_and_values(k, v, self.start, self.stop))
+
+    def append(self, store: ShardedKVCache, *new: torch.Tensor) -> KeysAndValues:
+        """As `store`, for keys and values of all ranks."""
+        whole: KeysAndValues = (new[0], new[1])
+        first = store.first
         if self.start > first:
             cached = store.rows_at(store.shards.owned(store.rank, first, self.start))
             before = self.keys_and_values(*cached[:2], first, self.start)
             whole = torch.cat([before[0], new[0]], 2), torch.cat([before[1], new[1]], 2)
         store.shards = self.shards
-        store.append(*new)
+        store.append(new[0], new[1])
         return whole
 
     def attend(
@@ -133,39 +136,6 @@ class Split:
         start = max(self.start, self.stop - self.kept) if self.kept else self.start
         rows = own[:, len(self.own) - len(self.shards.owned(self.comm.rank, start, self.stop)) :].transpose(0, 1)
         return self.gathered(rows, start, self.stop).transpose(0, 1)
-
-
-@skipped_by_dynamo
-def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Leave a rank its own tokens of a pass through the decoder, where that pays: a hook of torch before `forward`."""
-    parameters = inspect.signature(decoder.forward).parameters
-    if len(args) > len(parameters) or "position_ids" not in parameters:
-        return None
-    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
-    cache: Any = given.get("past_key_values")
-    if not hasattr(cache, "sharded_layers"):
-        return None
-    split = split_of(decoder, cache, given, cache.take_kept())
-    cache.begin(split)  # also where there is none: an interrupted pass may have left one
-    if split is None:
-        return None
-    for name in ("input_ids", "inputs_embeds"):
-        if given.get(name) is not None:
-            own = on_device(split.own - split.start, given[name].device)
-            given[name] = given[name][:, own]
-            places = torch.arange(split.start, split.stop, device=own.device).expand(len(given[name]), -1)
-    given["position_ids"] = (places if given.get("position_ids") is None else given["position_ids"])[..., own]
-    return (), given
-
-
-@skipped_by_dynamo
-def after_decoder(_: torch.nn.Module, __: Any, given: Mapping[str, Any], output: Any) -> Any:
-    """Give all ranks the hidden states that are wanted of such a pass: a hook of torch after `forward`."""
-    cache: Any = given.get("past_key_values")
-    split = cache.end() if hasattr(cache, "sharded_layers") else None
-    if split is not None and output is not None:
-        output.last_hidden_state = split.states(output.last_hidden_state)
-    return output
 
 
 def split_of(decoder: torch.nn.Module, cache: Any, given: Mapping[str, Any], kept: int) -> Split | None:

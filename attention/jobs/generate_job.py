@@ -31,6 +31,7 @@ from topocomm import Communicator
 if TYPE_CHECKING:
     import torch
 
+    from attention.huggingface.weights.sharded_weights import ShardedWeights
 
 LOGIT_LIMIT = 1e-3
 """Largest difference of a logit from single-process transformers that `--verify` accepts, in float32."""
@@ -48,6 +49,7 @@ class Generated:
     prefill_s: float
     decode_s: float
     cache_bytes: int
+    weights: ShardedWeights | None
 
 
 def add_arguments(commands: Any) -> None:
@@ -69,6 +71,12 @@ def add_arguments(commands: Any) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare tokens and logits with single-process transformers"
     )
+    parser.add_argument(
+        "--weights",
+        choices=("replicated", "sharded"),
+        default="replicated",
+        help="every rank holds the whole model (default), or 1/P of its weights",
+    )
     add_device(parser)
     parser.add_argument("--ranks", type=positive, help="run on this many threads, without mpirun")
     parser.set_defaults(job=GenerateJob)
@@ -81,7 +89,9 @@ class GenerateJob:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.path = Path()
         self.model: Any = None
+        """Whole, for all ranks of this process; None where each rank reads its slices."""
         self.tokenizer: Any = None
         self.inputs: dict[str, torch.Tensor] = {}
         self._bringing = threading.Lock()
@@ -97,7 +107,7 @@ class GenerateJob:
 
         text = self._prompt()
         check_device(self.options.device, ranks)
-        path = find_model(self.options.model)
+        path = self.path = find_model(self.options.model)
         self.tokenizer = load("tokenizer", path)
         config = load("configuration", path)
         try:
@@ -112,7 +122,15 @@ class GenerateJob:
                 f"{prompt_tokens:,} prompt tokens and {new_tokens:,} new ones make {prompt_tokens + new_tokens:,}, but "
                 f"the model has {positions:,} positions; shorten the prompt or lower --max-new-tokens"
             )
-        self.model = load_model(path)
+        if self.options.weights == "replicated":
+            self.model = load_model(path)
+            return
+        from attention.huggingface.weights.load_sharded import check_sharded
+
+        try:
+            check_sharded(path, ranks)
+        except ValueError as error:
+            raise InputError(str(error)) from error
 
     def work(self, comm: Communicator, cpu_threads: int) -> Generated:
         """Generate on this rank; all ranks return the same tokens."""
@@ -122,16 +140,17 @@ class GenerateJob:
         from attention.huggingface.split_pass import LEAST_TOKENS
 
         torch.set_num_threads(cpu_threads)
-        self._bring(device_of_rank(comm, self.options.device, shared=True))
+        model = self._model_of(comm)
         prompt_tokens = self.inputs["input_ids"].shape[1]
         if comm.rank == 0 and comm.size > 1 and prompt_tokens >= LEAST_TOKENS * comm.size:
-            say(f"prefill: {prompt_tokens:,} tokens, of which each of {comm.size} ranks takes a part through the model")
+            part = "a part of the tokens" if self.options.weights == "replicated" else "all with its part of the model"
+            say(f"prefill: {prompt_tokens:,} tokens; each of {comm.size} ranks computes {part}")
         with (
-            shard_generation(self.model, comm, method=self.options.method) as cache,
-            Meter(self.model, self.options.max_new_tokens, show=comm.rank == 0) as meter,
+            shard_generation(model, comm, method=self.options.method) as cache,
+            Meter(model, self.options.max_new_tokens, show=comm.rank == 0) as meter,
         ):
-            output = self._generate(streamer=meter, past_key_values=cache)
-        plan, config = f"{self.options.method} attention on {comm.size} ranks", self.model.config
+            output = self._generate(model, streamer=meter, past_key_values=cache)
+        plan, config = f"{self.options.method} attention on {comm.size} ranks", model.config
         if self.options.method == "tree":
             width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
             plan = explain_merge(comm, 1, config.num_attention_heads, width).summary()
@@ -142,6 +161,7 @@ class GenerateJob:
             prefill_s=meter.first_token_s,
             decode_s=meter.other_tokens_s,
             cache_bytes=cache.used_bytes,
+            weights=cache.weights,
         )
 
     def report(self, result: Generated) -> int:
@@ -156,16 +176,27 @@ class GenerateJob:
         if more:
             say(f"decode: {more} tokens in {result.decode_s:.2f} s, {more / result.decode_s:.2f} tokens/s")
         say(f"cache: {result.cache_bytes:,} bytes of keys and values on rank 0")
+        if result.weights is not None:
+            say(f"weights: {result.weights.held_bytes:,} of {result.weights.whole_bytes:,} bytes on rank 0")
         return self._verify(result) if self.options.verify else OK
 
-    def _bring(self, device: torch.device) -> None:
-        """Have the model and the prompt on a device; ranks on threads share them, and the first brings them."""
+    def _model_of(self, comm: Communicator) -> Any:
+        """The model on this rank's device, and the prompt; ranks on threads share whole ones, the first brings them."""
+        import torch
+
+        device = device_of_rank(comm, self.options.device, shared=True)
+        model = self.model
+        if self.options.weights == "sharded":
+            from attention.huggingface.weights.load_sharded import load_sharded
+
+            model = load_sharded(self.path, comm)
         with self._bringing:
-            if self.model.device != device:
-                self.model.to(device)
+            if model.device != device:
+                model.to(device)
             self.inputs = {name: x.to(device) for name, x in self.inputs.items()}
             if device.type == "cuda":  # the others have streams of their own
                 torch.cuda.synchronize(device)
+        return model
 
     def _prompt(self) -> str:
         text = self.options.prompt
@@ -180,8 +211,8 @@ class GenerateJob:
             raise InputError("the prompt is empty; give --prompt TEXT or --prompt-file FILE with some text")
         return str(text)
 
-    def _generate(self, **more: Any) -> Any:
-        return self.model.generate(
+    def _generate(self, model: Any, **more: Any) -> Any:
+        return model.generate(
             **self.inputs,
             **more,
             max_new_tokens=self.options.max_new_tokens,
@@ -200,7 +231,8 @@ class GenerateJob:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         say("check: single-process transformers generates the same ...")
         began_s = time.perf_counter()
-        expected = self._generate()
+        model = load_model(self.path) if self.model is None else self.model
+        expected = self._generate(model)
         tokens = expected.sequences[0, self.inputs["input_ids"].shape[1] :].cpu()
         assert result.logits is not None, "output_logits follows --verify"
         same, difference = compare(result.tokens, result.logits, tokens, torch.cat(expected.logits).cpu())
@@ -209,7 +241,7 @@ class GenerateJob:
         steps = f"all {len(tokens)} steps" if same == len(tokens) else f"the first {same + 1} steps"
         say(
             f"check {verdict}: {same} of {len(tokens)} tokens are those of single-process transformers "
-            f"{transformers.__version__} ({self.model.config._attn_implementation}, {took_s:.1f} s); "
+            f"{transformers.__version__} ({model.config._attn_implementation}, {took_s:.1f} s); "
             f"max |logit difference| {difference:.2e} over {steps} (limit {LOGIT_LIMIT:g})"
         )
         return OK if passed else WORK_FAILED

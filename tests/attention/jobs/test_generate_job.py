@@ -37,6 +37,17 @@ def test_under_mpirun(tiny_model):
     assert len(re.findall("^plan: ", done.stderr, re.MULTILINE)) == 1
 
 
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (3, 8))])
+def test_with_sharded_weights_under_mpirun(tiny_model, ranks):
+    done = mpirun(ranks, ["-m", "attention", *generate(tiny_model, "--verify", "--weights=sharded")], timeout_s=300.0)
+    assert done.returncode == 0, done.stderr
+    assert "check passed: 20 of 20 tokens" in done.stderr
+    held, whole = (
+        int(x.replace(",", "")) for x in re.search(r"weights: ([\d,]+) of ([\d,]+) bytes", done.stderr).groups()
+    )
+    assert whole / ranks <= held <= 1.1 * whole / ranks
+
+
 def alone(model):
     """The text that transformers writes alone."""
     import transformers
@@ -53,7 +64,7 @@ def test_on_threads(tiny_model, capsys):
     said = capsys.readouterr()
     assert said.out == alone(tiny_model)
     for part in (
-        r"prefill: 50 tokens, of which each of 3 ranks takes a part through the model",
+        r"prefill: 50 tokens; each of 3 ranks computes a part of the tokens",
         r"plan: allreduce attention\.logsumexp 272 B on 3 ranks: .*, proved, digest [0-9a-f]{12}",
         r"prefill: 50 tokens in [\d.]+ s, [\d.]+ tokens/s",
         r"decode: 19 tokens in [\d.]+ s, [\d.]+ tokens/s",

@@ -1,0 +1,1 @@
+"""Models of which each rank holds a slice of the weights."""
