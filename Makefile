@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS := mpi,attention,demo,dev
+EXTRAS := mpi,attention,demo,serve,dev
 
 # What a small machine needs so that a plain `mpirun -n 4 ...` works: more ranks than cores, no binding, ranks
 # that wait give their core away, and root (containers) may launch.

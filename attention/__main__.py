@@ -1,4 +1,4 @@
-"""`python -m attention generate ...` and `python -m attention decode ...`, alone or under mpirun."""
+"""`python -m attention generate ...`, `... serve ...` and `... decode ...`, alone or under mpirun."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WORK_FAILED if speaks() else OK
     from attention.jobs import decode_job as decode
     from attention.jobs import generate_job as generate
+    from attention.jobs import serve_job as serve
 
     parser = JobParser(prog="python -m attention", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="{generate,decode}")
-    for module in (generate, decode):
+    commands = parser.add_subparsers(required=True, metavar="{generate,serve,decode}")
+    for module in (generate, serve, decode):
         module.add_arguments(commands)
     options = parser.parse_args(arguments)
     return run(options.job(options), options.ranks)

@@ -28,9 +28,14 @@ def mpirun(ranks, args, *, timeout_s=120.0, env=None, options=()):
     The interpreter is the one that runs the tests, mpirun the one beside it. A job that is not done in time is
     ended with all its ranks, and subprocess.TimeoutExpired is raised with what it had printed.
     """
-    beside = str(Path(sys.executable).parent)
-    environment = {**os.environ, **ENVIRONMENT, "PATH": beside + os.pathsep + os.environ["PATH"], **(env or {})}
-    return finished(["mpirun", *options, "-n", str(ranks), sys.executable, *map(str, args)], environment, timeout_s)
+    command = ["mpirun", *options, "-n", str(ranks), sys.executable, *map(str, args)]
+    return finished(command, environment(**(env or {})), timeout_s)
+
+
+def environment(**more):
+    """The variables for a job: the mpirun beside the interpreter is found first."""
+    path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+    return {**os.environ, **ENVIRONMENT, "PATH": path, **more}
 
 
 def finished(command, environment, timeout_s):

@@ -104,6 +104,16 @@ class GrowableTensor:
         self._storage = rows
         self.rows = rows.shape[2]
 
+    def join(self, other: GrowableTensor) -> None:
+        """Add the batch entries of `other`; the one with fewer rows gets zeros behind them."""
+        if self._storage is not None:
+            mine, theirs = self.view(), other.view()
+            batch, rows = len(mine), max(self.rows, other.rows)
+            joined = mine.new_zeros((batch + len(theirs), mine.shape[1], rows, mine.shape[3]))
+            joined[:batch, :, : self.rows] = mine
+            joined[batch:, :, : other.rows] = theirs
+            self.replace(joined)
+
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""
         if self._storage is not None:
@@ -207,6 +217,14 @@ class TokenRows:
             self.k.keep(kept_rows)
             self.v.keep(kept_rows)
             self._positions.clear()
+
+    def join(self, other: TokenRows) -> None:
+        """Add the batch entries of `other`, whose positions begin with these or are the first of them."""
+        if other.k.rows > self.k.rows:
+            self._known = other.known_positions.copy()
+            self._positions.replace(other._positions.view().clone())
+        self.k.join(other.k)
+        self.v.join(other.v)
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""

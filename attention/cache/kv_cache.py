@@ -180,6 +180,26 @@ class ShardedKVCache:
         self._own.select_batch(index)
         self._copies.select_batch(index)
 
+    def join(self, other: ShardedKVCache) -> None:
+        """Add the batch rows of another cache of the same map; needs no communication.
+
+        Positions stay what they are, so a row of the shorter cache has none of the last ones: mask them.
+
+        Raises:
+            OperatorError: The maps differ, one of them is empty, tokens are lost, or there is a window, which counts
+                positions.
+        """
+        if self.window is not None or self.shards != other.shards or not (self.length and other.length):
+            raise OperatorError(
+                "ShardedKVCache.join: both caches must have tokens, one map (without prompts that are dealt "
+                "otherwise) and no window"
+            )
+        if len(self.missing) or len(other.missing):
+            raise OperatorError("ShardedKVCache.join: tokens are lost; call recover() first")
+        self._own.join(other._own)
+        self._copies.join(other._copies)
+        self.length = max(self.length, other.length)
+
     def reset(self) -> None:
         """Forget everything, storage, shape and dtype included."""
         self.length = self.first = 0

@@ -74,6 +74,10 @@ class TokenRecord:
         """Replace the batch by its entries `index`."""
         self._rows.select_batch(index)
 
+    def join(self, other: TokenRecord) -> None:
+        """Add the batch entries of another record; behind the end of the shorter one is padding."""
+        self._rows.join(other._rows)
+
     def clear(self) -> None:
         """Forget everything."""
         self._rows.clear()

@@ -228,6 +228,19 @@ class ShardedCache(Cache):
         super().batch_select_indices(indices)
         self.record.select_batch(indices)
 
+    def join(self, other: ShardedCache) -> None:
+        """Add the batch rows of another cache of the same model and ranks, as `ShardedKVCache.join` does; local.
+
+        Give `attention_mask` (0 behind the end of the shorter one) and `position_ids` to the passes that follow.
+
+        Raises:
+            OperatorError: As there: the caches' maps differ, or layers have windows.
+        """
+        for layer, more in zip(self.sharded_layers, other.sharded_layers, strict=True):
+            layer.store.join(more.store)
+            layer.show()
+        self.record.join(other.record)
+
     @property
     def _in_any_order(self) -> bool:
         """Whether the model can be given tokens that do not follow each other."""

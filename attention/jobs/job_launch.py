@@ -196,6 +196,8 @@ def _under_mpi(job: Job[Result], ranks: int | None, rank: int, size: int) -> int
     result = job.work(comm, _cpu_threads(world))
     comm.close()
     status = job.report(result) if rank == 0 else OK
+    if comm.session.gone:  # the others of the world would be waited for in vain
+        return status
     # MPI_Finalize would wait for the others as well, but wakes up thousands of times a second to look.
     request = world.Ibarrier()
     until_s = time.monotonic() + LAST_RANK_LIMIT_S

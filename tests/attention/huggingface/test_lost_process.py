@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi import ENVIRONMENT
+from tests.mpi import environment
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "lost_rank.py"
 LIMIT_S = 120
@@ -17,12 +17,15 @@ LIMIT_S = 120
 
 def run(ranks, *arguments):
     """The output of the example under an mpirun that survives the loss of processes."""
-    beside = str(Path(sys.executable).parent)
-    environment = {**os.environ, **ENVIRONMENT, "PATH": beside + os.pathsep + os.environ["PATH"]}
-    environment["PYTHONPATH"] = os.pathsep.join([str(EXAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(EXAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")])
     command = ["mpirun", "--with-ft", "ulfm", "-n", str(ranks), sys.executable, str(EXAMPLE), *map(str, arguments)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(PYTHONPATH=path),
+        start_new_session=True,
     ) as process:
         try:
             return process.communicate(timeout=LIMIT_S)
