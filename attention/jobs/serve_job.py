@@ -9,7 +9,9 @@ import argparse
 import copy
 import signal
 import socket
+import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +133,11 @@ class ServeJob:
         return name if name in KNOWN else Path(name).expanduser().resolve().name
 
     def _over(self, comm: Communicator, scheduler: Scheduler | None) -> int:
-        """Serve over these ranks, and over those that are left when one is lost."""
+        """Serve over these ranks, and over those that are left when one is lost; returns the exit status.
+
+        Raises:
+            SystemExit: Rank 0 is lost, and this process another.
+        """
         while True:
             try:
                 self._serve(comm, scheduler)
@@ -145,7 +151,7 @@ class ServeJob:
             if comm.parent_ranks[0] != 0:
                 if comm.rank == 0:
                     say(f"{self.name}: error: rank 0, which listens, is gone; start the job again")
-                return WORK_FAILED
+                sys.exit(WORK_FAILED)
             if scheduler is not None:
                 say(f"{self.name}: goes on with {_ranks(comm)}")
 
@@ -201,10 +207,12 @@ class ServeJob:
     def _bind(self) -> socket.socket:
         host, port = self.options.host, self.options.port
         try:
-            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
+            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            with ExitStack() as opened:
+                listener = opened.enter_context(socket.socket(family, kind))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(address)
+                opened.pop_all()
         except OSError as error:
             raise InputError(f"--host {host} --port {port}: cannot listen there: {error}") from error
         return listener

@@ -176,3 +176,47 @@ def test_replicas_can_be_given_to_the_cache():
     assert all(part.k.view().shape[0] == 1 for part, _ in cache._parts(0, cache.length))
     with pytest.raises(ValueError, match="replicas=2 needs 2 ranks, there are 1"):
         ShardedKVCache(ShardMap(1), 0, replicas=2)
+
+
+@pytest.mark.parametrize(("first", "second"), [(9, 5), (5, 9), (1, 7)])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_rows_of_another_cache_join(first, second, replicas):
+    """Positions stay what they are; behind the shorter one's end there are zeros, and both go on together."""
+    for rank in range(2):
+        caches = [ShardedKVCache(ShardMap(2, block_size=2, replicas=replicas), rank) for _ in range(2)]
+        for cache, count, batch in zip(caches, (first, second), (2, 1), strict=True):
+            cache.append(*tokens(count, batch=batch))
+        caches[0].join(caches[1])
+        length = max(first, second)
+        caches[0].append(*tokens(3, start=length, batch=3))
+        whole = torch.cat([part(count, length + 3) for part, count in ((rows_of(2), first), (rows_of(1), second))])
+        whole[:, :, length:] = tokens(3, start=length, batch=3)[0]
+        mine = torch.tensor(caches[0].shards.owned(rank, 0, length + 3))
+        assert torch.equal(caches[0].positions, mine)
+        assert torch.equal(caches[0].k, whole[:, :, mine])
+        assert torch.equal(caches[0].v[..., :4], -whole[:, :, mine])
+
+
+def rows_of(batch):
+    """Keys of some rows up to a length, and zeros from there on."""
+
+    def part(count, length):
+        return torch.cat([tokens(count, batch=batch)[0], torch.zeros(batch, 3, length - count, 4)], 2)
+
+    return part
+
+
+def test_what_cannot_join():
+    def filled(shards, **options):
+        cache = ShardedKVCache(shards, 0, **options)
+        cache.append(*tokens(3))
+        return cache
+
+    plain = ShardMap(2)
+    for one, other in (
+        (filled(plain), filled(ShardMap(2, block_size=2))),
+        (filled(plain), ShardedKVCache(plain, 0)),
+        (filled(plain, window=2), filled(plain, window=2)),
+    ):
+        with pytest.raises(ValueError, match=r"join: both caches must have tokens, one map"):
+            one.join(other)

@@ -39,3 +39,14 @@ def test_a_gap_stays_a_gap():
     assert record.length == 2
     record.add(2, ids(3), torch.zeros(3, 2, 1), None)  # positions of several kinds
     assert record.length == 2
+
+
+def test_another_record_joins():
+    record, other = TokenRecord(), TokenRecord()
+    record.add(0, ids(1, 2), None, None)
+    other.add(0, ids(5, 6, 7)[:1], None, None)
+    record.join(other)
+    record.add(3, torch.tensor([[3], [103], [8]]), torch.tensor([[2], [2], [3]]), None)
+    assert record.ids.tolist() == [[1, 2, 0, 3], [101, 102, 0, 103], [5, 6, 7, 8]]
+    assert record.mask.tolist() == [[1, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
+    assert record.places[:, -1].tolist() == [2, 2, 3]

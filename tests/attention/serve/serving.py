@@ -26,7 +26,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}a:{% endif %}"
 )
 POSITIONS = 2048
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 def save_model(path, *, end_token=None, template=TEMPLATE):
@@ -63,6 +63,8 @@ class Reference:
     def ids(self, prompt):
         if isinstance(prompt, str):
             return self.tokenizer(prompt)["input_ids"]
+        if isinstance(prompt[0], int):
+            return prompt
         return self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
 
     def tokens(self, ids, count):
@@ -73,7 +75,12 @@ class Reference:
         return made[0, len(ids) :].tolist()
 
     def text(self, prompt, count):
-        return self.tokenizer.decode(self.tokens(self.ids(prompt), count), skip_special_tokens=True)
+        """The same as text, without the token that ends it; of a text, messages or token ids."""
+        ids = self.ids(prompt)
+        end = self.model.generation_config.eos_token_id
+        return self.tokenizer.decode(
+            [token for token in self.tokens(ids, count) if token != end], skip_special_tokens=True
+        )
 
 
 class Server:
@@ -100,13 +107,14 @@ class Server:
         self._ready.set()
 
     def __enter__(self):
-        assert self._ready.wait(LIMIT_S)
-        assert self.port, "".join(self.said)
+        self._ready.wait(LIMIT_S)
+        if self.port is None:
+            self.__exit__()
+            raise AssertionError("".join(self.said))
         return self
 
     def __exit__(self, *_):
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
+        self.process.terminate()
         self.wait()
 
     def wait(self):
