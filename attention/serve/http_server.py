@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -16,9 +16,10 @@ import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from attention.serve.answers import Answers, Progress
 from attention.serve.prompts import Prompt, tokenize
@@ -121,8 +122,13 @@ class Endpoints:
         try:
             first = await _unless_left(request, _news(events))
             if asked.stream:
-                stream = self._stream(request, ticket, answers, events, first)
-                return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+                outcome = [CLIENT_LEFT]
+
+                def ended() -> None:
+                    ticket.over = True
+                    self._counted(request, outcome[0])
+
+                return _EventStream(_stream(answers, events, first, outcome), ended)
             answers.take(first)
             await _unless_left(request, _rest(answers, events))
         except BaseException:
@@ -130,32 +136,6 @@ class Endpoints:
             raise
         self._counted(request, 200)
         return JSONResponse(answers.whole())
-
-    async def _stream(
-        self, request: Request, ticket: Ticket, answers: Answers, events: Events, news: Progress
-    ) -> AsyncIterator[bytes]:
-        """The events of a stream; it is closed, or cancelled, where the client leaves."""
-        status = CLIENT_LEFT
-        try:
-            for document in answers.opening():
-                yield _event(document)
-            while True:
-                answers.take(news)
-                for document in answers.chunks(news):
-                    yield _event(document)
-                if answers.done:
-                    break
-                news = await _news(events)
-            for document in answers.closing():
-                yield _event(document)
-            yield b"data: [DONE]\n\n"
-            status = 200
-        except RequestError as error:
-            status = error.status
-            yield _event(error.document)
-        finally:
-            ticket.over = True
-            self._counted(request, status)
 
     def _read(self, body: bytes, chat: bool) -> tuple[CompletionRequest, list[Prompt]]:
         """The request and its prompts, in the thread for this."""
@@ -176,6 +156,20 @@ class Endpoints:
         self._metrics.requests.labels(request.url.path, str(status)).inc()
 
 
+class _EventStream(StreamingResponse):
+    """Server-sent events; tells when it has ended, also where the client left before they began."""
+
+    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
 class HttpThread:
     """A server in a thread of its own, on a socket that is bound."""
 
@@ -192,10 +186,12 @@ class HttpThread:
             timeout_graceful_shutdown=GRACE_S,
         )
         self._server = uvicorn.Server(config)
+        self._listener = listener
         self._thread = threading.Thread(target=self._server.run, args=([listener],), name="http", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Begin to listen: from here on connections are taken."""
+        self._listener.listen()
         self._thread.start()
 
     def stop(self) -> None:
@@ -210,10 +206,13 @@ async def _body(request: Request) -> bytes:
     if int(request.headers.get("content-length", 0)) > MOST_BODY_BYTES:
         raise too_long
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BODY_BYTES:
-            raise too_long
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BODY_BYTES:
+                raise too_long
+    except ClientDisconnect as error:
+        raise ClientLeftError from error
     return bytes(body)
 
 
@@ -227,6 +226,27 @@ async def _news(events: Events) -> Progress:
 async def _rest(answers: Answers, events: Events) -> None:
     while not answers.done:
         answers.take(await _news(events))
+
+
+async def _stream(answers: Answers, events: Events, news: Progress, outcome: list[int]) -> AsyncIterator[bytes]:
+    """The events of a stream from the first news on; `outcome` becomes its status."""
+    try:
+        for document in answers.opening():
+            yield _event(document)
+        while True:
+            answers.take(news)
+            for document in answers.chunks(news):
+                yield _event(document)
+            if answers.done:
+                break
+            news = await _news(events)
+        for document in answers.closing():
+            yield _event(document)
+        yield b"data: [DONE]\n\n"
+        outcome[:] = [200]
+    except RequestError as error:
+        outcome[:] = [error.status]
+        yield _event(error.document)
 
 
 async def _unless_left(request: Request, work: Awaitable[Value]) -> Value:
