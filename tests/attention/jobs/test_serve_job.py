@@ -13,7 +13,6 @@ import openai
 import pytest
 
 from attention.__main__ import main
-from tests.attention.serve.conftest import reference, served  # noqa: F401 - fixtures
 from tests.attention.serve.serving import Server, eventually, save_model
 from tests.mpi import mpirun
 
@@ -30,7 +29,7 @@ def error_line(capsys):
     return line
 
 
-def test_bad_options(served, capsys):  # noqa: F811
+def test_bad_options(served, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", f"--model={served}", f"--port={port}"]) == 2
@@ -42,21 +41,21 @@ def test_bad_options(served, capsys):  # noqa: F811
     assert "expected a port from 0 to 65535, got '65536'" in error_line(capsys)
 
 
-def test_a_missing_library_is_named(served, capsys, monkeypatch):  # noqa: F811
+def test_a_missing_library_is_named(served, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "attention.serve.http_server", None)
     assert main(["serve", f"--model={served}"]) == 1
     assert "pip install 'topocomm[serve]'" in error_line(capsys)
 
 
 @pytest.mark.long
-def test_bad_options_under_mpirun_end_at_once(served):  # noqa: F811
+def test_bad_options_under_mpirun_end_at_once(served):
     done = mpirun(2, ["-m", "attention", "serve", f"--model={served}", "--max-context=2049"], timeout_s=60)
     assert done.returncode == 2
     assert len([line for line in done.stderr.splitlines() if line.startswith("attention serve:")]) == 1
 
 
 @pytest.mark.long
-def test_alone_until_interrupted(served, tmp_path):  # noqa: F811
+def test_alone_until_interrupted(served, tmp_path):
     """Without mpirun; a model without a chat template says so, and SIGINT ends a stream with an error."""
     plain = save_model(tmp_path / "tiny", template=None)
     with Server(plain) as server, server.client() as client:
@@ -73,7 +72,7 @@ def test_alone_until_interrupted(served, tmp_path):  # noqa: F811
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_any_rank_ends_all(served, rank):  # noqa: F811
+def test_a_signal_to_any_rank_ends_all(served, rank):
     with Server(served, ranks=2) as server, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.post, "/v1/completions", LONG)
         eventually(lambda: server.figure("topocomm_running_answers") == 1)
@@ -84,8 +83,9 @@ def test_a_signal_to_any_rank_ends_all(served, rank):  # noqa: F811
     assert len(server.said) == 1, server.said
 
 
+@pytest.mark.alone
 @pytest.mark.long
-def test_ranks_without_work_wait_beyond_the_limit_and_leave_their_cores(served, monkeypatch):  # noqa: F811
+def test_ranks_without_work_wait_beyond_the_limit_and_leave_their_cores(served, monkeypatch):
     monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "3")
     with Server(served, ranks=2) as server, server.client() as client:
         pids, began_s = server.pids(), time.monotonic()
@@ -102,7 +102,7 @@ def processor_s(pid):
 
 
 @pytest.mark.long
-def test_the_others_go_on_when_a_rank_dies(served, reference):  # noqa: F811
+def test_the_others_go_on_when_a_rank_dies(served, reference):
     """Answers under way end with an error, whole and streamed; those that wait, and later ones, are right."""
     with (
         Server(served, "--max-batch=2", ranks=3, options=("--with-ft", "ulfm")) as server,
@@ -131,7 +131,7 @@ def test_the_others_go_on_when_a_rank_dies(served, reference):  # noqa: F811
 
 
 @pytest.mark.long
-def test_without_rank_0_the_job_ends(served):  # noqa: F811
+def test_without_rank_0_the_job_ends(served):
     with Server(served, ranks=3, options=("--with-ft", "ulfm")) as server:
         os.kill(server.pids()[0], signal.SIGKILL)
         assert server.wait() != 0
@@ -140,7 +140,7 @@ def test_without_rank_0_the_job_ends(served):  # noqa: F811
 
 
 @pytest.mark.long
-def test_a_death_under_a_plain_mpirun_ends_the_job(served):  # noqa: F811
+def test_a_death_under_a_plain_mpirun_ends_the_job(served):
     with Server(served, ranks=2) as server:
         connection = server.begin("/v1/completions", LONG)
         eventually(lambda: server.figure("topocomm_running_answers") == 1)
