@@ -24,7 +24,7 @@ from attention.jobs.job_launch import (
     positive,
     say,
 )
-from attention.jobs.models import find_model, load, load_model
+from attention.jobs.models import add_weights, find_model, load, load_model, model_slices, whole_model
 from attention.jobs.progress import Meter
 from topocomm import Communicator
 
@@ -71,12 +71,7 @@ def add_arguments(commands: Any) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare tokens and logits with single-process transformers"
     )
-    parser.add_argument(
-        "--weights",
-        choices=("replicated", "sharded"),
-        default="replicated",
-        help="every rank holds the whole model (default), or 1/P of its weights",
-    )
+    add_weights(parser)
     add_device(parser)
     parser.add_argument("--ranks", type=positive, help="run on this many threads, without mpirun")
     parser.set_defaults(job=GenerateJob)
@@ -122,15 +117,7 @@ class GenerateJob:
                 f"{prompt_tokens:,} prompt tokens and {new_tokens:,} new ones make {prompt_tokens + new_tokens:,}, but "
                 f"the model has {positions:,} positions; shorten the prompt or lower --max-new-tokens"
             )
-        if self.options.weights == "replicated":
-            self.model = load_model(path)
-            return
-        from attention.huggingface.weights.load_sharded import check_sharded
-
-        try:
-            check_sharded(path, ranks)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        self.model = whole_model(path, self.options.weights, ranks)
 
     def work(self, comm: Communicator, cpu_threads: int) -> Generated:
         """Generate on this rank; all ranks return the same tokens."""
@@ -185,11 +172,7 @@ class GenerateJob:
         import torch
 
         device = device_of_rank(comm, self.options.device, shared=True)
-        model = self.model
-        if self.options.weights == "sharded":
-            from attention.huggingface.weights.load_sharded import load_sharded
-
-            model = load_sharded(self.path, comm)
+        model = model_slices(self.path, comm, device) if self.model is None else self.model
         with self._bringing:
             if model.device != device:
                 model.to(device)

@@ -13,10 +13,13 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attention.jobs.job_launch import InputError, SetupError, say
-from topocomm import MissingExtraError
+from topocomm import Communicator, MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,40 @@ def load_model(path: Path) -> Any:
     import torch
 
     return load("weights", path, dtype=torch.float32).eval()
+
+
+def add_weights(parser: Any) -> None:
+    """Add `--weights` to a command."""
+    parser.add_argument(
+        "--weights",
+        choices=("replicated", "sharded"),
+        default="replicated",
+        help="every rank holds the whole model (default), or 1/P of its weights",
+    )
+
+
+def whole_model(path: Path, weights: str, ranks: int) -> Any:
+    """Return the model for all ranks of this process; None where each rank is to load its slices, which is checked.
+
+    Raises:
+        InputError: transformers cannot read it, or it cannot be split over so many ranks.
+    """
+    if weights == "replicated":
+        return load_model(path)
+    from attention.huggingface.weights.load_sharded import check_sharded
+
+    try:
+        check_sharded(path, ranks)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return None
+
+
+def model_slices(path: Path, comm: Communicator, device: torch.device) -> Any:
+    """Return a rank's slices of a model, on its device; collective."""
+    from attention.huggingface.weights.load_sharded import load_sharded
+
+    return load_sharded(path, comm).to(device)
 
 
 def load(part: str, path: Path, **options: Any) -> Any:

@@ -26,7 +26,7 @@ from attention.jobs.job_launch import (
     say,
     speaks,
 )
-from attention.jobs.models import KNOWN, find_model, load, load_model
+from attention.jobs.models import KNOWN, add_weights, find_model, load, model_slices, whole_model
 from topocomm import Communicator, MissingExtraError, RankFailedError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def add_arguments(commands: Any) -> None:
     parser.add_argument(
         "--max-context", type=positive, help="tokens of a prompt and its answer (default: the model's positions)"
     )
+    add_weights(parser)
     add_device(parser)
     parser.set_defaults(job=ServeJob, ranks=None)
 
@@ -63,6 +64,7 @@ class ServeJob:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.path = Path()
         self.model: Any = None
         self.tokenizer: Any = None
         self.context = 0
@@ -85,7 +87,7 @@ class ServeJob:
         except ModuleNotFoundError as error:
             raise MissingExtraError("python -m attention serve", str(error.name), "serve") from error
         check_device(self.options.device, ranks)
-        path = find_model(self.options.model)
+        path = self.path = find_model(self.options.model)
         self.tokenizer, config = load("tokenizer", path), load("configuration", path)
         try:
             layer_windows(config)
@@ -94,7 +96,7 @@ class ServeJob:
         self.context = self._context(getattr(config, "max_position_embeddings", None))
         if speaks():
             self._listener = self._bind()
-        self.model = load_model(path)
+        self.model = whole_model(path, self.options.weights, ranks)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._asked_to_end)
 
@@ -103,7 +105,7 @@ class ServeJob:
         import torch
 
         torch.set_num_threads(cpu_threads)
-        self.model.to(device_of_rank(comm, self.options.device, shared=True))
+        self._bring(comm)
         if comm.rank:
             return self._over(comm, None)
         scheduler, http = self._front()
@@ -121,6 +123,14 @@ class ServeJob:
                 scheduler, ENDS if error is None else f"the server failed: {error}", 503 if error is None else 500
             )
             http.stop()
+
+    def _bring(self, comm: Communicator) -> None:
+        """Have the model on this rank's device: the whole one, or what this rank holds of it."""
+        device = device_of_rank(comm, self.options.device, shared=True)
+        if self.options.weights == "sharded":
+            self.model = model_slices(self.path, comm, device)
+        else:
+            self.model.to(device)
 
     def report(self, result: int) -> int:
         """Return the exit status."""
@@ -152,6 +162,8 @@ class ServeJob:
                 if comm.rank == 0:
                     say(f"{self.name}: error: rank 0, which listens, is gone; start the job again")
                 sys.exit(WORK_FAILED)
+            if self.options.weights == "sharded":
+                self._bring(comm)  # a lost rank took its slices along
             if scheduler is not None:
                 say(f"{self.name}: goes on with {_ranks(comm)}")
 

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.alone
     scope="module", params=[2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
 )
 def server(request, served):
-    with Server(served, "--max-batch=6", "--max-queue=4", ranks=request.param) as running:
+    weights = "sharded" if request.param == 3 else "replicated"
+    with Server(served, "--max-batch=6", "--max-queue=4", f"--weights={weights}", ranks=request.param) as running:
         running.ranks = request.param
         yield running
 
