@@ -100,7 +100,7 @@ def _by_transformers(results: Results, card: Card, limit: Limit) -> None:
         results.note(f"transformers was not measured: {limit.left_s:.0f} s were left, {BUILDING_S:.0f} are needed.")
         return
     try:
-        import transformers
+        from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
         from attention.huggingface.generation import enable
     except ImportError as error:
@@ -109,14 +109,13 @@ def _by_transformers(results: Results, card: Card, limit: Limit) -> None:
     from topocomm import run_local
 
     sizes = card.sizes
-    config: Any = transformers.LlamaConfig(
+    config: Any = LlamaConfig(
         vocab_size=sizes.vocabulary, hidden_size=HIDDEN, intermediate_size=BETWEEN, num_hidden_layers=sizes.layers,
         num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=DIM, tie_word_embeddings=True,
         max_position_embeddings=8192, bos_token_id=None, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)
-    llama: Any = transformers.LlamaForCausalLM
-    model = llama(config).to(card.place).eval()
+    model = LlamaForCausalLM(config).to(card.place).eval()
     prompt = _prompt(card, 1)
 
     def plain() -> torch.Tensor:

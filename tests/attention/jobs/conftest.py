@@ -1,6 +1,15 @@
-"""A tiny language model on disk, with a tokenizer of its own."""
+"""A tiny language model on disk, with a tokenizer of its own; torch has one thread again after each job."""
 
 import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before():
+    """A job takes all cores, and the tests after it, beside others, would wait for them."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
