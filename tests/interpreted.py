@@ -5,6 +5,7 @@ Only this process's kernels do: child processes, and what they compile, are as e
 
 import os
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 _before = os.environ.get("TRITON_INTERPRET")
@@ -66,3 +67,5 @@ class _Launches:
 _launches = _Launches()
 interpreter._patch_lang = _launches.begin
 interpreted.__call__ = lambda self, *args, **options: _launches.call(self, *args, **options)
+# Sums of integers are checked for overflow by several operations each, and what they find is told to nobody.
+interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
