@@ -62,8 +62,8 @@ test: style
 
 # What takes minutes: .ci/run runs it too.
 test-long: setup
-	pytest -m "long and not alone" --numprocesses 2 --dist worksteal $(call marked,long)
-	pytest -m "long and alone" $(call marked,alone)
+	pytest -m "long and not alone and not soak" --numprocesses 2 --dist worksteal $(call marked,long)
+	pytest -m "long and alone and not soak" $(call marked,alone)
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
 VENV_MPICH ?= .venv-mpich

@@ -15,6 +15,7 @@ from attention import (
     three_allreduce_decode,
     tree_decode,
 )
+from tests.thinning import covering
 from topocomm import run_local
 
 CAUSAL = Spec(causal=True, sinks=[0.5, -1.0, 0.0, 2.0])
@@ -56,9 +57,9 @@ def trained(comm, q, k, v, mine):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # Dynamo looks at all it can reach
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("call", [decoded, trained])
+@pytest.mark.parametrize(
+    ("call", "ranks", "backend"), covering([decoded, trained], [1, 2, 3], ["eager", "aot_eager"], long=["aot_eager"])
+)
 def test_calls_in_a_compiled_function(call, ranks, backend):
     def work(comm):
         inputs = comm, *arrays(comm)

@@ -53,8 +53,15 @@ def _fresh():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("ranks", "backend"),
+    [
+        (1, "eager"),
+        (3, "eager"),
+        pytest.param(2, "aot_eager", marks=pytest.mark.long),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in ((2, "eager"), (1, "aot_eager"), (3, "aot_eager"))),
+    ],
+)
 def test_collectives_in_a_compiled_function(ranks, backend):
     def work(comm):
         x = torch.arange(8.0).reshape(4, 2) + comm.rank

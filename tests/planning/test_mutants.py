@@ -88,10 +88,12 @@ def test_the_cases_are_all_there():
         assert {case.schedule.repeat and case.schedule.repeat.stagger_rounds for case in alike} == {None, 0, 1, 3}
 
 
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_mutant(kind):
-    for case in cases(kind, once=True):
-        accepted, refused = check_all(case.schedule, case.collective, case.fast, case.slow)
+def test_every_mutant(kind, every):
+    for number, case in enumerate(cases(kind, once=True)):
+        which = {"every": every, "first": number % every}
+        accepted, refused = check_all(case.schedule, case.collective, case.fast, case.slow, **which)
         assert 0 < accepted < refused, case.name
 
 

@@ -37,8 +37,13 @@ def on_demand(backend="eager"):
     return config
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("family", "ranks"), [("Llama", 1), ("Llama", 2), ("Llama", 3), ("Gemma2", 2), ("GptOss", 3)])
+@pytest.mark.parametrize(
+    ("family", "ranks"),
+    [
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("Llama", 2), ("GptOss", 3))),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in (("Llama", 1), ("Llama", 3), ("Gemma2", 2))),
+    ],
+)
 def test_generate_with_a_compiled_forward(family, ranks):
     model = build(family, **({} if family == "Llama" else WINDOWS))
     alone, graphs = generate(model), []
@@ -55,8 +60,14 @@ def test_generate_with_a_compiled_forward(family, ranks):
     assert any("linear" in graph.code for graph in graphs)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.parametrize("given", ["model", pytest.param("compiled", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("given", "ranks"),
+    [
+        ("model", 1),
+        pytest.param("compiled", 2, marks=pytest.mark.long),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in (("model", 2), ("compiled", 1))),
+    ],
+)
 def test_a_compiled_model(given, ranks):
     """Its tokens are noted too, whichever of the two `enable` is given."""
     model = build(num_hidden_layers=1)

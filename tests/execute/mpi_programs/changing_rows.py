@@ -1,4 +1,7 @@
-"""Plain all-gathers whose rows stay, and whose rows one rank changes, on every way that values of a job go."""
+"""Plain all-gathers whose rows stay, and whose rows one rank changes, on every way that values go, checked in every way."""
+
+import os
+from itertools import product
 
 import numpy as np
 from mpi4py import MPI
@@ -8,9 +11,11 @@ from tests.machines import ways
 
 world = MPI.COMM_WORLD
 ALIKE = [3] * world.size
-for how, topology in ways(world.size).items():
+for check, (how, topology) in product(("first", "always", "never"), ways(world.size).items()):
+    os.environ["TOPOCOMM_CHECK"] = check
     comm = topocomm.Communicator.from_mpi(world, topology)
-    a_call = 2 if comm.session.settings.check == "always" else 1  # it is agreed upon anew
+    assert comm.session.settings.check == check
+    a_call = 2 if check == "always" else 1  # it is agreed upon anew
     random = np.random.default_rng(3)
     plan = [ALIKE] * 4
     for changing in range(world.size):
@@ -22,11 +27,11 @@ for how, topology in ways(world.size).items():
         result = comm.allgather(np.full((rows[comm.rank], 2), 100.0 * step + comm.rank))
         calls = comm.session.recorder.calls - before
         expected = np.repeat([100.0 * step + rank for rank in range(world.size)], rows)
-        assert result.tolist() == [[value] * 2 for value in expected], (how, step)
+        assert result.tolist() == [[value] * 2 for value in expected], (check, how, step)
         counts = world.allgather(calls)
-        assert len(set(counts)) == 1, (how, step, counts)
+        assert len(set(counts)) == 1, (check, how, step, counts)
         if step in (1, 2, 3) or step >= len(plan) - 3:
-            assert calls == a_call, (how, step, calls)
+            assert calls == a_call, (check, how, step, calls)
     comm.close()
 if world.rank == 0:
     print("changing rows ok")

@@ -15,15 +15,25 @@ CASES = [("allreduce", machine, 0) for machine in MACHINES]
 CASES += [(name, (1, ranks), ranks - 1) for name in COLLECTIVES if name != "allreduce" for _, ranks in SWITCHES[::4]]
 
 
-@pytest.fixture(scope="module", params=[0, 7, 40], ids="{} rows".format)
-def rows(request):
-    return request.param
+ROWS = (0, 7, 40)
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1][0]}x{case[1][1]}")
-def every_program(request, rows):
+def marks(number, turn):
+    """Each machine has one number of rows in every test run, each number of rows a third of all machines."""
+    return [pytest.mark.soak] if (number + turn) % len(ROWS) else []
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((*case, rows), id=f"{rows} rows-{case[0]}-{case[1][0]}x{case[1][1]}", marks=marks(number, turn))
+        for turn, rows in enumerate(ROWS)
+        for number, case in enumerate(CASES)
+    ],
+)
+def every_program(request):
     """For every algorithm: its name, its schedule, and the programs of all ranks."""
-    collective, machine, root = request.param
+    collective, machine, root, rows = request.param
     found = []
     for plan in plans(machine, collective, rows, root):
         schedule = plan.schedule
