@@ -1,4 +1,4 @@
-"""Plain all-gathers whose rows stay, and whose rows one rank changes, on every way that values go, checked in every way."""
+"""Plain all-gathers, their rows the same or changed by one rank: every way that values go, every TOPOCOMM_CHECK."""
 
 import os
 from itertools import product
