@@ -222,7 +222,7 @@ class TokenRows:
         """Add the batch entries of `other`, whose positions begin with these or are the first of them."""
         if other.k.rows > self.k.rows:
             self._known = other.known_positions.copy()
-            self._positions.replace(other._positions.view().clone())
+            self._positions.clear()
         self.k.join(other.k)
         self.v.join(other.v)
 

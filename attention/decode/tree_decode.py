@@ -50,7 +50,9 @@ def tree_decode(  # noqa: PLR0913
             ranks in host memory, or on all on a GPU; then the call is asynchronous, as torch's operations are.
         k_shard: This rank's keys [batch, kv_heads, n_local, d]; n_local may differ between ranks and may be 0. With
             block_tables [pages, kv_heads, page size, d].
-        v_shard: This rank's values [batch, kv_heads, n_local, d_v]; likewise.
+        v_shard: This rank's values [batch, kv_heads, n_local, d_v]; likewise. May be the first columns of the keys, as
+            the latents of multi-head latent attention are (`k_shard[..., :512]` of [batch, 1, n_local, 576], queries
+            absorbed to [batch, heads, q_len, 576]): a view is read from memory once.
         comm: A topocomm.Communicator; or an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh (wrapped at
             its first use, and kept).
         spec: Which attention; None: Spec(). Its sinks are counted once, whatever the number of ranks.

@@ -9,7 +9,8 @@ tokens through the model (`split_pass`). While decoding every rank passes the ne
 attends to its own keys, and one planned reduction merges the partial results.
 
 Three hooks of transformers carry this: a `Cache` whose layers keep only what the rank owns, an attention function that
-finds them, and a mask function that hands the padding mask through by position. The cache travels in a context
+finds them, and a mask function that hands the padding mask through by position. Layers that keep latents in the cache
+have their `expand_kv` set too (`attention.huggingface.latents`). The cache travels in a context
 variable, so that ranks on threads share one model. A hook of torch notes the tokens of every pass: when a rank is
 lost, `cache.recover(comm.shrink())` computes again from them what no other rank holds. `enable` also sets the model's
 own `generate`, which gives each call its cache.
@@ -32,9 +33,10 @@ from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_
 from attention.huggingface.broadcast_choices import BroadcastChoices
 from attention.huggingface.forward_passes import after_decoder, after_pass, before_decoder, before_pass, end_passes
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
-from attention.huggingface.hf_layers import WITHOUT, layer_windows
+from attention.huggingface.hf_layers import WITHOUT
+from attention.huggingface.latents import keep_latents, latent_modules
 from attention.huggingface.sharded_cache import ShardedCache
-from attention.huggingface.weights.sharded_weights import shard_weights, sharded_weights
+from attention.huggingface.weights.sharded_weights import cut_weights
 from topocomm import Communicator, MissingExtraError, OperatorError
 
 try:
@@ -95,8 +97,8 @@ def enable(
 
     Args:
         model: Any model whose attention follows transformers' attention interface, causal over all tokens or over
-            a sliding window, with soft-capped scores and sinks where it has them (Llama, Qwen, Mistral, Gemma 2,
-            gpt-oss and their likes). May be shared by ranks on threads.
+            a sliding window, with soft-capped scores, sinks or latents where it has them (Llama, Qwen, Mistral,
+            Gemma 2, gpt-oss, DeepSeek V3 and their likes). May be shared by ranks on threads.
         comm: The ranks; all of them call this, and make the same calls with the same inputs.
         method: How partial results meet: "tree" (one planned reduction), "ring" (keys and values travel), or
             "allreduce" (three all-reduces).
@@ -123,7 +125,7 @@ def enable(
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
     _check_choices("enable", method, order, weights)
     model = _uncompiled(model)
-    cut = _cut_weights("enable", model, comm, order, weights)
+    cut = cut_weights("enable", model, comm, order, weights)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order, model)
     with ExitStack() as stack:
         _activate(stack, model, state)
@@ -155,7 +157,7 @@ def shard_generation(
     """
     _check_choices("shard_generation", method, order, weights)
     model = _uncompiled(model)
-    cut = _cut_weights("shard_generation", model, comm, order, weights)
+    cut = cut_weights("shard_generation", model, comm, order, weights)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
@@ -172,24 +174,6 @@ def _check_choices(function: str, method: str, order: str, weights: str) -> None
             raise OperatorError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
     if order == "canonical" and method != "tree":
         raise OperatorError(f'{function}: order="canonical" goes with method="tree", got {method!r}')
-
-
-def _cut_weights(function: str, model: PreTrainedModel, comm: Communicator, order: str, weights: str) -> frozenset[str]:
-    """Cut the weights if that is wanted, after the ranks have compared them; returns which are cut. Collective then.
-
-    Raises:
-        OperatorError: The model is not covered, cannot be split, or its slices are for other ranks.
-        MismatchError: Ranks have other weights.
-    """
-    known = sharded_weights(model)
-    if weights == "replicated" and known is None:
-        return frozenset()
-    if order == "canonical":
-        raise OperatorError(f'{function}: order="canonical" needs weights="replicated": sums of slices have other bits')
-    layer_windows(model.config.get_text_config(decoder=True))
-    if known is None:
-        agree_on_weights(function, comm, model)
-    return shard_weights(model, comm).cut
 
 
 def _cache(
@@ -378,6 +362,8 @@ def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
                 model.base_model.register_forward_hook(after_decoder, with_kwargs=True, always_call=True),
             )
             _IN_USE[id(model)] = _Use(before, hooks, vars(model).get("generate"))
+            for module in latent_modules(model).values():
+                vars(module)["expand_kv"] = keep_latents
             plain: Any = model.generate
             vars(model)["generate"] = partial(_generate, model, plain)
         _IN_USE[id(model)].states.append(state)
@@ -393,4 +379,6 @@ def _implementation(model: PreTrainedModel, state: Active) -> Iterator[None]:
                     hook.remove()
                 if use.generate is not None:
                     vars(model)["generate"] = use.generate
+                for module in latent_modules(model).values():
+                    vars(module).pop("expand_kv", None)
                 model.set_attn_implementation(use.before)

@@ -21,7 +21,9 @@ from attention.decode.three_allreduce import three_allreduce_decode
 from attention.decode.tree_decode import tree_decode
 from attention.gpu.placement import on_gpu
 from attention.huggingface.hf_layers import WITHOUT, ShardedLayer, autocast, no_autocast
+from attention.huggingface.latents import LatentLayer, attend_latents
 from attention.huggingface.sharded_cache import ShardedCache
+from attention.huggingface.split_pass import Split
 from attention.ring.ring_decode import ring_decode
 from attention.spec import Spec
 from topocomm import MissingExtraError, OperatorError, TopocommError
@@ -180,26 +182,35 @@ def sharded_attention(
     sinks = _sinks_of(module, options.pop("s_aux", None))
     scale, softcap = options.pop("scaling", None), options.pop("softcap", None)
     _refuse_options(options, name)
-    comm, query = state.cache.comm, autocast(query)
+    query = autocast(query)
     # A single query is after all keys, so there is nothing to hide from it, but what a window drops with its blocks.
     last = query.shape[2] == 1 and mask.window is None and layer.restoring is None and layer.split is None
     spec = _spec_of(scale, mask.window, softcap, sinks, causal=not last or state.order != "any")
-    if layer.split is not None:
-        with no_autocast(query):
-            out = layer.split.attend(query, layer.whole, (key, value), spec, mask.present)
-    else:
+
+    def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, part: slice) -> torch.Tensor:
         where: dict[str, Any] = {}
         if mask.present is not None:
             where["kv_mask"] = mask.present[:, layer.store.positions]
         if spec.causal:
-            where |= {"q_positions": layer.queries, "kv_positions": layer.store.positions}
+            where |= {"q_positions": layer.queries[part], "kv_positions": layer.store.positions}
         if state.order != "any":  # the host orders the keys
             where |= {"order": state.order, "shards": layer.store.shards, "kv_positions": layer.store.known_positions}
-        with no_autocast(query):
-            out = state.decode(query, key, value, comm, spec=spec, **where)
-        weights = state.cache.weights
-        if weights is not None and weights.heads is not None:
-            out = out[:, weights.heads]
+        return state.decode(q, k, v, state.cache.comm, spec=spec, **where)
+
+    with no_autocast(query):
+        if isinstance(layer, LatentLayer):
+            canonical = state.order != "any"
+            out = attend_latents(module, layer, query, spec, mask.present, decode, canonical=canonical)
+        elif layer.split is None:
+            out = decode(query, key, value, slice(None))
+        elif layer.whole is None:
+            assert isinstance(layer.split, Split), "by heads, every rank has all keys"
+            out = layer.split.by_ring(query, (key, value), spec)
+        else:
+            out = layer.split.attend(query, [layer.whole], layer.whole[0].shape[2], spec, mask.present)
+    weights = state.cache.weights
+    if weights is not None and weights.heads is not None and layer.split is None:
+        out = out[:, weights.heads]
     layer.attended()
     return out.transpose(1, 2).contiguous(), None
 

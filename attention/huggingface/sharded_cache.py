@@ -16,6 +16,7 @@ from attention.cache.recovery import Recovery
 from attention.cache.shards import Positions, ShardMap
 from attention.cache.token_record import TokenRecord
 from attention.huggingface.hf_layers import ShardedLayer, layer_windows
+from attention.huggingface.latents import LatentLayer, latent_modules
 from attention.huggingface.split_pass import Split
 from attention.huggingface.weights.head_split import HeadSplit
 from attention.huggingface.weights.sharded_weights import sharded_weights
@@ -69,7 +70,11 @@ class ShardedCache(Cache):
         """How the model's weights are sharded; None: every rank has them whole."""
         self._model = model
         owned = [ShardedKVCache(shards, comm.rank, window=window) for window in windows]
-        self.sharded_layers = tuple(ShardedLayer(store) for store in owned)
+        latent = latent_modules(model)
+        self.sharded_layers = tuple(
+            LatentLayer(store, latent[index].kv_lora_rank) if index in latent else ShardedLayer(store)
+            for index, store in enumerate(owned)
+        )
         """`layers`, with their type known."""
         super().__init__(layers=[*self.sharded_layers])
 

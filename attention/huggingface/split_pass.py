@@ -5,7 +5,7 @@ gives back to all ranks the hidden states that are asked for. In between every l
 only; attention gets the keys and values of all ranks, gathered layer by layer, or by the ring where a layer's are too
 many to be on one rank at once. They stay where they were computed: the cache deals a prompt in two runs of tokens a
 rank, in zigzag, which balances causal attention (as in context-parallel training, Llama 3, arXiv:2407.21783, section
-3.3.2).
+3.3.2). Of latents the rows are gathered, whatever their number, and every rank expands them.
 
 What goes the other way, where every rank passes all tokens and each layer's partials are reduced: short prompts, few
 tokens after many cached ones, canonical order, models that take no position ids or mix tokens outside of attention,
@@ -14,7 +14,7 @@ and passes that ask for the states of all layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import BLOCK_TOKENS, Positions, ShardMap
 from attention.local.dispatch import local_attention
-from attention.partial import add_sinks
+from attention.merge.merge_states import merge_states
+from attention.partial import Partial, add_sinks
 from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
 from topocomm import Communicator
@@ -80,13 +81,14 @@ class Split:
         Args:
             store: The layer's, which ends before the pass.
             k: This rank's keys [batch, kv_heads, tokens, d].
-            v: Its values [batch, kv_heads, tokens, d_v].
+            v: Its values [batch, kv_heads, tokens, d_v]; d_v is 0 where they are columns of the keys, as of latents,
+                which do not go by the ring: they are few numbers, and the ring would send their columns again.
 
         Returns:
             Keys and values of all ranks, of the positions from `store.first` before the call to `stop`.
         """
         token_bytes = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]) * k.element_size()
-        if self.whole and self.stop * token_bytes > GATHERED_BYTES:
+        if self.whole and v.shape[3] and self.stop * token_bytes > GATHERED_BYTES:
             store.shards = self.shards
             store.extend(k, v, self.stop)
             return None
@@ -104,32 +106,41 @@ class Split:
         store.append(new[0], new[1])
         return whole
 
+    def by_ring(self, q: torch.Tensor, own: KeysAndValues, spec: Spec) -> torch.Tensor:
+        """Return attention of this rank's queries, as `attend`, where the ring passes what the store holds now."""
+        out: torch.Tensor = ring_attention(q, *own, self.comm, spec=spec, positions=self.own.copy())
+        return out
+
     def attend(
-        self, q: torch.Tensor, whole: KeysAndValues | None, own: KeysAndValues, spec: Spec, present: Any
+        self, q: torch.Tensor, pieces: Iterable[KeysAndValues], tokens: int, spec: Spec, present: Any
     ) -> torch.Tensor:
         """Return attention of this rank's queries, [batch, heads, tokens, d_v] of q's dtype.
 
         Args:
             q: [batch, heads, tokens, d].
-            whole: What `store` returned.
-            own: What the store holds now.
+            pieces: Keys and values of all ranks, of consecutive positions up to `stop`; one piece at least.
+            tokens: How many positions these are.
             spec: Which attention.
             present: Which positions hold tokens, bool [batch, stop]; None: all.
         """
-        if whole is None:
-            out: torch.Tensor = ring_attention(q, *own, self.comm, spec=spec, positions=self.own.copy())
-            return out
-        first = self.stop - whole[0].shape[2]
-        seen = local_attention(
-            q,
-            *whole,
-            spec=gpu.without_sinks(spec),
-            q_positions=on_device(self.own, q.device),
-            kv_positions=torch.arange(first, self.stop, device=q.device),
-            kv_mask=None if present is None else present[:, first:],
-        )
-        merged: torch.Tensor = (seen if spec.sinks is None else add_sinks(seen, spec.sinks)).out
-        return merged.to(q.dtype)
+        first, queries, seen = self.stop - tokens, on_device(self.own, q.device), None
+        for k, v in pieces:
+            end = first + k.shape[2]
+            part = local_attention(
+                q,
+                k,
+                v,
+                spec=gpu.without_sinks(spec),
+                q_positions=queries,
+                kv_positions=torch.arange(first, end, device=q.device),
+                kv_mask=None if present is None else present[:, first:end],
+            )
+            seen = part if seen is None else merge_states(*zip(seen, part, strict=True))
+            first = end
+        assert seen is not None
+        merged: Partial = seen if spec.sinks is None else add_sinks(seen, spec.sinks)
+        out: torch.Tensor = merged.out.to(q.dtype)
+        return out
 
     def states(self, own: torch.Tensor) -> torch.Tensor:
         """Return the hidden states that are wanted, [batch, tokens, width], from those of this rank."""

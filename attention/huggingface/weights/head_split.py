@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,11 @@ class HeadSplit:
         return self.split.append(store, k, v)
 
     def attend(
-        self, q: torch.Tensor, whole: KeysAndValues | None, own: KeysAndValues, spec: Spec, present: Any
+        self, q: torch.Tensor, pieces: Iterable[KeysAndValues], tokens: int, spec: Spec, present: Any
     ) -> torch.Tensor:
         """Return attention of this rank's heads, [batch, own heads, tokens, d_v] of q's dtype, as `Split.attend`."""
-        assert whole is not None, "the ring is for tokens that are shared out"
-        k, v = whole
-        first, group = self.stop - k.shape[2], q.shape[1] // k.shape[1]
+        ((k, v),) = pieces
+        first, group = self.stop - tokens, q.shape[1] // k.shape[1]
         sinks, plain = spec.sinks, gpu.without_sinks(spec)
         places = torch.arange(first, self.stop, device=q.device)
         outs = []

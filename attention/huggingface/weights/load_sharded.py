@@ -19,7 +19,7 @@ from topocomm import Communicator, MissingExtraError, OperatorError, TopocommErr
 try:
     from accelerate import init_empty_weights  # type: ignore[import-untyped]
     from safetensors import SafetensorError, safe_open
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig  # type: ignore[attr-defined]
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         Concatenate,
@@ -91,7 +91,7 @@ def _opened(
         raise OperatorError(f'{path}: weights="sharded" does not cover quantized weights; {WITHOUT}')
     with _BUILDING:
         with init_empty_weights(include_buffers=False):
-            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
         model.tie_weights()
     return model, [*split_modules(model, *place)], _Checkpoint(path, model, stack)
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from attention.huggingface.agreement_of_inputs import agree_on_weights
+from attention.huggingface.hf_layers import layer_windows
 from attention.huggingface.weights.slices import Cut, SplitModule, split_modules
 from attention.huggingface.weights.split_layers import install
 from topocomm import Communicator, OperatorError
@@ -41,6 +43,24 @@ class ShardedWeights:
 def sharded_weights(model: nn.Module) -> ShardedWeights | None:
     """Return how a model's weights are sharded; None: this process holds them whole."""
     return vars(model).get(MARK)
+
+
+def cut_weights(function: str, model: Any, comm: Communicator, order: str, weights: str) -> frozenset[str]:
+    """Cut the weights if that is wanted, after the ranks have compared them; returns which are cut. Collective then.
+
+    Raises:
+        OperatorError: The model is not covered, cannot be split, or its slices are for other ranks.
+        MismatchError: Ranks have other weights.
+    """
+    known = sharded_weights(model)
+    if weights == "replicated" and known is None:
+        return frozenset()
+    if order == "canonical":
+        raise OperatorError(f'{function}: order="canonical" needs weights="replicated": sums of slices have other bits')
+    layer_windows(model.config.get_text_config(decoder=True))
+    if known is None:
+        agree_on_weights(function, comm, model)
+    return shard_weights(model, comm).cut
 
 
 def shard_weights(model: Any, comm: Communicator) -> ShardedWeights:

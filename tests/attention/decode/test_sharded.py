@@ -54,6 +54,37 @@ def test_uneven_and_empty_shards(method, ranks):
 
 
 @each_method
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("kind", ["NumPy", "torch", "bfloat16"])
+def test_absorbed_queries_over_latents(method, ranks, kind):
+    """Values are columns of the keys, in their memory: the attention of heads that multiplied latents would give."""
+    heads, nope, rotary, rank, n = 70, 24, 8, 56, 130  # two tiles of rows on one key head
+    rng = np.random.default_rng(0)
+    w_k, w_v = rng.standard_normal((2, heads, nope, rank)) / 4
+    q, rows = rng.standard_normal((2, heads, 2, nope + rotary)), rng.standard_normal((2, 1, n, rank + rotary))
+    latents, rotated = rows[..., :rank], np.broadcast_to(rows[..., rank:], (2, heads, n, rotary))
+    keys = np.concatenate([np.einsum("bxnr,hdr->bhnd", latents, w_k), rotated], -1)
+    spec, told = Spec(causal=True, scale=0.2), {"q_positions": np.arange(n - 2, n)}
+    values = np.einsum("bxnr,hdr->bhnd", latents, w_v)
+    exact = reference_attention(q, keys, values, spec=spec, kv_positions=np.arange(n), **told)
+    absorbed = np.concatenate([np.einsum("bhqn,hnr->bhqr", q[..., :nope], w_k), q[..., nope:]], -1).astype(np.float32)
+    rows = rows.astype(np.float32)
+    if kind != "NumPy":
+        absorbed, rows = (
+            torch.from_numpy(x).to(getattr(torch, {"torch": "float32"}.get(kind, kind))) for x in (absorbed, rows)
+        )
+
+    def on_rank(comm):
+        mine, at = rows[:, :, comm.rank :: comm.size], np.arange(comm.rank, n, comm.size)
+        return method(absorbed, mine, mine[..., :rank], comm, spec=spec, kv_positions=at, **told)
+
+    limit = 0.06 if kind == "bfloat16" else 1e-5
+    for out in run_local(on_rank, ranks=ranks):
+        found = np.einsum("bhqr,hvr->bhqv", out if kind == "NumPy" else out.double().numpy(), w_v)
+        assert_close(found, exact.out, atol=limit * float(np.abs(exact.out).max()))
+
+
+@each_method
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_no_rank_has_a_key(method, ranks):
     q, k, v = arrays((2, 1, 3, 2, 0, 8, 16))

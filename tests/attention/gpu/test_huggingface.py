@@ -5,9 +5,10 @@ from tests.attention.gpu.playing import playing, run_in  # isort: skip
 import pytest
 import torch
 
-from attention import ShardMap
-from attention.huggingface import hf_attention
+from attention import ShardMap, gpu
+from attention.huggingface import hf_attention, latents
 from attention.huggingface.generation import enable, shard_generation
+from tests.attention.huggingface import tiny_latents
 from tests.attention.huggingface.tiny_llama import build
 
 OPTIONS = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
@@ -51,6 +52,28 @@ def test_tokens_are_those_of_one_process(ways, taken):
     alone = model.generate(**inputs, **OPTIONS)
     for tokens in generated(model, inputs, ranks=2, taken=taken, **ways):
         assert torch.equal(tokens, alone)
+
+
+@pytest.mark.parametrize(
+    "ways", [{}, {"order": "canonical"}, {"expanded": True}], ids=["split", "canonical", "expanded"]
+)
+def test_latents(ways, monkeypatch):
+    """Queries are absorbed where the decode kernel takes them; of more, canonical order takes some after the others."""
+    model, inputs = tiny_latents.build(num_hidden_layers=1), inputs_of()
+    asked = []
+    absorbs = latents._is_absorbed
+
+    def noted(*arguments):
+        asked.append(absorbs(*arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(latents, "_is_absorbed", noted)
+    if ways.get("expanded"):
+        monkeypatch.setattr(gpu, "DECODE_WIDEST", {2: 8, 4: 8})
+    alone = model.generate(**inputs, **OPTIONS)
+    for tokens in generated(model, inputs, ranks=2, **{name: x for name, x in ways.items() if name != "expanded"}):
+        assert torch.equal(tokens, alone)
+    assert {*asked} == {not ways.get("expanded", False)}
 
 
 def test_windows_are_dropped_there():

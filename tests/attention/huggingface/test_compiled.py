@@ -1,5 +1,6 @@
 """Models that torch.compile has compiled generate from a sharded cache what they generate alone."""
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import transformers
 
 from attention.huggingface import enable, shard_generation
 from attention.huggingface.sharded_cache import ShardedCache
+from tests.attention.huggingface import tiny_latents
 from tests.attention.huggingface.tiny_llama import build, refused, small
 from tests.mpi import mpirun
 from topocomm import run_local
@@ -41,11 +43,17 @@ def on_demand(backend="eager"):
     ("family", "ranks"),
     [
         *(pytest.param(*case, marks=pytest.mark.long) for case in (("Llama", 2), ("GptOss", 3))),
-        *(pytest.param(*case, marks=pytest.mark.soak) for case in (("Llama", 1), ("Llama", 3), ("Gemma2", 2))),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in (("Llama", 1), ("Llama", 3), ("Gemma2", 2), ("DeepseekV3", 2))
+        ),
     ],
 )
 def test_generate_with_a_compiled_forward(family, ranks):
-    model = build(family, **({} if family == "Llama" else WINDOWS))
+    if family == "DeepseekV3":
+        model = copy.deepcopy(tiny_latents.build(family))
+    else:
+        model = build(family, **({} if family == "Llama" else WINDOWS))
     alone, graphs = generate(model), []
 
     def work(comm):

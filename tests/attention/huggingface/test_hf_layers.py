@@ -283,6 +283,7 @@ def test_a_layer_that_asks_for_another_window_than_the_configuration(monkeypatch
         ("Qwen3Next", {"num_hidden_layers": 4}, "layer 0 is of type linear_attention"),
         ("Gemma3Text", {"use_bidirectional_attention": True}, "all layers attend to later tokens too"),
         ("Gemma4Text", {"num_kv_shared_layers": 2, "num_hidden_layers": 6}, "num_kv_shared_layers=2"),
+        ("DeepseekV32", {}, "layer 0 is of type indexed_attention"),
         ("T5", {}, "a decoder attends to an encoder"),
     ],
 )

@@ -7,6 +7,7 @@ import torch
 
 from attention.cache.shards import ShardMap
 from attention.huggingface.generation import shard_generation
+from tests.attention.huggingface import tiny_latents
 from tests.attention.losing import LIMIT, Died, build, generate, go_on, leave, prompt
 from tests.thinning import thinned
 from topocomm import RankFailedError, run_local
@@ -131,6 +132,14 @@ def test_two_losses(llama, undisturbed, replicas):
     """The second while the first one's tokens are computed again, or soon after."""
     outcomes = lose(llama, 5, {"rank1": (8, 2), "rank3": (9, 2)}, replicas=replicas)
     check(outcomes, undisturbed, died=[1, 3])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_layers_that_keep_latents(replicas):
+    """A rank's rows have no values of their own."""
+    model = tiny_latents.build()
+    alone = generate(model, prompt(), LENGTH, output_logits=True)
+    check(lose(model, 3, {"rank1": (9, 1)}, replicas=replicas), alone, died=[1])
 
 
 def test_a_loss_between_two_passes(llama, undisturbed, monkeypatch):

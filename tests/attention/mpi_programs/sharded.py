@@ -28,6 +28,15 @@ for n in (0, size - 1, 40 * size + 1):
         assert bits == bits[:1] * size, f"{method.__name__}: bits differ between ranks"
         worst = max(worst, float(np.abs(out - exact.out).max()))
 
+q, rows = rng.standard_normal((2, 20, 1, 24), dtype=np.float32), rng.standard_normal((2, 1, n, 24), dtype=np.float32)
+latents = rows[:, :, mine]
+exact_latents = reference_attention(q, rows, rows[..., :20])
+for method in (tree_decode, ring_decode, three_allreduce_decode):
+    out = method(q, latents, latents[..., :20], world)
+    worst = max(worst, float(np.abs(out - exact_latents.out).max()))
+
+q = rng.standard_normal((2, 6, 3, 16), dtype=np.float32)
+exact = reference_attention(q, k, v, kv_positions=positions, **options)
 general, begin = [], ShardedCall.begin
 ShardedCall.begin = lambda *given: general.append(given) or begin(*given)
 tensors = [torch.from_numpy(x) for x in (q, k[:, :, mine], v[:, :, mine])]
