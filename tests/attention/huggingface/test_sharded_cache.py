@@ -14,6 +14,7 @@ from transformers import (
 from attention import ShardMap
 from attention.huggingface import split_pass
 from attention.huggingface.generation import enable, shard_generation
+from tests.thinning import covering
 from topocomm import run_local
 
 SMALL = {
@@ -52,8 +53,9 @@ def shards(ranks):
     return ShardMap(ranks, virtual_shards=8, block_size=2)
 
 
-@pytest.mark.parametrize("ring", [False, True])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("model", "ranks", "ring"), covering(FAMILIES, [1, 2, 3, 5], [False, True]), indirect=["model"]
+)
 def test_generation_after_a_prefill(model, ranks, ring, monkeypatch):
     inputs = prompt(45)
     if ring:
