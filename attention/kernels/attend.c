@@ -4,53 +4,44 @@
  * Keys go in blocks. Within a block the scores, their exponentials and the weighted sums stay in the cache; between
  * blocks the usual online softmax keeps a running maximum and sum (Milakov and Gimelshein, arXiv:1805.02867). Up to
  * TILE_ROWS query rows share one pass, so in decoding each key and value byte is read once. While one block is computed
- * the next is asked for, so that memory is busy all the time. In prompts the work is what rows see: of a block a group
- * of ROWS rows attends the keys from the first to the last that it sees. */
+ * the next is asked for, so that memory is busy all the time. Of a block a group of rows attends the keys from the
+ * first to the last that it sees.
+ *
+ * A group is of 1, 2 or 4 rows, whose scores are sums over the lanes of vectors along a head; or of WIDE rows, side by
+ * side in vectors, to which keys and values of 16 bits are widened once: dearer to begin, cheaper for each key. */
+#include "key_blocks.h"
 #include "products.h"
 
-enum { LINE_BYTES = 64 };
-
-/* The keys of a block that any row sees. */
-typedef struct {
-    const char *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
-    int64_t positions[BLOCK_KEYS], first_position, last_position;
-    int64_t count;
-} Block;
-
-/* One tile of query rows of one key head. `groups` of ROWS rows; rows that only fill up a group are like the last. */
-typedef struct {
-    const Attention *call;
-    int64_t entry, head, first_row, rows, groups, width, width_v;
-    int64_t low[TILE_ROWS], high[TILE_ROWS], own[TILE_ROWS];
-    int64_t from, to;                                             /* positions that some row sees */
-    int64_t any_from[TILE_ROWS / ROWS], any_to[TILE_ROWS / ROWS]; /* that some row of a group sees */
-    int64_t all_from[TILE_ROWS / ROWS], all_to[TILE_ROWS / ROWS]; /* that all rows of a group see */
-    int64_t first[TILE_ROWS / ROWS], last[TILE_ROWS / ROWS];      /* which keys of a block a group attends */
-    float slopes[TILE_ROWS];
-    float *queries, *scores, *sums; /* [rows, width], [groups, BLOCK_KEYS, ROWS], [rows, width_v] */
-    Floats tops[TILE_ROWS / ROWS], totals[TILE_ROWS / ROWS]; /* lane i: row i % ROWS; totals are spread over lanes */
-} Tile;
-
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-INLINE int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+enum {
+    LINE_BYTES = 64,
+    TURN_KEYS = 8,   /* values added before more of the next keys are asked for */
+    WIDE_KEYS = 256, /* from so many on groups of WIDE rows pay */
+};
 
 /* Load the rows of the tile times the scale, and zeros up to whole groups and vectors. */
 static void take_queries(Tile *tile) {
     const Attention *call = tile->call;
     const Tensor *q = &call->q;
     int64_t q_len = q->sizes[2], d = q->sizes[3], heads_per_key = call->rows / q_len, bytes = item_bytes(q->dtype);
-    memset(tile->queries, 0, (size_t)(tile->groups * ROWS * tile->width) * sizeof(float));
+    int64_t span = tile->span;
+    memset(tile->queries, 0, (size_t)(tile->groups * tile->span * tile->width) * sizeof(float));
     for (int64_t i = 0; i < tile->rows; i++) {
         int64_t row = tile->first_row + i, head = tile->head * heads_per_key + row / q_len;
         int64_t start = tile->entry * q->strides[0] + head * q->strides[1] + row % q_len * q->strides[2];
         const char *source = q->data + start * bytes;
-        float *target = tile->queries + i * tile->width;
+        float *target = tile->queries + i / span * span * tile->width + i % span * (span > 4 ? 1 : LANES);
         int64_t whole = q->strides[3] == 1 ? d / LANES * LANES : 0;
-        for (int64_t j = 0; j < whole; j += LANES)
-            store_floats(target + j, load(source + j * bytes, q->dtype) * call->scale);
+        for (int64_t j = 0; j < whole; j += LANES) {
+            Floats x = load(source + j * bytes, q->dtype) * call->scale;
+            if (span <= 4)
+                store_floats(target + j * span, x);
+            else
+                for (int lane = 0; lane < LANES; lane++)
+                    target[(j + lane) * span] = x[lane];
+        }
         for (int64_t j = whole; j < d; j++)
-            target[j] = load_first(source + j * q->strides[3] * bytes, q->dtype, 1)[0] * call->scale;
+            target[span > 4 ? j * span : j / LANES * LANES * span + j % LANES] =
+                load_first(source + j * q->strides[3] * bytes, q->dtype, 1)[0] * call->scale;
     }
 }
 
@@ -59,235 +50,229 @@ static void describe_rows(Tile *tile) {
     const Attention *call = tile->call;
     int64_t q_len = call->q.sizes[2];
     tile->from = INT64_MAX, tile->to = INT64_MIN;
-    for (int64_t i = 0; i < tile->groups * ROWS; i++) {
-        int64_t row = least(tile->first_row + i, call->rows - 1), group = i / ROWS;
+    for (int64_t i = 0; i < tile->groups * tile->span; i++) {
+        int64_t row = least(tile->first_row + i, call->rows - 1), quad = i / 4;
         int64_t low = tile->low[i] = table_at(&call->low, tile->entry, row % q_len);
         int64_t high = tile->high[i] = table_at(&call->high, tile->entry, row % q_len);
         tile->own[i] = table_at(&call->queries, tile->entry, row % q_len);
         tile->from = least(tile->from, low), tile->to = greatest(tile->to, high);
-        tile->any_from[group] = i % ROWS == 0 ? low : least(tile->any_from[group], low);
-        tile->any_to[group] = i % ROWS == 0 ? high : greatest(tile->any_to[group], high);
-        tile->all_from[group] = i % ROWS == 0 ? low : greatest(tile->all_from[group], low);
-        tile->all_to[group] = i % ROWS == 0 ? high : least(tile->all_to[group], high);
+        tile->any_from[quad] = i % 4 == 0 ? low : least(tile->any_from[quad], low);
+        tile->any_to[quad] = i % 4 == 0 ? high : greatest(tile->any_to[quad], high);
+        tile->all_from[quad] = i % 4 == 0 ? low : greatest(tile->all_from[quad], low);
+        tile->all_to[quad] = i % 4 == 0 ? high : least(tile->all_to[quad], high);
         if (call->slopes != NULL)
             tile->slopes[i] = call->slopes[tile->head * (call->rows / q_len) + row / q_len];
     }
 }
 
-/* Whether no row sees a key from `start` to `stop`: asked of all at once, since in a long prompt with a window that is
- * so for most. */
-static int all_hidden(const Tile *tile, int64_t start, int64_t stop) {
-    const Tensor *positions = &tile->call->positions;
-    int64_t from = tile->from, to = tile->to, seen = 0;
-    if (positions->data == NULL || positions->strides[1] != 1 || tile->call->order.data != NULL)
-        return 0;
-    const char *row = positions->data + 8 * (positions->sizes[0] > 1 ? tile->entry : 0) * positions->strides[0];
-    for (int64_t i = start; i < stop; i++) {
-        int64_t position;
-        memcpy(&position, row + 8 * i, sizeof position);
-        seen |= (position >= from) & (position <= to);
-    }
-    return !seen;
-}
-
-/* Whether some row sees a position. `row`, which is asked first, becomes one that does: most often that of the key
- * before, or the next. */
-INLINE int is_seen(const Tile *tile, int64_t position, int64_t *row) {
-    if (position < tile->from || position > tile->to)
-        return 0;
-    for (int64_t asked = 0; asked < tile->rows; asked++) {
-        if (position >= tile->low[*row] && position <= tile->high[*row])
-            return 1;
-        *row = *row + 1 < tile->rows ? *row + 1 : 0;
-    }
-    return 0;
-}
-
-/* List the keys from `start` on, up to `stop`, that any row sees. What the others hold is never read. */
-static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *block) {
-    const Attention *call = tile->call;
-    const Tensor *k = &call->k, *v = &call->v;
-    int64_t bytes = item_bytes(k->dtype), page_size = k->sizes[2], count = 0, row = 0;
-    block->first_position = INT64_MAX, block->last_position = INT64_MIN;
-    stop = least(start + BLOCK_KEYS, stop);
-    if (all_hidden(tile, start, stop))
-        stop = start;
-    for (int64_t i = start; i < stop; i++) {
-        int64_t key = i, outer = tile->entry;
-        if (call->order.data != NULL) {
-            key = table_at(&call->order, tile->entry, i);
-            if (key < 0 || key >= call->n) {
-                atomic_store_explicit(call->fault, 1, memory_order_relaxed);
-                continue;
-            }
-        }
-        if (call->positions.data != NULL) {
-            int64_t position = table_at(&call->positions, tile->entry, key);
-            if (!is_seen(tile, position, &row))
-                continue;
-            block->positions[count] = position;
-            block->first_position = least(block->first_position, position);
-            block->last_position = greatest(block->last_position, position);
-        }
-        if (call->pages.data != NULL) {
-            outer = table_at(&call->pages, tile->entry, key / page_size);
-            key %= page_size;
-            if (outer < 0 || outer >= k->sizes[0]) {
-                atomic_store_explicit(call->fault, 1, memory_order_relaxed);
-                continue;
-            }
-        }
-        block->keys[count] =
-            k->data + (outer * k->strides[0] + tile->head * k->strides[1] + key * k->strides[2]) * bytes;
-        block->values[count] =
-            v->data + (outer * v->strides[0] + tile->head * v->strides[1] + key * v->strides[2]) * bytes;
-        count++;
-    }
-    block->count = count;
-    for (int64_t i = count; i < (count + KEYS - 1) / KEYS * KEYS; i++) /* whole steps */
-        block->keys[i] = block->keys[count - 1], block->values[i] = block->values[count - 1];
-}
-
 /* Ask for `bytes` at an address, into the second cache. */
 INLINE void prefetch(const char *address, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += LINE_BYTES)
-        __builtin_prefetch((const void *)((uintptr_t)address + (uintptr_t)at), 0, 2);
+    uintptr_t at = (uintptr_t)address, end = at + (uintptr_t)bytes;
+    for (; at + 4 * LINE_BYTES <= end; at += 4 * LINE_BYTES)
+#pragma GCC unroll 4
+        for (int line = 0; line < 4; line++)
+            __builtin_prefetch((const void *)(at + line * LINE_BYTES), 0, 2);
+    for (; at < end; at += LINE_BYTES)
+        __builtin_prefetch((const void *)at, 0, 2);
 }
 
-/* Add `vectors` vectors of the values `first` to `last`, each times its weight, to the sums of ROWS rows; of the last
- * vector `lanes` exist, 0: all. Meanwhile ask for as much of the next keys. */
-INLINE void add_columns(float *sums, int64_t width, const float *weights, const Block *block, int64_t first,
-                        int64_t last, int dtype, int64_t column, int vectors, int64_t lanes, const Block *next) {
-    Floats totals[ROWS][STRIP];
-    int64_t bytes = item_bytes(dtype);
-    for (int r = 0; r < ROWS; r++)
-        for (int i = 0; i < vectors; i++)
-            totals[r][i] = load_floats(sums + r * width + column + i * LANES);
-    for (int64_t key = first; key < last; key++) {
-        const char *value = block->values[key] + column * bytes;
-        if (vectors > 1 && key < next->count)
-            prefetch(next->keys[key] + column * bytes, vectors * LANES * bytes);
-        for (int i = 0; i < vectors; i++) {
-            Floats x = lanes == 0 ? load(value + i * LANES * bytes, dtype) : load_first(value, dtype, lanes);
-            for (int r = 0; r < ROWS; r++)
-                totals[r][i] = fma_floats(x, spread(weights[key * ROWS + r]), totals[r][i]);
-        }
+/* Ask for the next `keys` keys of a block, as far as it has them, of so many bytes. */
+static void ask(Block *block, int64_t keys, int64_t bytes) {
+    for (int64_t end = least(block->asked + keys, block->count); block->asked < end; block->asked++)
+        prefetch(block->keys[block->asked], bytes);
+}
+
+/* An address in a register of its own: GCC would have one for each offset, and too few. */
+INLINE const char *at(const char *start, int64_t offset) {
+    start += offset;
+    __asm__("" : "+r"(start));
+    return start;
+}
+
+/* Add some vectors of a value, of which `lanes` elements exist, 0: all, times the weights of `span` rows. */
+INLINE void add_value(Floats *totals, int span, int vectors, const char *value, const float *weights, int dtype,
+                      int64_t lanes) {
+    Floats x[MOST_AT_ONCE];
+#pragma GCC unroll 8
+    for (int i = 0; i < vectors; i++) {
+        const char *source = value + i * LANES * item_bytes(dtype);
+        x[i] = lanes == 0 ? load(source, dtype) : load_first(source, dtype, lanes);
     }
-    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+    for (int r = 0; r < span; r++) {
+        Floats weight = keep(spread(weights[r]));
+#pragma GCC unroll 8
         for (int i = 0; i < vectors; i++)
-            store_floats(sums + r * width + column + i * LANES, totals[r][i]);
+            totals[r * vectors + i] = fma_floats(x[i], weight, totals[r * vectors + i]);
+    }
 }
 
-/* Add the values of a block that a group attends, each times its weight, to the sums of its rows. */
-INLINE void add_weighted(Tile *tile, int64_t group, const Block *block, int dtype, const Block *next) {
-    int64_t width = tile->width_v, d_v = tile->call->v.sizes[3], column = 0;
-    int64_t first = tile->first[group], last = tile->last[group];
-    float *sums = tile->sums + group * ROWS * width;
-    const float *weights = tile->scores + group * ROWS * BLOCK_KEYS;
-    for (; column + STRIP * LANES <= d_v; column += STRIP * LANES)
-        add_columns(sums, width, weights, block, first, last, dtype, column, STRIP, 0, next);
-    for (; column + LANES <= d_v; column += LANES)
-        add_columns(sums, width, weights, block, first, last, dtype, column, 1, 0, next);
+/* Add `vectors` vectors of the values, each times its weight, to the sums of four rows from `row` on, or of all `span`.
+ * Meanwhile the first rows ask for as much of the next keys. */
+INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, Block *next, int dtype, int64_t column,
+                        int vectors, int64_t lanes) {
+    const Attention *call = tile->call;
+    Floats totals[MOST_SUMS];
+    int rows = span < 4 ? span : 4;
+    int64_t width = tile->width_v, bytes = item_bytes(dtype), d_v = call->v.sizes[3];
+    int64_t key = tile->first[row / 4], last = tile->last[row / 4];
+    float *sums = tile->sums + row * width + column;
+    const float *weights = tile->scores + row / span * span * BLOCK_KEYS + row % span;
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < vectors; i++)
+            totals[r * vectors + i] = load_floats(sums + r * width + i * LANES);
+    for (; key + TURN_KEYS <= last; key += TURN_KEYS) {
+        if (row == 0)
+            ask(next, (TURN_KEYS * vectors * LANES + d_v - 1) / d_v, call->q.sizes[3] * item_bytes(call->k.dtype));
+        const char *const *values = block->values + key;
+#pragma GCC unroll 8
+        for (int i = 0; i < TURN_KEYS; i++)
+            add_value(totals, rows, vectors, at(values[i], column * bytes), weights + (key + i) * span, dtype, lanes);
+    }
+#pragma GCC unroll 1
+    for (; key < last; key++)
+        add_value(totals, rows, vectors, block->values[key] + column * bytes, weights + key * span, dtype, lanes);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < vectors; i++)
+            store_floats(sums + r * width + i * LANES, totals[r * vectors + i]);
+}
+
+/* The same for all rows; the columns after them. */
+INLINE int64_t add_strip(Tile *tile, int span, const Block *block, Block *next, int dtype, int64_t column, int vectors,
+                         int64_t lanes) {
+    for (int64_t row = 0; row < tile->rows; row += 4)
+        if (tile->first[row / 4] < tile->last[row / 4])
+            add_columns(tile, row, span, block, next, dtype, column, vectors, lanes);
+    return column + vectors * LANES;
+}
+
+/* The same for all columns, as many at once as sums stay in registers; four vectors as two and two. */
+INLINE void add_weighted(Tile *tile, int span, const Block *block, Block *next, int dtype) {
+    int strip = at_once(span < 4 ? span : 4);
+    int64_t d_v = tile->call->v.sizes[3], column = 0;
+    while (column + strip * LANES <= d_v && (strip != 3 || column + 4 * LANES != d_v))
+        column = add_strip(tile, span, block, next, dtype, column, strip, 0);
+    while (strip > 4 && column + 4 * LANES <= d_v)
+        column = add_strip(tile, span, block, next, dtype, column, 4, 0);
+    while (column + 2 * LANES <= d_v)
+        column = add_strip(tile, span, block, next, dtype, column, 2, 0);
+    if (column + LANES <= d_v)
+        column = add_strip(tile, span, block, next, dtype, column, 1, 0);
     if (column < d_v)
-        add_columns(sums, width, weights, block, first, last, dtype, column, 1, d_v - column, next);
+        add_strip(tile, span, block, next, dtype, column, 1, d_v - column);
 }
 
-/* Which keys of a block a group attends: from the first to the last that one of its rows sees, from a whole vector of
- * scores on. What lies between and is hidden is masked. */
+/* Which keys of a block a group attends, and every four of its rows: from the first to the last that one of them sees.
+ * What lies between and is hidden is masked. */
 static void find_attended(Tile *tile, int64_t group, const Block *block) {
-    int64_t first = 0, last = block->count;
-    if (tile->call->positions.data != NULL) {
-        int64_t from = tile->any_from[group], to = tile->any_to[group];
-        while (last > 0 && (block->positions[last - 1] < from || block->positions[last - 1] > to))
-            last--;
-        while (first < last && (block->positions[first] < from || block->positions[first] > to))
-            first++;
+    int64_t begin = block->count, end = 0, span = tile->span, step = at_once((int)span);
+    for (int64_t quad = group * span / 4; quad * 4 < (group + 1) * span; quad++) {
+        int64_t first = 0, last = block->count;
+        if (tile->call->positions.data != NULL) {
+            int64_t from = tile->any_from[quad], to = tile->any_to[quad];
+            while (last > 0 && (block->positions[last - 1] < from || block->positions[last - 1] > to))
+                last--;
+            while (first < last && (block->positions[first] < from || block->positions[first] > to))
+                first++;
+        }
+        tile->first[quad] = first, tile->last[quad] = last;
+        if (first < last)
+            begin = least(begin, first), end = greatest(end, last);
     }
-    tile->first[group] = first / KEYS * KEYS, tile->last[group] = last;
+    tile->begin[group] = begin / step * step, tile->end[group] = end;
 }
 
 /* Scores become softcap tanh(s / softcap). */
 static void cap_scores(float *scores, int64_t count, float softcap) {
-    for (int64_t i = 0; i < count * ROWS; i += LANES)
+    for (int64_t i = 0; i < count; i += LANES)
         store_floats(scores + i, softcap * tanh_floats(load_floats(scores + i) * (1.0f / softcap)));
 }
 
-/* Scores of a group lose slope times distance; those of keys that a row does not see become -inf. `scores` are those of
- * all keys of the block. */
-static void mask_scores(const Tile *tile, int64_t group, const Block *block, float *scores) {
-    int64_t first = tile->first[group], last = tile->last[group];
-    const int64_t *low = tile->low + group * ROWS, *high = tile->high + group * ROWS, *own = tile->own + group * ROWS;
-    const float *slopes = tile->slopes + group * ROWS;
+/* Scores of four rows, or fewer, lose slope times distance; those of keys that a row does not see become -inf. Every
+ * `span`-th of `scores` is of the first row, from the first key of the block on. */
+static void mask_scores(const Tile *tile, int64_t quad, const Block *block, int64_t begin, int64_t end,
+                        float *scores) {
+    int64_t span = tile->span, rows = least(span, 4), row = quad * 4;
+    const int64_t *low = tile->low + row, *high = tile->high + row, *own = tile->own + row;
+    const float *slopes = tile->slopes + row;
     if (tile->call->slopes != NULL)
-        for (int64_t i = first; i < last; i++)
-            for (int r = 0; r < ROWS; r++) {
+        for (int64_t i = begin; i < end; i++)
+            for (int r = 0; r < rows; r++) {
                 uint64_t ahead = (uint64_t)block->positions[i] - (uint64_t)own[r];
                 uint64_t distance = block->positions[i] < own[r] ? -ahead : ahead;
-                scores[i * ROWS + r] -= slopes[r] * (float)(int64_t)distance;
+                scores[i * span + r] -= slopes[r] * (float)(int64_t)distance;
             }
-    if (block->first_position >= tile->all_from[group] && block->last_position <= tile->all_to[group])
+    if (block->first_position >= tile->all_from[quad] && block->last_position <= tile->all_to[quad])
         return;
-    for (int64_t i = first; i < last; i++) {
+    for (int64_t i = begin; i < end; i++) {
         int64_t position = block->positions[i];
-        if (position >= tile->all_from[group] && position <= tile->all_to[group])
+        if (position >= tile->all_from[quad] && position <= tile->all_to[quad])
             continue;
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < rows; r++)
             if (position < low[r] || position > high[r])
-                scores[i * ROWS + r] = -INFINITY;
+                scores[i * span + r] = -INFINITY;
     }
 }
 
-/* Scores become weights relative to the new maximum; maximum, total and sums of a group's rows follow. */
-static void exponentiate(Tile *tile, int64_t group, float *scores, int64_t count) {
-    Floats before = tile->tops[group], top = before, gain = spread(0.0f);
-    for (int64_t i = 0; i < count * ROWS; i += LANES)
+/* Scores become weights relative to the new maximum; maximum, total and sums of `unit` rows from `row` on follow. Every
+ * `step`-th of `count` scores begins a vector of these rows'. */
+static void exponentiate(Tile *tile, int64_t row, float *scores, int64_t count, int64_t step) {
+    int64_t unit = tile->unit, width = tile->width_v;
+    Floats before = tile->tops[row / unit], top = before, gain = spread(0.0f);
+    for (int64_t i = 0; i < count; i += step)
         top = max_floats(load_floats(scores + i), top);
-    top = max_of_rows(top);
+    top = max_of_rows(top, (int)unit);
     Floats base = select_floats(top == -INFINITY, spread(0.0f), top);
-    for (int64_t i = 0; i < count * ROWS; i += LANES) {
+    for (int64_t i = 0; i < count; i += step) {
         Floats weights = exp_floats(load_floats(scores + i) - base);
         store_floats(scores + i, weights);
         gain += weights;
     }
     Floats decay = exp_floats(before - base);
-    tile->tops[group] = top;
-    tile->totals[group] = fma_floats(tile->totals[group], decay, gain);
-    for (int r = 0; r < ROWS; r++) {
-        float factor = decay[r], *sums = tile->sums + (group * ROWS + r) * tile->width_v;
+    tile->tops[row / unit] = top;
+    tile->totals[row / unit] = fma_floats(tile->totals[row / unit], decay, gain);
+    for (int r = 0; r < unit; r++) {
+        float factor = decay[r], *sums = tile->sums + (row + r) * width;
         if (factor != 1.0f)
-            for (int64_t j = 0; j < tile->width_v; j += LANES)
+            for (int64_t j = 0; j < width; j += LANES)
                 store_floats(sums + j, load_floats(sums + j) * factor);
     }
 }
 
-/* The weights of the keys of a block that a group attends. */
-INLINE void score_group(Tile *tile, int64_t group, const Block *block, int dtype) {
+/* Scores of the keys of a block that a group attends become weights. */
+static void weigh(Tile *tile, int64_t group, const Block *block) {
     const Attention *call = tile->call;
-    int64_t bytes = call->v.sizes[3] * item_bytes(dtype);
-    find_attended(tile, group, block);
-    int64_t first = tile->first[group], last = tile->last[group];
-    if (first == last)
+    int64_t begin = tile->begin[group], end = tile->end[group], span = tile->span, row = group * span;
+    float *scores = tile->scores + row * BLOCK_KEYS, *attended = scores + begin * span;
+    if (begin >= end)
         return;
-    float *scores = tile->scores + group * ROWS * BLOCK_KEYS, *attended = scores + first * ROWS;
-    for (int64_t i = first; i < last; i += KEYS) {
-        if (group == 0)
-            for (int64_t at = 0; at < bytes; at += LINE_BYTES)
-                for (int key = 0; key < KEYS; key++)
-                    prefetch(block->values[i + key] + at, LINE_BYTES);
-        multiply(tile->queries + group * ROWS * tile->width, tile->width, block->keys + i, dtype, call->q.sizes[3],
-                 scores + i * ROWS);
-    }
     if (call->softcap != 0)
-        cap_scores(attended, last - first, call->softcap);
-    if (call->positions.data != NULL)
-        mask_scores(tile, group, block, scores);
-    for (int64_t i = last * ROWS; i % LANES != 0; i++)
-        scores[i] = -INFINITY;
-    exponentiate(tile, group, attended, last - first);
+        cap_scores(attended, (end - begin) * span, call->softcap);
+    for (int64_t first = 0; call->positions.data != NULL && first < span; first += 4)
+        mask_scores(tile, (row + first) / 4, block, begin, end, scores + first);
+    for (int64_t i = (end - begin) * span; i % LANES != 0; i++)
+        attended[i] = -INFINITY;
+    for (int64_t first = 0; first < span; first += tile->unit)
+        exponentiate(tile, row + first, attended + first, (end - begin) * span, greatest(span, LANES));
+}
+
+/* Rows of a block in float32. */
+INLINE void widen_rows(const char **rows, int64_t count, int dtype, int64_t d, float *target, int64_t width) {
+    for (int64_t i = 0; i < count; i++, target += width) {
+        const char *row = rows[i];
+        int64_t j = 0;
+        for (; j + LANES <= d; j += LANES)
+            store_floats(target + j, load(row + j * item_bytes(dtype), dtype));
+        if (j < d)
+            store_floats(target + j, load_first(row + j * item_bytes(dtype), dtype, d - j));
+        rows[i] = (const char *)target;
+    }
 }
 
 /* Sums, maxima and totals of the tile's rows over places `start` to `stop` of the order, not normalised. */
-INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype) {
+INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int span) {
+    int64_t d = tile->call->q.sizes[3], d_v = tile->call->v.sizes[3];
+    int widens = span == WIDE && dtype != FLOAT32;
     Block blocks[2], *block = &blocks[0], *next = &blocks[1];
     list_block(tile, start, stop, next);
     while (start < stop) {
@@ -295,12 +280,36 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype) {
         next = block, block = ready;
         start += BLOCK_KEYS;
         list_block(tile, start, stop, next);
-        if (block->count == 0)
-            continue;
-        for (int64_t group = 0; group < tile->groups; group++)
-            score_group(tile, group, block, dtype);
-        for (int64_t group = 0; group < tile->groups; group++)
-            add_weighted(tile, group, block, dtype, next);
+        if (widens)
+            widen_rows(block->keys, block->count, dtype, d, tile->keys, tile->width);
+        pad(block->keys, block->count);
+        for (int64_t group = 0; group < tile->groups; group++) {
+            const float *queries = tile->queries + group * span * tile->width;
+            float *scores = tile->scores + group * span * BLOCK_KEYS;
+            find_attended(tile, group, block);
+            for (int64_t i = tile->begin[group]; i < tile->end[group]; i += at_once(span)) {
+                for (int64_t key = i; group == 0 && key < least(i + at_once(span), block->count); key++)
+                    prefetch(block->values[key], d_v * item_bytes(dtype));
+                if (span == WIDE)
+                    multiply_wide(queries, block->keys + i, d, scores + i * span);
+                else
+                    multiply(queries, span, block->keys + i, dtype, d, scores + i * span);
+            }
+            weigh(tile, group, block);
+        }
+        if (widens)
+            widen_rows(block->values, block->count, dtype, d_v, tile->values, tile->width_v);
+        add_weighted(tile, span, block, next, widens ? FLOAT32 : dtype);
+    }
+}
+
+/* The same, with one copy of the loops for each number of rows of a group. */
+INLINE void attend_rows(Tile *tile, int64_t start, int64_t stop, int dtype) {
+    switch (tile->span) {
+    case 1: attend_keys(tile, start, stop, dtype, 1); break;
+    case 2: attend_keys(tile, start, stop, dtype, 2); break;
+    case 4: attend_keys(tile, start, stop, dtype, 4); break;
+    default: attend_keys(tile, start, stop, dtype, WIDE);
     }
 }
 
@@ -309,8 +318,8 @@ static void normalise(const Tile *tile, int64_t i, int64_t at) {
     int64_t d_v = tile->call->v.sizes[3];
     const float *sums = tile->sums + i * tile->width_v;
     float *out = tile->call->out + at * d_v, total = 0;
-    for (int lane = (int)(i % ROWS); lane < LANES; lane += ROWS)
-        total += tile->totals[i / ROWS][lane];
+    for (int64_t lane = i % tile->unit; lane < LANES; lane += tile->unit)
+        total += tile->totals[i / tile->unit][lane];
     if (total == 0) {
         memset(out, 0, (size_t)d_v * sizeof *out);
         tile->call->lse[at] = -INFINITY;
@@ -318,30 +327,35 @@ static void normalise(const Tile *tile, int64_t i, int64_t at) {
     }
     for (int64_t j = 0; j < d_v; j++)
         out[j] = sums[j] / total;
-    tile->call->lse[at] = (float)((double)tile->tops[i / ROWS][i % ROWS] + log((double)total));
+    tile->call->lse[at] = (float)((double)tile->tops[i / tile->unit][i % tile->unit] + log((double)total));
 }
 
 void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *memory) {
     int64_t segments = call->bounds.sizes[0], segment = item % segments, number = item / segments / call->tiles;
+    int64_t start = table_at(&call->bounds, segment, 0), stop = table_at(&call->bounds, segment, 1);
     int64_t kv_heads = call->k.sizes[1], first = item / segments % call->tiles * TILE_ROWS;
     Tile tile = {.call = call, .entry = number / kv_heads, .head = number % kv_heads, .first_row = first};
     tile.rows = least(call->rows - first, TILE_ROWS);
-    tile.groups = (tile.rows + ROWS - 1) / ROWS;
+    int wide = tile.rows > 16 && stop - start >= WIDE_KEYS && (LANES != 8 || call->k.dtype != FLOAT32);
+    tile.span = tile.rows <= 2 ? tile.rows : wide ? WIDE : 4;
+    tile.unit = least(tile.span, LANES);
+    tile.groups = (tile.rows + tile.span - 1) / tile.span;
     tile.width = padded(call->q.sizes[3]), tile.width_v = padded(call->v.sizes[3]);
     tile.scores = memory;
-    tile.queries = tile.scores + tile.groups * ROWS * BLOCK_KEYS;
-    tile.sums = tile.queries + tile.groups * ROWS * tile.width;
-    memset(tile.sums, 0, (size_t)(tile.groups * ROWS * tile.width_v) * sizeof(float));
-    for (int64_t group = 0; group < tile.groups; group++)
+    tile.queries = tile.scores + tile.groups * tile.span * BLOCK_KEYS;
+    tile.sums = tile.queries + tile.groups * tile.span * tile.width;
+    tile.keys = tile.sums + tile.groups * tile.span * tile.width_v;
+    tile.values = tile.keys + BLOCK_KEYS * tile.width;
+    memset(tile.sums, 0, (size_t)(tile.groups * tile.span * tile.width_v) * sizeof(float));
+    for (int64_t group = 0; group < tile.groups * tile.span / tile.unit; group++)
         tile.tops[group] = spread(-INFINITY), tile.totals[group] = spread(0.0f);
     take_queries(&tile);
     if (call->positions.data != NULL)
         describe_rows(&tile);
-    int64_t start = table_at(&call->bounds, segment, 0), stop = table_at(&call->bounds, segment, 1);
     switch (call->k.dtype) { /* one copy of the loops for each */
-    case FLOAT32: attend_keys(&tile, start, stop, FLOAT32); break;
-    case BFLOAT16: attend_keys(&tile, start, stop, BFLOAT16); break;
-    default: attend_keys(&tile, start, stop, FLOAT16);
+    case FLOAT32: attend_rows(&tile, start, stop, FLOAT32); break;
+    case BFLOAT16: attend_rows(&tile, start, stop, BFLOAT16); break;
+    default: attend_rows(&tile, start, stop, FLOAT16);
     }
     int64_t heads = call->q.sizes[0] * kv_heads;
     for (int64_t i = 0; i < tile.rows; i++)

@@ -10,9 +10,9 @@
 #include "processor.h"
 
 enum {
-    ROWS = 4,        /* query rows that share what is loaded of a key or value */
     TILE_ROWS = 64,  /* query rows of one pass over the keys */
-    BLOCK_KEYS = 64, /* keys whose scores stay in the core's first cache */
+    MOST_SPAN = 32,  /* query rows of a group, of which some may only fill it up */
+    BLOCK_KEYS = 48, /* keys whose scores stay in the cache of the core; whole steps of all kernels */
     MOST_LANES = 16, /* of all processors */
 };
 
@@ -61,10 +61,11 @@ void attend_item_avx512(const Attention *call, int64_t item, float *memory);
 /* `width` in whole vectors of any processor. */
 static inline int64_t padded(int64_t width) { return (width + MOST_LANES - 1) / MOST_LANES * MOST_LANES; }
 
-/* Memory for one item: scores, queries and sums of the query rows of the largest tile, in whole groups. */
+/* Memory for one item: scores, queries and sums of the query rows of the largest tile, in whole groups; and keys and
+ * values of a block in float32. */
 static inline int64_t item_floats(const Attention *call) {
-    int64_t rows = ((call->rows < TILE_ROWS ? call->rows : TILE_ROWS) + ROWS - 1) / ROWS * ROWS;
-    return rows * (BLOCK_KEYS + padded(call->q.sizes[3]) + padded(call->v.sizes[3]));
+    int64_t rows = call->rows < TILE_ROWS ? (call->rows + MOST_SPAN - 1) / MOST_SPAN * MOST_SPAN : TILE_ROWS;
+    return rows * BLOCK_KEYS + (rows + BLOCK_KEYS) * (padded(call->q.sizes[3]) + padded(call->v.sizes[3]));
 }
 
 /* Run items [first, end) over up to `threads` threads, this one among them; 0: out of memory, and nothing done. Items

@@ -1,14 +1,17 @@
-/* Products of ROWS query rows with keys, in registers, and what is asked of vectors of their scores. */
+/* Products of a group of query rows with keys, in registers, and what is asked of vectors of their scores. */
 #ifndef ATTENTION_PRODUCTS_H
 #define ATTENTION_PRODUCTS_H
 
 #include "kernels.h"
 #include "vectors.h"
 
-enum {
-    KEYS = LANES == 8 ? 2 : 4,  /* keys of one step of the scores: KEYS x ROWS vectors stay in registers */
-    STRIP = LANES == 8 ? 2 : 4, /* vectors of a value row that are added at once: STRIP x ROWS likewise */
-};
+enum { WIDE = 2 * LANES, MOST_AT_ONCE = 8, MOST_SUMS = 16 };
+
+/* Keys of one step of the scores of `span` query rows: 1, 2, 4 or WIDE. So many that their sums stay in
+ * registers, and that each waits for none but itself. */
+INLINE int at_once(int span) {
+    return span == WIDE ? 6 : span == 1 ? 8 : LANES != 8 ? 16 / span : span == 2 ? 4 : 3;
+}
 
 #if defined(__clang__)
 #define SHUFFLE(A, B, ...) __builtin_shufflevector(A, B, __VA_ARGS__)
@@ -47,56 +50,99 @@ INLINE Floats add_fours(Floats a, Floats b) {
 #endif
 }
 
-/* Store the scores of KEYS keys: element ROWS i + r is the sum of the lanes of sums[i][r]. */
-INLINE void store_scores(Floats sums[KEYS][ROWS], float *scores) {
-    Floats of_key[KEYS];
-    for (int i = 0; i < KEYS; i++)
-        of_key[i] = sums_of_four(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-    for (int all = LANES; all > 4; all /= 2)
-        for (int i = 0; i < all / 8; i++)
-            of_key[i] = add_fours(of_key[2 * i], of_key[2 * i + 1]);
-    for (int i = 0; i < KEYS * ROWS / LANES; i++)
-        store_floats(scores + i * LANES, of_key[i]);
+/* Store the sums of the lanes of each of `count` vectors. */
+INLINE void store_sums(const Floats *sums, int count, float *target) {
+    Floats parts[MOST_SUMS / 4];
+    int left = count / 4;
+    for (int i = 0; i < left; i++)
+        parts[i] = sums_of_four(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+#pragma GCC unroll 2
+    for (int all = LANES; all > 4; all /= 2) {
+#pragma GCC unroll 2
+        for (int i = 0; i < left; i += 2)
+            parts[i / 2] = add_fours(parts[i], parts[i + 1 < left ? i + 1 : i]);
+        left = (left + 1) / 2;
+    }
+    for (int i = 0; i < count / LANES; i++)
+        store_floats(target + i * LANES, parts[i]);
+    if (count % LANES != 0)
+        memcpy(target + count / LANES * LANES, &parts[count / LANES], (size_t)(count % LANES) * sizeof(float));
 }
 
-/* Add the products of a vector of ROWS query rows with that of KEYS keys, of which `lanes` exist, 0: all. */
-INLINE void add_products(Floats sums[KEYS][ROWS], const float *queries, int64_t width, const char *const *keys,
-                         int dtype, int64_t column, int64_t lanes) {
-    Floats rows[ROWS];
-    for (int r = 0; r < ROWS; r++)
-        rows[r] = keep(load_floats(queries + r * width + column));
-    /* Unrolled, or the sums would lie in memory. */
-#pragma GCC unroll 4
-    for (int i = 0; i < KEYS; i++) {
+/* Add the products of a vector of `span` query rows with those of some keys, of which `lanes` exist, 0: all. What is
+ * less is held in registers. */
+INLINE void add_products(Floats *sums, const float *queries, int span, const char *const *keys, int dtype,
+                         int64_t column, int64_t lanes) {
+    int count = at_once(span);
+    Floats rows[4], x[MOST_AT_ONCE];
+    for (int r = 0; r < span && span <= count; r++)
+        rows[r] = keep(load_floats(queries + r * LANES));
+        /* Unrolled, or the sums would lie in memory. */
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) {
         const char *key = keys[i] + column * item_bytes(dtype);
-        Floats x = lanes == 0 ? load(key, dtype) : load_first(key, dtype, lanes);
+        x[i] = lanes == 0 ? load(key, dtype) : load_first(key, dtype, lanes);
 #pragma GCC unroll 4
-        for (int r = 0; r < ROWS; r++)
-            sums[i][r] = fma_floats(x, rows[r], sums[i][r]);
+        for (int r = 0; r < span && span <= count; r++)
+            sums[i * span + r] = fma_floats(x[i], rows[r], sums[i * span + r]);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < span && span > count; r++) {
+        Floats row = keep(load_floats(queries + r * LANES));
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++)
+            sums[i * span + r] = fma_floats(x[i], row, sums[i * span + r]);
     }
 }
 
-/* The products of ROWS query rows with KEYS keys of d elements: element ROWS i + r is that of key i with row r. */
-INLINE void multiply(const float *queries, int64_t width, const char *const *keys, int dtype, int64_t d,
-                     float *scores) {
-    Floats sums[KEYS][ROWS] = {{{0}}};
+/* The products of `span` query rows, vectors of which take turns, with `at_once` keys of d elements: element
+ * span i + r is that of key i with row r. */
+INLINE void multiply(const float *queries, int span, const char *const *keys, int dtype, int64_t d, float *scores) {
+    Floats sums[MOST_SUMS] = {{0}};
     int64_t column = 0;
+#pragma GCC unroll 2
     for (; column + LANES <= d; column += LANES)
-        add_products(sums, queries, width, keys, dtype, column, 0);
+        add_products(sums, queries + column * span, span, keys, dtype, column, 0);
     if (column < d)
-        add_products(sums, queries, width, keys, dtype, column, d - column);
-    store_scores(sums, scores);
+        add_products(sums, queries + column * span, span, keys, dtype, column, d - column);
+    store_sums(sums, at_once(span) * span, scores);
 }
 
-/* In every lane the greatest of those of the same row: lanes r, r + ROWS, ... */
-INLINE Floats max_of_rows(Floats x) {
+/* The products of WIDE query rows, elements of which lie side by side, with 6 keys of float32. Not inlined:
+ * among other addresses GCC keeps none of these in registers. */
+static __attribute__((noinline)) void multiply_wide(const float *queries, const char *const *keys, int64_t d,
+                                                    float *scores) {
+    enum { COUNT = 6, VECTORS = WIDE / LANES };
+    Floats sums[COUNT][VECTORS] = {{{0}}}, rows[VECTORS];
+#pragma GCC unroll 2
+    for (int64_t j = 0; j < d; j++) {
+        for (int i = 0; i < VECTORS; i++)
+            rows[i] = keep(load_floats(queries + j * WIDE + i * LANES));
+#pragma GCC unroll 6
+        for (int key = 0; key < COUNT; key++) {
+            float x;
+            memcpy(&x, keys[key] + j * (int64_t)sizeof x, sizeof x);
+            for (int i = 0; i < VECTORS; i++)
+                sums[key][i] = fma_floats(spread(x), rows[i], sums[key][i]);
+        }
+    }
+    memcpy(scores, sums, sizeof sums);
+}
+
+/* In every lane the greatest of those of the same row: lanes r, r + span, ... */
+INLINE Floats max_of_rows(Floats x, int span) {
 #if defined(__AVX512F__)
-    x = max_floats(SHUFFLE(x, x, FOUR(8), FOUR(12), FOUR(0), FOUR(4)), x);
-    x = max_floats(SHUFFLE(x, x, FOUR(4), FOUR(0), FOUR(12), FOUR(8)), x);
+    if (span <= 4) {
+        x = max_floats(SHUFFLE(x, x, FOUR(8), FOUR(12), FOUR(0), FOUR(4)), x);
+        x = max_floats(SHUFFLE(x, x, FOUR(4), FOUR(0), FOUR(12), FOUR(8)), x);
+    }
 #elif defined(__AVX2__)
-    x = max_floats(SHUFFLE(x, x, FOUR(4), FOUR(0)), x);
+    if (span <= 4)
+        x = max_floats(SHUFFLE(x, x, FOUR(4), FOUR(0)), x);
 #endif
-    return x;
+    if (span <= 2)
+        x = max_floats(SHUFFLE(x, x, QUADS(2, 3, 0, 1)), x);
+    return span == 1 ? max_floats(SHUFFLE(x, x, QUADS(1, 0, 3, 2)), x) : x;
 }
 
 #endif

@@ -72,6 +72,31 @@ def test_widths_around_whole_vectors(processor, dtype, heads):
         assert_near(run(q, k, v, 0.3, processor=processor), exact(q, k, v, spec=Spec(scale=0.3)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 12, 13, 16, 17, 24, 25, 33, 64, 65])
+def test_rows_in_groups_of_every_size(processor, dtype, rows):
+    """Rows that share a key head go in groups of 1, 2, 4 or whole vectors, by their number and that of keys."""
+    for n, d, d_v in ((47, 64, 64), (300, 33, 50), (257, 128, 96)):
+        q, k, v = tensors((1, rows, 1, d), 1, n, d_v, dtype, seed=rows)
+        assert_near(run(q, k, v, 0.2, processor=processor), exact(q, k, v, spec=Spec(scale=0.2)))
+
+
+@pytest.mark.parametrize("rows", [2, 7, 33])
+def test_rows_of_a_group_see_other_keys(processor, rows):
+    """Windows apart by more than a block, and rows that see nothing; what no row sees is not a number."""
+    q, k, v = tensors((1, 1, rows, 40), 1, 700, 30)
+    ends = np.random.default_rng(rows).permutation(np.arange(rows) * 20 - 15)
+    low, keys = ends - 8, np.arange(700)
+    seen = ((keys >= low[:, None]) & (keys <= ends[:, None])).any(0)
+    k[:, :, ~seen], v[:, :, ~seen] = torch.nan, torch.inf
+    got = run(q, k, v, 0.2, visible=(low[None], ends[None], ends[None], keys[None]), processor=processor)
+    k[:, :, ~seen], v[:, :, ~seen] = 0, 0
+    spec = Spec(scale=0.2, causal=True, window=9)
+    want = exact(q, k, v, spec=spec, q_positions=ends, kv_positions=keys)
+    assert_near(got, want)
+    assert (want[1] == -np.inf).any() and (got[0][want[1] == -np.inf] == 0).all()
+
+
 def test_wide_heads_of_many_rows(processor):
     q, k, v = tensors((1, 70, 1, 576), 1, 130, 512)
     assert_near(run(q, k, v, 1 / 24, processor=processor), exact(q, k, v, spec=Spec(scale=1 / 24)))
