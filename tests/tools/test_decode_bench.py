@@ -93,9 +93,10 @@ def test_peak_memory_is_the_papers():
 
 
 def test_the_kernel_beside_torch():
-    rows = re.findall(
-        r"^(\w+) +(\d+) x (\d+) +[\d,]+ .* (\d+)% +[\d.]+$", job(None, "--local", "--mib=2", "--repeats=2"), re.M
-    )
+    options = "--local", "--mib=2", "--repeats=2", "--processor=baseline", "--dim=64", "--threads=1"
+    text = job(None, *options)
+    assert "head dim 64, kernel for baseline, one query, 1 threads" in text
+    rows = re.findall(r"^(\w+) +(\d+) x (\d+) +[\d,]+ .* (\d+)% +[\d.]+$", text, re.M)
     heads = [("8", "4"), ("32", "1"), ("2", "8"), ("1", "32")]
     assert [row[:3] for row in rows] == [(dtype, *one) for dtype in ("float32", "bfloat16", "float16") for one in heads]
 

@@ -59,9 +59,9 @@ def main() -> None:
     """Measure, and print on rank 0."""
     options = _options()
     world = MPI.COMM_WORLD
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.size))
+    torch.set_num_threads(options.threads or max(1, len(os.sched_getaffinity(0)) // world.size))
     if options.local:
-        compare_local(options.mib, options.repeats or 15)
+        compare_local(options.mib, options.dim, options.processor, options.repeats or 15)
         return
     comm = Communicator.from_mpi(world)
     if comm.rank == 0:
@@ -184,6 +184,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kv-heads", type=int, default=8, help="key and value heads (default 8)")
     parser.add_argument("--dim", type=int, default=128, help="numbers per head (default 128)")
     parser.add_argument("--mib", type=int, default=1024, help="K and V with --local (default 1024)")
+    parser.add_argument("--processor", help="with --local: the kernel of another, such as avx2 (default the best)")
+    parser.add_argument("--threads", type=int, help="of each rank (default its share of the cores)")
     parser.add_argument("--repeats", type=int, help="blocks (30; --local 15), or calls of --verify (192)")
     return parser.parse_args()
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention import local_attention
+from attention.local import compiled_attention
 from decoding.decode_ways import Step
 from decoding.reading import reader
 from topocomm.bench.timing import Timed, block_us, in_turns
 
-DIM = 128
 HEADS = ((8, 4), (32, 1), (2, 8), (1, 32))
 """Key heads, and query heads for each."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -21,19 +23,23 @@ AGREE = {torch.float32: 1e-4, torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9}
 """Tolerance between SDPA, which rounds more, and our kernel, relative to the largest |out|."""
 
 
-def compare_local(mib: int, repeats: int) -> None:
-    """Print one line for every dtype and number of heads."""
+def compare_local(mib: int, dim: int, processor: str | None, repeats: int) -> None:
+    """Print one line for every dtype and number of heads; processor: the kernel's, None: the best."""
+    if processor is not None:
+        kernel = SimpleNamespace(attend=partial(compiled_attention._kernel().attend, processor=processor))
+        compiled_attention._kernel = lambda: kernel  # type: ignore[assignment]
     print(
-        f"{mib} MiB of K and V, head dim {DIM}, one query, {torch.get_num_threads()} threads, {repeats} turns\n"
+        f"{mib} MiB of K and V, head dim {dim}, kernel for {processor or 'this processor'}, one query, "
+        f"{torch.get_num_threads()} threads, {repeats} turns\n"
         "ms: median (quartiles). GB/s: of K and V. read: their memory summed, by as many threads\n"
         f"{'dtype':9} {'KV x query heads':>16} {'keys':>10} {'read ms':>24} {'ours ms':>24} {'SDPA ms':>26} "
         f"{'read':>6} {'ours':>6} {'ours/read':>9} {'SDPA/ours':>9}"
     )
     for dtype in DTYPES:
         for kv_heads, group in HEADS:
-            keys = mib * 2**20 // (2 * kv_heads * DIM * dtype.itemsize)
-            q = torch.randn(1, kv_heads * group, 1, DIM).to(dtype)
-            step = Step(q, *(torch.randn(1, kv_heads, keys, DIM, dtype=dtype) for _ in range(2)))
+            keys = mib * 2**20 // (2 * kv_heads * dim * dtype.itemsize)
+            q = torch.randn(1, kv_heads * group, 1, dim).to(dtype)
+            step = Step(q, *(torch.randn(1, kv_heads, keys, dim, dtype=dtype) for _ in range(2)))
             print(_row(step, f"{kv_heads} x {group}", repeats), flush=True)
 
 
