@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
+# Two processes of tests, and the ranks of their jobs, share few cores: teams of threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # OpenBLAS, MKL and torch read it when they are imported
 ABSENT = [name for name in ("torch", "triton") if find_spec(name) is None]
 
 
