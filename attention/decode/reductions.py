@@ -12,7 +12,7 @@ from attention.arrays import Inputs, empty_partial
 from attention.cache.shards import ShardMap
 from attention.decode.canonical import canonical_partials
 from attention.decode.communicators import cached_call, calls_of, prepared_call, stream_order_of
-from attention.decode.sharded import ShardedCall, head_range
+from attention.decode.sharded import ShardedCall, part_of
 from attention.decode.verification import Verification
 from attention.gpu.placement import on_gpu
 from attention.local.dispatch import attend
@@ -83,7 +83,7 @@ class ReduceScatter(Reduction):
 
     def __init__(self, comm: Communicator, inputs: Inputs) -> None:
         super().__init__(comm, inputs)
-        parts = [head_range(self.shape[1], comm.size, rank) for rank in range(comm.size)]
+        parts = [part_of(self.shape[1], comm.size, rank) for rank in range(comm.size)]
         self._rows = tuple(part.stop - part.start for part in parts)
         self._call(self._empty())
 

@@ -59,7 +59,7 @@ class ShardedCall(NamedTuple):
             raise OperatorError(f'{function}: result must be "all" or "heads", got {options.result!r}')
         inputs = check_inputs(function, q, *shard, spec=spec, masking=options.masking)
         count = inputs.q.shape[1]
-        heads = slice(0, count) if options.result == "all" else head_range(count, comm.size, comm.rank)
+        heads = slice(0, count) if options.result == "all" else part_of(count, comm.size, comm.rank)
         call = cls(comm, inputs, heads, q, None, options)
         if options.out is None:
             return call
@@ -93,6 +93,6 @@ class ShardedCall(NamedTuple):
         return Partial(out, to_caller(self.q, merged.lse)) if self.options.return_lse else out
 
 
-def head_range(heads: int, ranks: int, rank: int) -> slice:
-    """Return the query heads that a rank gets with `result="heads"`: as equal shares as can be."""
-    return slice(rank * heads // ranks, (rank + 1) * heads // ranks)
+def part_of(count: int, ranks: int, rank: int) -> slice:
+    """Return a rank's range of `count` heads (with `result="heads"`) or features: as equal shares as can be."""
+    return slice(rank * count // ranks, (rank + 1) * count // ranks)

@@ -138,7 +138,7 @@ def whole_model(path: Path, weights: str, ranks: int) -> Any:
 
 
 def model_slices(path: Path, comm: Communicator, device: torch.device) -> Any:
-    """Return a rank's slices of a model, on its device; collective."""
+    """Return a rank's slices of a model, on its device."""
     from attention.huggingface.weights.load_sharded import load_sharded
 
     return load_sharded(path, comm).to(device)

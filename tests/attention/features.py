@@ -7,7 +7,7 @@ import torch
 
 from attention import ShardMap, Spec, reference_attention
 from attention.cache.shards import VIRTUAL_SHARDS
-from attention.decode.sharded import head_range
+from attention.decode.sharded import part_of
 from tests.attention.cases import assert_close
 
 FEATURES = {
@@ -70,7 +70,7 @@ class Made:
         exact = reference_attention(q, k, v, spec=self.spec, **where)
         tolerance = max(EPSILON[self.case["dtype"]], tolerance) * max(1.0, abs(v).max())
         for rank, one in enumerate(results):
-            heads = head_range(q.shape[1], len(results), rank) if options.get("result") == "heads" else slice(None)
+            heads = part_of(q.shape[1], len(results), rank) if options.get("result") == "heads" else slice(None)
             assert_close(one.out.double(), exact.out[:, heads], atol=tolerance)
             assert_close(one.lse, exact.lse[:, heads], atol=2e-5)
 

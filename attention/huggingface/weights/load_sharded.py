@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from attention.huggingface.weights.slices import WITHOUT, Cut, SplitModule, spli
 from topocomm import Communicator, MissingExtraError, OperatorError, TopocommError
 
 try:
-    from accelerate import init_empty_weights  # type: ignore[import-untyped]
     from safetensors import SafetensorError, safe_open
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig  # type: ignore[attr-defined]
     from transformers.conversion_mapping import get_model_conversion_mapping
@@ -37,7 +37,7 @@ MERGES = ([MergeModulelist], [MergeModulelist, Concatenate])
 """Conversions that are done slice by slice: matrices of experts become one tensor, then lie one after another."""
 
 _BUILDING = Lock()
-"""A model without weights is built by one thread at a time: what keeps them away is set for the process."""
+"""A model without weights is built by one thread at a time: what keeps them away is put into torch's own class."""
 
 
 class CheckpointError(TopocommError, ValueError):
@@ -45,19 +45,19 @@ class CheckpointError(TopocommError, ValueError):
 
 
 def load_sharded(path: str | Path, comm: Communicator, *, dtype: torch.dtype = torch.float32) -> Any:
-    """Return the model of a directory with this rank's slices of the weights, for inference on the CPU; collective.
+    """Return the model of a directory with this rank's slices of the weights, for inference on the CPU; local.
 
     A rank reads its own slices, embeddings that are not split, and norms. Give the model to `enable` or
     `shard_generation` over the same ranks.
 
     Args:
         path: A directory with config.json and safetensors files.
-        comm: The ranks; all call this.
+        comm: The ranks, of which each loads its own.
         dtype: Of the weights.
 
     Raises:
         OperatorError: transformers has no plan by which to split the model, or one that is not covered.
-        CheckpointError: A file is missing, or a weight, or has another shape; on every rank that sees it.
+        CheckpointError: A file is missing, or a weight, or has another shape.
     """
     with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
         model, modules, checkpoint = _opened(Path(path), (comm.size, comm.rank), dtype, stack)
@@ -89,11 +89,28 @@ def _opened(
     config = AutoConfig.from_pretrained(path, local_files_only=True)
     if getattr(config, "quantization_config", None) is not None:
         raise OperatorError(f'{path}: weights="sharded" does not cover quantized weights; {WITHOUT}')
-    with _BUILDING:
-        with init_empty_weights(include_buffers=False):
-            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with _without_weights():
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
         model.tie_weights()
     return model, [*split_modules(model, *place)], _Checkpoint(path, model, stack)
+
+
+@contextmanager
+def _without_weights() -> Iterator[None]:
+    """Have modules that are made keep their parameters on the meta device, and their buffers where they are."""
+    with _BUILDING:
+        register, builder = nn.Module.register_parameter, get_ident()
+
+        def registered(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
+            if weight is not None and not weight.is_meta and get_ident() == builder:
+                weight = nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
+            register(module, name, weight)
+
+        nn.Module.register_parameter = registered  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 class _Checkpoint:
@@ -154,11 +171,7 @@ class _Checkpoint:
         Raises:
             CheckpointError: The files have it in another shape.
         """
-        name = next((x for x in self._names[id(weight)] if x in self._sources), None)
-        if name is None:
-            raise CheckpointError(
-                f"{self._path}: the files have no {self._names[id(weight)][0]}, which the model wants"
-            )
+        name = next(x for x in self._names[id(weight)] if x in self._sources)
         parts = self._sources[name]
         if "" in parts:
             return self._slice(parts[""][0], weight.shape, cut).to(weight.dtype)

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from attention.decode.sharded import part_of
 from topocomm import OperatorError
 
-GATHERED = ("colwise_gather_output",)
+GATHERED = "colwise_gather_output"
 SPLIT_INPUT = "rowwise_split_input"
 EXPERTS = frozenset({"moe_tp_experts", "ep_dispatch_experts"})
 OF_EXPERTS = "grouped_gemm"
@@ -26,10 +27,9 @@ WHOLE = frozenset({"replicated_with_grad_allreduce", "replicate", "sequence_para
 """Styles of what every rank holds whole."""
 LEAST_FEATURES = 8
 """Features of experts are cut in steps of so many: torch's grouped products want rows of a multiple of 16 bytes."""
-LINEAR = frozenset({"colwise", "rowwise", SPLIT_INPUT, *GATHERED})
+LINEAR = frozenset({"colwise", "rowwise", SPLIT_INPUT, GATHERED})
 WITHOUT = 'use weights="replicated", where every rank holds the whole model'
 """The remedy where a model cannot be split."""
-_CONTIGUOUS = torch.contiguous_format
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class Cut:
         """Return the slice, contiguous and apart from the whole, which `read` indexes."""
         before = [slice(None)] * (self.axis % ndim)
         parts = [read((*before, slice(*part))) for part in self.ranges]
-        return torch.cat(parts, self.axis % ndim) if len(parts) > 1 else parts[0].clone(memory_format=_CONTIGUOUS)
+        if len(parts) == 1:
+            return parts[0].clone(memory_format=torch.contiguous_format)
+        return torch.cat(parts, self.axis % ndim)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class SplitModule:
         style: Of transformers' plan.
         module: The module.
         attention: Whether it is a projection of an attention layer, whose queries, keys and values all ranks need.
-        cuts: By weight, what is held of it; of a bias that is added to the sum of all ranks, the whole.
+        cuts: By the name of a weight, what is held of it; all of those that are not named.
         heads: Of an attention's output projection, the query heads that it takes here; None: any columns.
     """
 
@@ -80,11 +82,6 @@ class SplitModule:
     attention: bool
     cuts: dict[str, Cut]
     heads: slice | None = None
-
-
-def part_of(count: int, ranks: int, rank: int) -> slice:
-    """Return a rank's range of `count` features or heads: as equal shares as can be."""
-    return slice(rank * count // ranks, (rank + 1) * count // ranks)
 
 
 def split_modules(model: nn.Module, ranks: int, rank: int) -> Iterator[SplitModule]:
@@ -136,7 +133,7 @@ def _gives_heads(attention: nn.Module, output: Any) -> bool:
     layers = {name: x for name, x in attention.named_children() if next(x.parameters(), None) is not None}
     before = [x for x in layers.values() if isinstance(x, nn.Linear) and x is not output]
     others = [name for name, x in layers.items() if not isinstance(x, nn.Linear) and name[:2] not in ("q_", "k_", "v_")]
-    return not others and len(before) <= 3 and before[0].out_features == output.in_features
+    return not others and 1 <= len(before) <= 3 and before[0].out_features == output.in_features
 
 
 def _linear(name: str, style: str, module: Any, attention: bool, place: tuple[int, int, int | None]) -> SplitModule:
@@ -147,7 +144,7 @@ def _linear(name: str, style: str, module: Any, attention: bool, place: tuple[in
             f"cannot); {WITHOUT}"
         )
     weight, own = module.weight, None
-    if style in ("colwise", *GATHERED):
+    if style in ("colwise", GATHERED):
         cuts = {x: _cut(p, 0, 1, ranks, rank) for x, p in module.named_parameters(recurse=False)}
     else:
         unit = weight.shape[1] // heads if heads and style == "rowwise" and weight.shape[1] % heads == 0 else 1

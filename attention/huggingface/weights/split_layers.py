@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from attention.decode.communicators import calls_of, prepared_call
-from attention.huggingface.weights.slices import EXPERTS, GATHERED, SplitModule, part_of
+from attention.decode.communicators import calls_of, prepared_call, stream_order_of
+from attention.decode.sharded import part_of
+from attention.huggingface.weights.slices import EXPERTS, GATHERED, SplitModule
 from topocomm import SUM, Communicator, OperatorError, PreparedCall
 from topocomm.extend import skipped_by_dynamo
 
@@ -25,7 +26,7 @@ def install(comm: Communicator, modules: list[SplitModule]) -> None:
     by_parent: dict[str, list[SplitModule]] = {}
     for split in modules:
         forward: Any
-        if split.style in GATHERED or (split.attention and split.style == "colwise"):
+        if split.style == GATHERED or (split.attention and split.style == "colwise"):
             by_parent.setdefault(split.name.rpartition(".")[0], []).append(split)
             continue
         if split.style == "colwise":
@@ -149,7 +150,9 @@ class _Gathered:
         parts = {
             str(at): rows[:, at : at + width].contiguous() for at, width in zip(self._at, self._widths, strict=True)
         }
-        gathered = self._gather(parts)(parts)
+        gather = self._gather(parts)
+        stream_order_of(self._comm).acquire(own.device, gather)
+        gathered = gather(parts)
         return [
             self._joined(part, count).view(*x.shape[:-1], count)
             for part, count in zip(gathered.values(), self._whole, strict=True)

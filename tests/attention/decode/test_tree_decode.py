@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attention import ShardMap, Spec, local_attention, reference_attention, ring_decode, tree_decode
-from attention.decode.sharded import head_range
+from attention.decode.sharded import part_of
 from attention.decode.three_allreduce import three_allreduce_decode
 from tests.attention.cases import arrays, assert_close, by_map, case_of, cuts
 from topocomm import OperatorError, run_local
@@ -44,7 +44,7 @@ def test_result_heads_gives_each_rank_its_heads(ranks, options):
 
     found = run_local(on_rank, ranks=ranks)
     for rank, one in enumerate(found):
-        mine = head_range(12, ranks, rank)
+        mine = part_of(12, ranks, rank)
         assert one.out.shape == (2, mine.stop - mine.start, 2, 24)
         assert_close(one.out, exact.out[:, mine], atol=(2**-8 if "wire" in options else 1e-5) * np.abs(exact.out).max())
         assert_close(one.lse, exact.lse[:, mine], atol=1e-4)

@@ -102,10 +102,11 @@ def processor_s(pid):
 
 
 @pytest.mark.long
-def test_the_others_go_on_when_a_rank_dies(served, reference):
+@pytest.mark.parametrize("weights", ["replicated", "sharded"])
+def test_the_others_go_on_when_a_rank_dies(served, reference, weights):
     """Answers under way end with an error, whole and streamed; those that wait, and later ones, are right."""
     with (
-        Server(served, "--max-batch=2", ranks=3, options=("--with-ft", "ulfm")) as server,
+        Server(served, "--max-batch=2", f"--weights={weights}", ranks=3, options=("--with-ft", "ulfm")) as server,
         server.client() as client,
         ThreadPoolExecutor(2) as pool,
     ):

@@ -7,7 +7,7 @@ import torch
 from mpi4py import MPI
 
 from attention import ShardMap, Spec, reference_attention, tree_decode
-from attention.decode.sharded import head_range
+from attention.decode.sharded import part_of
 
 torch.set_num_threads(1)
 world = MPI.COMM_WORLD
@@ -32,7 +32,7 @@ for options, limit in (({}, 1e-5), ({"wire": "bfloat16"}, 2**-7), ({"order": "ca
     for result in ("all", "heads"):
         for _ in range(2):
             found = decode(result=result, **options)
-        heads = slice(None) if result == "all" else head_range(6, size, rank)
+        heads = slice(None) if result == "all" else part_of(6, size, rank)
         error = np.abs(found.out - exact.out[:, heads]).max(initial=0)
         assert error < limit and np.abs(found.lse - exact.lse[:, heads]).max(initial=0) < 1e-5, (options, result, error)
         if result == "all":

@@ -7,6 +7,7 @@ import torch
 
 from attention.huggingface.generation import enable
 from attention.huggingface.weights import head_split, slices, split_layers
+from tests.attention.huggingface import tiny_latents
 from tests.attention.huggingface.test_hf_layers import build
 from tests.thinning import thinned
 from topocomm import OperatorError, run_local
@@ -50,6 +51,15 @@ def test_tokens_are_those_of_plain_transformers(family, ranks):
             model, ranks, lambda m, _, n=batch: m.generate(**inputs_of(n), max_new_tokens=8, **OPTIONS)
         ):
             assert_same(got, want)
+
+
+@pytest.mark.parametrize("family", ["DeepseekV3", "DeepseekV2"])
+def test_layers_that_keep_latents(family):
+    """Their up-projections stay whole: absorbed queries are multiplied by them."""
+    model = tiny_latents.build(family)
+    want = model.generate(**inputs_of(2), max_new_tokens=8, **OPTIONS)
+    for got in on_ranks(model, 2, lambda m, _: m.generate(**inputs_of(2), max_new_tokens=8, **OPTIONS)):
+        assert_same(got, want)
 
 
 def test_a_rank_holds_its_part_of_the_weights():

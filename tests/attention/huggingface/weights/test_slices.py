@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from attention.huggingface.weights.slices import Cut, groups_of_heads, part_of, split_modules
+from attention.decode.sharded import part_of
+from attention.huggingface.weights.slices import Cut, groups_of_heads, split_modules
 from tests.attention.huggingface.tiny_llama import build
 from topocomm import OperatorError
 

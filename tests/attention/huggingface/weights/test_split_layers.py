@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from attention.huggingface.weights.slices import Cut, SplitModule, part_of
+from attention.decode.sharded import part_of
+from attention.huggingface.weights.slices import Cut, SplitModule
 from attention.huggingface.weights.split_layers import install
 from topocomm import OperatorError, run_local
 
