@@ -3,17 +3,16 @@
     with enable(model, comm):
         tokens = model.generate(**inputs)
 
-Every rank runs this with the same inputs and holds the whole model. Each token's keys and values stay on the rank
-that owns its position, so the cache needs 1/P of the memory on each of P ranks. Of a prompt each rank takes its own
-tokens through the model (`split_pass`). While decoding every rank passes the new tokens; at every attention layer it
-attends to its own keys, and one planned reduction merges the partial results.
+Every rank runs this with the same inputs and holds the whole model, or its slices of it (`weights`). Each token's keys
+and values stay on the rank that owns its position, so the cache needs 1/P of the memory on each of P ranks. Of a prompt
+each rank takes its own tokens through a whole model (`split_pass`). While decoding every rank passes the new tokens; at
+every attention layer it attends to its own keys, and one planned reduction merges the partial results.
 
 Three hooks of transformers carry this: a `Cache` whose layers keep only what the rank owns, an attention function that
 finds them, and a mask function that hands the padding mask through by position. Layers that keep latents in the cache
-have their `expand_kv` set too (`attention.huggingface.latents`). The cache travels in a context
-variable, so that ranks on threads share one model. A hook of torch notes the tokens of every pass: when a rank is
-lost, `cache.recover(comm.shrink())` computes again from them what no other rank holds. `enable` also sets the model's
-own `generate`, which gives each call its cache.
+have their `expand_kv` set too (`latents`). The cache travels in a context variable, so that ranks on threads share one
+model. A hook of torch notes the tokens of every pass: when a rank is lost, `cache.recover(comm.shrink())` computes
+again from them what no other rank holds. `enable` also sets the model's own `generate`, which gives each call its cache.
 """
 
 from __future__ import annotations
