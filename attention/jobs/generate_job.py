@@ -139,7 +139,7 @@ class GenerateJob:
             output = self._generate(model, streamer=meter, past_key_values=cache)
         plan, config = f"{self.options.method} attention on {comm.size} ranks", model.config
         if self.options.method == "tree":
-            widths = (getattr(config, name, None) for name in ("kv_lora_rank", "head_dim"))  # of latents, or of heads
+            widths = (getattr(config, name, None) for name in ("kv_lora_rank", "head_dim"))
             width = next(filter(None, widths), config.hidden_size // config.num_attention_heads)
             plan = explain_merge(comm, 1, config.num_attention_heads, width).summary()
         return Generated(
