@@ -12,7 +12,7 @@ Three hooks of transformers carry this: a `Cache` whose layers keep only what th
 finds them, and a mask function that hands the padding mask through by position. Layers that keep latents in the cache
 have their `expand_kv` set too (`latents`). The cache travels in a context variable, so that ranks on threads share one
 model. A hook of torch notes the tokens of every pass: when a rank is lost, `cache.recover(comm.shrink())` computes
-again from them what no other rank holds. `enable` also sets the model's own `generate`, which gives each call its cache.
+from them what no other rank holds. `enable` also sets the model's own `generate`, which gives each call its cache.
 """
 
 from __future__ import annotations
