@@ -49,11 +49,11 @@ class SmolLM2Job:
             for row, method in enumerate(self.methods)
         ]
 
-    def attend(self, q, k, v, comm, *, q_positions, kv_mask, **options):
-        """Row r of the batch by method r."""
+    def attend(self, q, k, v, comm, *, q_positions=None, kv_mask=None, **options):
+        """Row r of the batch by method r; a single query is given no positions."""
         assert kv_mask is None, "no token of the prompt is padding"
         rows = [slice(row, row + 1) for row in range(len(q))]
-        positions = [q_positions if q_positions.ndim == 1 else q_positions[row] for row in rows]
+        positions = [None if q_positions is None else q_positions.expand(len(q), -1)[row] for row in rows]
         outs = [
             way(q[row], k[row], v[row], comm, q_positions=where, **options)
             for way, row, where in zip(self.ways, rows, positions, strict=True)

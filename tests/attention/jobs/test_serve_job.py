@@ -101,8 +101,9 @@ def processor_s(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("weights", ["replicated", "sharded"])
+@pytest.mark.parametrize(
+    "weights", [pytest.param("replicated", marks=pytest.mark.soak), pytest.param("sharded", marks=pytest.mark.long)]
+)
 def test_the_others_go_on_when_a_rank_dies(served, reference, weights):
     """Answers under way end with an error, whole and streamed; those that wait, and later ones, are right."""
     with (
