@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -30,44 +32,53 @@ def rows_of(x: torch.Tensor, rows: Positions) -> torch.Tensor:
 
 
 class GrowableTensor:
-    """A tensor [batch, heads, rows, d] that grows along its rows; the storage doubles when it is full."""
+    """A tensor [batch, heads, rows, d] that grows along its rows; the storage doubles when it is full.
+
+    Rows that are dropped from the front leave room there, which is used again when half of the storage is room: then
+    the others move to the front. So each row moves once for each that is dropped, at most.
+
+    Attributes:
+        rows: Rows in use.
+        begin: Where in the storage the first of them lies.
+        storage: [batch, heads, capacity, d]; None: nothing was ever appended.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.rows = 0
-        self._storage: torch.Tensor | None = None
+        self.rows = self.begin = 0
+        self.storage: torch.Tensor | None = None
 
     def view(self) -> torch.Tensor:
         """Return the rows so far, valid until the next change."""
-        if self._storage is None:
+        if self.storage is None:
             raise OperatorError(
                 f"ShardedKVCache.{self.name}: the cache is empty, so its shape is not known; append first"
             )
-        return self._storage.narrow(2, 0, self.rows)
+        return self.storage.narrow(2, self.begin, self.rows)
 
     @property
     def empty(self) -> bool:
         """Whether nothing was ever appended, not even no rows."""
-        return self._storage is None
+        return self.storage is None
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, over the whole batch."""
-        if self._storage is None:
+        if self.storage is None:
             return 0
-        batch, heads, _, width = self._storage.shape
-        return batch * heads * width * self._storage.element_size()
+        batch, heads, _, width = self.storage.shape
+        return batch * heads * width * self.storage.element_size()
 
     @property
     def allocated_bytes(self) -> int:
         """Bytes of the storage."""
-        return 0 if self._storage is None else self._storage.numel() * self._storage.element_size()
+        return 0 if self.storage is None else self.storage.numel() * self.storage.element_size()
 
     def check(self, part: torch.Tensor) -> None:
         """Raise an OperatorError if a part does not continue the stored rows."""
-        if self._storage is None:
+        if self.storage is None:
             return
-        want, got = ((t.shape[0], t.shape[1], t.shape[3], t.dtype, t.device) for t in (self._storage, part))
+        want, got = ((t.shape[0], t.shape[1], t.shape[3], t.dtype, t.device) for t in (self.storage, part))
         if want != got:
             raise OperatorError(
                 f"ShardedKVCache: {self.name} must continue [batch, kv_heads, d], dtype and device of the tokens "
@@ -77,36 +88,32 @@ class GrowableTensor:
     def append(self, part: torch.Tensor) -> None:
         """Add rows at the end."""
         batch, heads, new, width = part.shape
-        if self._storage is None:
-            self._storage = part.new_empty((batch, heads, new, width))
-        elif self.rows + new > self._storage.shape[2]:
-            room = max(self.rows + new, 2 * self._storage.shape[2])
-            grown = part.new_empty((batch, heads, room, width))
-            grown.narrow(2, 0, self.rows).copy_(self.view())
-            self._storage = grown
-        self._storage.narrow(2, self.rows, new).copy_(part)
-        self.rows += new
+        rows = self.rows + new
+        if self.storage is None:
+            self.storage = part.new_empty((batch, heads, new, width))
+        elif self.begin + rows > self.storage.shape[2]:
+            moved = self.storage
+            if 2 * rows > self.storage.shape[2]:
+                moved = part.new_empty((batch, heads, max(rows, 2 * self.rows), width))
+            moved.narrow(2, 0, self.rows).copy_(self.view())
+            self.storage, self.begin = moved, 0
+        self.storage.narrow(2, self.begin + self.rows, new).copy_(part)
+        self.rows = rows
 
-    def keep(self, kept_rows: NDArray[np.bool_]) -> None:
-        """Forget the other rows: rows from the end take their places, no other row moves; shrinks large storage."""
-        kept = int(kept_rows.sum())
-        holes, movers = np.flatnonzero(~kept_rows[:kept]), kept + np.flatnonzero(kept_rows[kept:])
-        if self._storage is not None:
-            if len(holes):
-                into, rows = (on_device(index, self._storage.device) for index in (holes, movers))
-                self._storage[:, :, into] = self._storage.index_select(2, rows)
-            if self._storage.shape[2] > SPARE * max(kept, 1):
-                self._storage = self._storage.narrow(2, 0, kept).clone()
-        self.rows = kept
+    def keep(self, first: int, stop: int) -> None:
+        """Forget all rows but those from `first` to `stop`; no row moves, but shrinks large storage."""
+        self.begin, self.rows = self.begin + first, stop - first
+        if self.storage is not None and self.storage.shape[2] > SPARE * max(self.rows, 1):
+            self.storage, self.begin = self.view().clone(), 0
 
     def replace(self, rows: torch.Tensor) -> None:
         """Hold these rows, in their own memory, instead."""
-        self._storage = rows
+        self.storage, self.begin = rows, 0
         self.rows = rows.shape[2]
 
     def join(self, other: GrowableTensor) -> None:
         """Add the batch entries of `other`; the one with fewer rows gets zeros behind them."""
-        if self._storage is not None:
+        if self.storage is not None:
             mine, theirs = self.view(), other.view()
             batch, rows = len(mine), max(self.rows, other.rows)
             joined = mine.new_zeros((batch + len(theirs), mine.shape[1], rows, mine.shape[3]))
@@ -116,17 +123,17 @@ class GrowableTensor:
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""
-        if self._storage is not None:
-            self._storage = self._storage.index_select(0, index.to(self._storage.device))
+        if self.storage is not None:
+            self.storage = self.storage.index_select(0, index.to(self.storage.device))
 
     def clear(self) -> None:
         """Forget rows, shape and dtype."""
-        self.rows = 0
-        self._storage = None
+        self.rows = self.begin = 0
+        self.storage = None
 
 
 class TokenRows:
-    """Keys and values of some positions: ascending, until the first of them are dropped.
+    """Keys and values of some positions, ascending.
 
     Positions are in host memory too, so that nothing that is decided by them waits for a GPU.
     """
@@ -138,6 +145,8 @@ class TokenRows:
         """On a GPU, of the first rows."""
         self._known = np.empty(0, np.int64)
         """Of which the first `k.rows` are used."""
+        self._arrays: tuple[Any, Any, NDArray[Any], NDArray[Any]] | None = None
+        """The storages of `k` and `v`, and what NumPy sees of them."""
 
     @property
     def empty(self) -> bool:
@@ -184,6 +193,23 @@ class TokenRows:
         self.k.append(k)
         self.v.append(v)
 
+    def append_row(self, k: torch.Tensor, v: torch.Tensor, position: int) -> bool:
+        """Add one row [batch, heads, 1, d], which fits, on the CPU; False, and nothing done, where there is no room."""
+        keys, values, rows = self.k, self.v, self.k.rows
+        storage = keys.storage
+        at = keys.begin + rows
+        if storage is None or at >= storage.shape[2] or rows >= len(self._known):
+            return False
+        arrays = self._arrays
+        if arrays is None or arrays[0] is not storage or arrays[1] is not values.storage:
+            assert values.storage is not None
+            arrays = self._arrays = storage, values.storage, _as_array(storage), _as_array(values.storage)
+        arrays[2][:, :, at] = _as_array(k)[:, :, 0]
+        arrays[3][:, :, at] = _as_array(v)[:, :, 0]
+        self._known[rows] = position
+        keys.rows = values.rows = rows + 1
+        return True
+
     def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Add rows in order of position; a position that is stored keeps its row."""
         new = np.flatnonzero(~np.isin(positions, self.known_positions))
@@ -208,15 +234,15 @@ class TokenRows:
         self._known = np.array(positions, np.int64)
         self._positions.clear()
 
-    def keep(self, kept_rows: NDArray[np.bool_]) -> None:
-        """As `GrowableTensor.keep`."""
-        if not kept_rows.all():
-            kept = int(kept_rows.sum())
-            movers = kept + np.flatnonzero(kept_rows[kept:])
-            self._known[np.flatnonzero(~kept_rows[:kept])] = self._known[movers]
-            self.k.keep(kept_rows)
-            self.v.keep(kept_rows)
-            self._positions.clear()
+    def keep(self, first: int, stop: int) -> None:
+        """Forget the tokens at positions before `first`, and from `stop` on."""
+        begin, end = self.known_positions.searchsorted((first, stop)).tolist()
+        if (begin, end) != (0, self.k.rows):
+            self._known = self._known[begin:]
+            for part in (self.k, self.v):
+                part.keep(begin, end)
+            there = self._positions.rows
+            self._positions.keep(min(begin, there), min(end, there))
 
     def join(self, other: TokenRows) -> None:
         """Add the batch entries of `other`, whose positions begin with these or are the first of them."""
@@ -235,3 +261,9 @@ class TokenRows:
         """Forget everything."""
         for part in (self.k, self.v, self._positions):
             part.clear()
+        self._arrays = None
+
+
+def _as_array(x: torch.Tensor) -> NDArray[Any]:
+    """What NumPy sees of a tensor on the CPU: the bits of bfloat16, which it has not."""
+    return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy()

@@ -71,10 +71,7 @@ class ShardedKVCache:
 
     @property
     def positions(self) -> torch.Tensor:
-        """The position of every owned token [n_local], int64: a view like `k`.
-
-        Ascending, but in no order once tokens were dropped from the front of a window.
-        """
+        """The position of every owned token [n_local], int64, ascending: a view like `k`."""
         return self._own.positions
 
     @property
@@ -116,6 +113,38 @@ class ShardedKVCache:
         """
         tokens = self._tokens_in(k, v)
         self._keep(k, v, None, tokens, evict=evict)
+
+    def append_row(self, k: torch.Tensor, v: torch.Tensor) -> bool:
+        """`append` of one token on the CPU in a fraction of the time; the caller knows that it is like those before.
+
+        False, and nothing done, where there is more to do: memory to find, tokens to drop, copies to keep.
+        """
+        position, shards = self.length, self.shards
+        if shards.replicas > 1 or len(self.missing) or self._first_due(position) > self.first:
+            return False
+        if shards.owns(self.rank, position) and not self._own.append_row(k, v, position):
+            return False
+        self.length = position + 1
+        return True
+
+    def first_seen_row(self) -> int:
+        """Return which of the owned rows is the first that the last token sees."""
+        if self.window is None:
+            return 0
+        return int(self._own.known_positions.searchsorted(self.length - self.window))
+
+    def seen_in_storage(self) -> tuple[int, int]:
+        """Return which rows of `storage`, [first, end), the last token sees."""
+        rows = self._own.k
+        return rows.begin + self.first_seen_row(), rows.begin + rows.rows
+
+    @property
+    def storage(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The memory of the owned keys and values, [batch, kv_heads, capacity, d] and the same with d_v."""
+        k, v = self._own.k.storage, self._own.v.storage
+        assert k is not None
+        assert v is not None
+        return k, v
 
     def extend(self, k: torch.Tensor, v: torch.Tensor, tokens: int) -> None:
         """Add the next `tokens` tokens of the sequence, of which `k` and `v` hold this rank's only.
@@ -169,11 +198,16 @@ class ShardedKVCache:
         Call it after attention where memory matters (`append` does it for the tokens before); not before a
         `truncate` by more than block_size tokens.
         """
-        first = self.first_seen(self.length) - self.shards.block_size
-        if self.window is not None and first - self.first >= self.shards.block_size:
+        first = self._first_due(self.length)
+        if first > self.first:
             for rows in (self._own, self._copies):
-                rows.keep(rows.known_positions >= first)
+                rows.keep(first, self.length)
             self.first = first
+
+    def _first_due(self, length: int) -> int:
+        """The first position to keep when the sequence has this length; `first` where too few can go."""
+        first = self.first_seen(length) - self.shards.block_size
+        return first if first - self.first >= self.shards.block_size else self.first
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its rows `index` [new_batch], int64 (beam search); needs no communication."""
@@ -298,7 +332,7 @@ class ShardedKVCache:
 
     def _cut(self, length: int) -> None:
         for rows in (self._own, self._copies):
-            rows.keep(rows.known_positions < length)
+            rows.keep(0, length)
         self.missing = self.missing[self.missing < length]
         self.length = length
         self.first = min(self.first, length)

@@ -1,5 +1,8 @@
 """The memory of a cache: it grows by doubling, is used again, and is given back."""
 
+import torch
+
+from attention.cache.growable_storage import GrowableTensor
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import ShardMap
 from tests.attention.cache.test_kv_cache import tokens
@@ -23,7 +26,7 @@ def test_memory_is_used_again():
     places = set()
     for position in range(1000):
         cache.append(*tokens(1, start=position))
-        places.add(cache.k.data_ptr())
+        places.add(cache.storage[0].data_ptr())
         assert cache.n_local < 50 + 2 * 4 + 1
         assert cache.allocated_bytes <= 4 * cache.used_bytes
     assert len(places) < 12, "the storage grows to its size once, and then stays"
@@ -38,11 +41,26 @@ def test_a_prompt_much_longer_than_the_window_leaves_no_storage_behind():
     assert cache.allocated_bytes == cache.used_bytes
 
 
-def test_dropping_moves_no_more_rows_than_are_dropped():
+def test_what_is_left_is_in_order():
     cache = ShardedKVCache(ShardMap(1, block_size=4), 0, window=50)
-    cache.append(*tokens(70))
-    before = cache.positions.tolist()
-    cache.evict()
-    dropped = cache.first
-    moved = sum(a != b for a, b in zip(cache.positions.tolist(), before, strict=False))
-    assert 0 < moved <= dropped
+    for start in (0, 70, 90, 91):
+        cache.append(*tokens(70 if start == 0 else 20 if start == 70 else 1, start=start))
+        cache.evict()
+        k, v = tokens(cache.length - cache.first, start=cache.first)
+        assert cache.positions.tolist() == list(range(cache.first, cache.length))
+        assert torch.equal(cache.k, k) and torch.equal(cache.v, v)
+
+
+def test_rows_move_once_for_each_that_is_dropped_at_most():
+    rows = GrowableTensor("k")
+    moved = dropped = 0
+    for step in range(2000):
+        before, storage = rows.begin, rows.storage
+        rows.append(torch.full((1, 1, 1, 2), float(step)))
+        if storage is not None and (rows.begin != before or rows.storage is not storage):
+            moved += rows.rows - 1
+        if rows.rows == 60:
+            rows.keep(8, 60)
+            dropped += 8
+    assert moved <= dropped + 2 * 60
+    assert rows.view()[0, 0, :, 0].tolist() == list(range(2000 - rows.rows, 2000))
