@@ -33,7 +33,7 @@ class HostKernel:
         self._function, self._spec, self._by_position = function, inputs.spec, inputs.spec.needs_positions
         shape = inputs.out_shape
         self._own = {OUT: np.empty(shape, np.float32), LSE: np.empty(shape[:3], np.float32)}
-        self._kernel = StepKernel(inputs)
+        self.kernel = StepKernel(inputs)
 
     def run(self, q: Any, k: Any, v: Any, masking: Masking, reduction: PreparedCall) -> dict[str, Any] | None:
         """Return the partial to reduce, in the send buffer if there is one; None, and nothing done, for another kind.
@@ -49,7 +49,7 @@ class HostKernel:
 
         sent = reduction.input
         sent = self._own if sent is None else sent
-        return sent if self._kernel.run(q, k, v, see, (sent[OUT], sent[LSE])) else None
+        return sent if self.kernel.run(q, k, v, see, (sent[OUT], sent[LSE])) else None
 
 
 class DeviceKernel:

@@ -16,8 +16,9 @@ import torch
 from attention.arrays import check_inputs
 from attention.cache.shards import ShardMap, canonical_shards
 from attention.decode.agreement import agree_once
+from attention.decode.bound_step import BoundStep
 from attention.decode.communicators import prepared_call
-from attention.decode.local_kernels import local_kernel
+from attention.decode.local_kernels import HostKernel, local_kernel
 from attention.decode.reductions import (
     AllReduce,
     CanonicalReduce,
@@ -194,6 +195,18 @@ class PreparedDecode:
             return merged if return_lse else merged.out
         return self._checked_step(verified, arrays, Options(self.spec, masking, return_lse, out, self.options.result))
 
+    def bind(self, k: torch.Tensor, v: torch.Tensor) -> BoundStep | None:
+        """Return this step for queries of its kind and ranges of these keys and values, the shortest way there is.
+
+        k [batch, kv_heads, rows, d] and v [batch, kv_heads, rows, d_v] are of the prepared kind, on the CPU. None: such
+        steps have none.
+        """
+        if type(self._reduction) is not AllReduce or type(self._local) is not HostKernel or self._verifies:
+            return None
+        if self.spec.needs_positions or self._has_positions:
+            return None
+        return BoundStep(self.comm, self._reduction, self._local.kernel, self.spec, k, v)
+
     def _checked_step(self, verified: bool, arrays: tuple[Any, Any, Any], options: Options) -> Any:
         """A step with every check, of arrays that ask for no gradients; collective."""
         q, k, v = arrays
@@ -217,7 +230,8 @@ class PreparedDecode:
         sent = self._local.run(q, k, v, masking, reduction)
         if sent is None:
             return None
-        merged = as_tensors(reduction(sent))
+        alone = not self._sharded and not self._reduction.on_gpu
+        merged = as_tensors({name: x.copy() for name, x in sent.items()} if alone else reduction(sent))
         if self.spec.sinks is not None:
             merged = add_sinks(merged, self.spec.sinks)
         return merged if q.dtype is torch.float32 else Partial(merged.out.to(q.dtype), merged.lse)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from attention.cache.growable_storage import on_device
-from attention.huggingface.hf_attention import ACTIVE, Active
+from attention.huggingface.active import ACTIVE, Active
 from attention.huggingface.sharded_cache import ShardedCache
 from attention.huggingface.split_pass import Split, split_of
 from attention.huggingface.weights.head_split import head_split_of
@@ -25,7 +26,7 @@ def before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     state = ACTIVE.get()
     if state is None:
         return None
-    arguments = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
+    arguments = {**dict(zip(_parameters(model), args, strict=False)), **kwargs}
     cache = arguments.get("past_key_values")
     if cache is None:
         cache = kwargs["past_key_values"] = state.cache.fresh()
@@ -55,7 +56,7 @@ def end_passes(state: Active, count: int) -> None:
 @skipped_by_dynamo
 def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Leave a rank its own tokens of a pass through the decoder, where that pays: a hook of torch before `forward`."""
-    parameters = inspect.signature(decoder.forward).parameters
+    parameters = _parameters(decoder)
     if len(args) > len(parameters) or "position_ids" not in parameters:
         return None
     given = {**dict(zip(parameters, args, strict=False)), **kwargs}
@@ -75,6 +76,18 @@ def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
             places = torch.arange(split.start, split.stop, device=own.device).expand(len(given[name]), -1)
     given["position_ids"] = (places if given.get("position_ids") is None else given["position_ids"])[..., own]
     return (), given
+
+
+def _parameters(module: torch.nn.Module) -> tuple[str, ...]:
+    """The parameters of `forward`, in order, of which a hook is given positional arguments."""
+    forward: Any = module.forward
+    names = _parameters_of(getattr(forward, "__func__", forward))
+    return names if not hasattr(forward, "__func__") else names[1:]
+
+
+@lru_cache(maxsize=64)
+def _parameters_of(function: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 @skipped_by_dynamo

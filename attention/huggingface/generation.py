@@ -28,10 +28,11 @@ from typing import Any, Literal, get_args
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap, canonical_shards
+from attention.huggingface.active import ACTIVE, Active
 from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
 from attention.huggingface.broadcast_choices import BroadcastChoices
 from attention.huggingface.forward_passes import after_decoder, after_pass, before_decoder, before_pass, end_passes
-from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
+from attention.huggingface.hf_attention import IMPLEMENTATION, METHODS
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.latents import keep_latents, latent_modules
 from attention.huggingface.sharded_cache import ShardedCache

@@ -11,6 +11,8 @@ import torch
 from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import Positions
+from attention.decode.prepared import PreparedDecode
+from attention.huggingface.layer_step import LayerStep
 from attention.huggingface.split_pass import KeysAndValues, Split
 from attention.huggingface.weights.head_split import HeadSplit
 from topocomm import MissingExtraError, OperatorError, TopocommError
@@ -36,6 +38,9 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """One layer of a `ShardedCache`: `keys` and `values` hold the owned positions only, lengths are global."""
 
     is_compileable = False
+    step: LayerStep | None = None
+    """The shortest way through the next decode steps, if they are like the last one."""
+    _shown: tuple[torch.Tensor | None, torch.Tensor | None] = None, None
 
     def __init__(self, store: ShardedKVCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -54,10 +59,43 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.whole: KeysAndValues | None = None
         """What such a pass attends to in this layer."""
 
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """All owned keys: a view, valid until the cache changes; None before the first token."""
+        return self._now()[0]
+
+    @keys.setter
+    def keys(self, keys: torch.Tensor | None) -> None:
+        self._shown = keys, self._shown[1]
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """All owned values, likewise."""
+        return self._now()[1]
+
+    @values.setter
+    def values(self, values: torch.Tensor | None) -> None:
+        self._shown = self._shown[0], values
+
+    def _now(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        if self.step is not None:  # which shows those of its first step
+            self.show()
+        return self._shown
+
+    def has_shown(self, keys: torch.Tensor) -> bool:
+        """Whether `update` returned these keys last."""
+        return keys is self._shown[0]
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep the owned ones of the next tokens; returns all owned keys and values."""
+        """Keep the owned ones of the next tokens; returns all owned keys and values.
+
+        Those that it returned before, where the attention function finds the step to take by them.
+        """
+        step = self.step
+        if step is not None and step.add(key_states, value_states):
+            return step.shown
         if self.restoring is None:
             key_states, value_states = autocast(key_states), autocast(value_states)
         else:  # it may have been filled inside `torch.autocast`
@@ -146,9 +184,19 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def show(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the owned keys and values, after the store has changed."""
-        keys, values = self.keys, self.values = self.store.k, self.store.v
+        self.step = None
+        keys, values = self._shown = self.store.k, self.store.v
         vars(keys)["sharded_layer"] = ref(self)  # the attention function is given keys, of one of several caches
         return keys, values
+
+    def bind(self, prepared: PreparedDecode, query: torch.Tensor, mask: Any, options: Any, heads: slice | None) -> None:
+        """Let steps like this one, which is done, go the shortest way, if there is one; arguments of a `LayerStep`."""
+        if self.step is None:
+            keys, values = self.show()
+            bound = prepared.bind(*self.store.storage)
+            if bound is not None:
+                self.step = LayerStep(self.store, bound, (keys, values), query, mask, options, heads)
+                vars(keys)["layer_step"] = self.step
 
 
 def autocast(x: torch.Tensor) -> torch.Tensor:

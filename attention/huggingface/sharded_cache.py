@@ -124,6 +124,8 @@ class ShardedCache(Cache):
         """Share out the tokens of the pass that begins; None: every rank passes all."""
         for layer in self.sharded_layers:
             layer.split = split
+            if split is not None:
+                layer.step = None
 
     def end(self) -> Split | HeadSplit | None:
         """End the pass, also one that failed; returns how its tokens were shared out."""
@@ -260,7 +262,7 @@ class ShardedCache(Cache):
     def _pass(self, positions: Positions, mask: torch.Tensor | None, **state: Any) -> None:
         """Pass the tokens at these positions through the model; `state` are attributes of every layer meanwhile."""
         for layer in self.sharded_layers:
-            vars(layer).update(state)
+            vars(layer).update(state, step=None)
         self.kept = 1
         try:
             with torch.no_grad():

@@ -140,18 +140,12 @@ class StepKernel:
         if k.ndim != 4 or v.ndim != 4:
             return False
         entries, kv_heads, n, d = k.shape
-        threads = torch.get_num_threads()
-        if threads != self._threads:
-            self._threads = threads
-            self._most = sys.maxsize if self._items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
-            if threads > 1 and self._items > 1:
-                self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
         if (
             (q.shape, q.dtype, k.dtype, entries, kv_heads, d, v.shape[3]) != self._kind
             or v.shape[:3] != k.shape[:3]
             or v.dtype is not k.dtype
             or not k.stride(3) == v.stride(3) == 1
-            or n > self._most  # keys that one thread attends in one piece
+            or n > self.most_keys()
             or q.requires_grad
             or k.requires_grad
             or v.requires_grad
@@ -162,6 +156,31 @@ class StepKernel:
         arrays = to_dlpack(q), to_dlpack(k), to_dlpack(v), out.__dlpack__(), lse.__dlpack__()
         self._kernel(*arrays, self._scale, visible=visible, **self._options)
         return True
+
+    def most_keys(self) -> int:
+        """How many keys one thread attends in one piece."""
+        threads = torch.get_num_threads()
+        if threads != self._threads:
+            self._threads = threads
+            self._most = sys.maxsize if self._items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
+            if threads > 1 and self._items > 1:
+                self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
+        return self._most
+
+    def bind(self, k: torch.Tensor, v: torch.Tensor) -> Callable[[Any, int, int, Any, Any], None]:
+        """Return the kernel for a range of these keys and values, which are of the kind.
+
+        It takes q, the first key and the end of the range, and where out and lse go: q, out and lse as DLPack capsules.
+        The caller asks `most_keys`.
+        """
+        keys, values, bounds = to_dlpack(k), to_dlpack(v), np.zeros((1, 2), np.int64)
+        segments, kernel, scale, options = bounds.__dlpack__(), self._kernel, self._scale, self._options
+
+        def run(q: Any, first: int, end: int, out: Any, lse: Any) -> None:
+            bounds[0] = first, end
+            kernel(q, keys, values, out, lse, scale, segments=segments, **options)
+
+        return run
 
 
 def _items(inputs: Inputs) -> int:
