@@ -9,6 +9,7 @@ import argparse
 import os
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from attention.huggingface.weights.sharded_weights import ShardedWeights
+    from attention.jobs.step_profile import StepTimes
 
 LOGIT_LIMIT = 1e-3
 """Largest difference of a logit from single-process transformers that `--verify` accepts, in float32."""
@@ -50,6 +52,8 @@ class Generated:
     decode_s: float
     cache_bytes: int
     weights: ShardedWeights | None
+    step_times: StepTimes | None
+    """With `--profile`, where there is a token after the second."""
 
 
 def add_arguments(commands: Any) -> None:
@@ -71,6 +75,7 @@ def add_arguments(commands: Any) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare tokens and logits with single-process transformers"
     )
+    parser.add_argument("--profile", action="store_true", help="show where the time of each rank's decode steps goes")
     add_weights(parser)
     add_device(parser)
     parser.add_argument("--ranks", type=positive, help="run on this many threads, without mpirun")
@@ -100,6 +105,10 @@ class GenerateJob:
         """
         from attention.huggingface.hf_layers import layer_windows
 
+        if self.options.profile and self.options.device != "cpu":
+            raise InputError("--profile reads the host's clock, which tells nothing of a GPU; use --device cpu")
+        if self.options.profile and self.options.method != "tree":
+            raise InputError(f"--profile tells the parts of --method tree apart, not those of {self.options.method}")
         text = self._prompt()
         check_device(self.options.device, ranks)
         path = self.path = find_model(self.options.model)
@@ -125,6 +134,7 @@ class GenerateJob:
 
         from attention.huggingface.generation import shard_generation
         from attention.huggingface.split_pass import LEAST_TOKENS
+        from attention.jobs.step_profile import StepTimes, profiled
 
         torch.set_num_threads(cpu_threads)
         model = self._model_of(comm)
@@ -133,8 +143,9 @@ class GenerateJob:
             part = "a part of the tokens" if self.options.weights == "replicated" else "all with its part of the model"
             say(f"prefill: {prompt_tokens:,} tokens; each of {comm.size} ranks computes {part}")
         with (
+            profiled() if self.options.profile else nullcontext() as profile,
             shard_generation(model, comm, method=self.options.method) as cache,
-            Meter(model, self.options.max_new_tokens, show=comm.rank == 0) as meter,
+            Meter(model, self.options.max_new_tokens, show=comm.rank == 0, profile=profile) as meter,
         ):
             output = self._generate(model, streamer=meter, past_key_values=cache)
         plan, config = f"{self.options.method} attention on {comm.size} ranks", model.config
@@ -150,6 +161,7 @@ class GenerateJob:
             decode_s=meter.other_tokens_s,
             cache_bytes=cache.used_bytes,
             weights=cache.weights,
+            step_times=StepTimes.gathered(profile, comm, len(cache)) if profile and profile.tokens else None,
         )
 
     def report(self, result: Generated) -> int:
@@ -166,6 +178,9 @@ class GenerateJob:
         say(f"cache: {result.cache_bytes:,} bytes of keys and values on rank 0")
         if result.weights is not None:
             say(f"weights: {result.weights.held_bytes:,} of {result.weights.whole_bytes:,} bytes on rank 0")
+        if self.options.profile:
+            lines = ["profile: too few tokens"] if result.step_times is None else result.step_times.lines()
+            say("\n".join(lines))
         return self._verify(result) if self.options.verify else OK
 
     def _model_of(self, comm: Communicator) -> Any:

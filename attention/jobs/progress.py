@@ -11,24 +11,28 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     import torch
 
+    from attention.jobs.step_profile import StepProfile
+
 REFRESH_S = 0.5
 
 
 class Meter:
     """A streamer as `generate(..., streamer=meter)` takes it: told of the prompt first, then of every token.
 
-    Shows a bar over the layers while the prompt is read, then one over the tokens.
+    Shows a bar over the layers while the prompt is read, then one over the tokens. A profile begins with the second
+    token: the step before it makes plans.
 
     Attributes:
         first_token_s: Seconds from entering the context to the first token: prefill.
         other_tokens_s: Seconds from the first token to the last: decode.
     """
 
-    def __init__(self, model: Any, tokens: int, *, show: bool) -> None:
+    def __init__(self, model: Any, tokens: int, *, show: bool, profile: StepProfile | None = None) -> None:
         self.first_token_s = 0.0
         self.other_tokens_s = 0.0
         self._tokens = tokens
         self._show = show
+        self._profile = profile
         self._layers = getattr(model.get_decoder(), "layers", ())
         self._hooks: list[Any] = []
         self._began_s = 0.0
@@ -62,8 +66,12 @@ class Meter:
             self.first_token_s = since_began_s
             self._close_bar()
             self._bar = self._new_bar("decode", self._tokens, "token")
+            self._bar.update()
+            return
         self.other_tokens_s = since_began_s - self.first_token_s
         self._bar.update()
+        if self._profile is not None:
+            self._profile.lap()
 
     def end(self) -> None:
         """Called by `generate` after the last token."""

@@ -1,0 +1,188 @@
+"""Where the time of decode steps goes on each rank: `python -m attention generate --profile`.
+
+While a profile runs, clocks are put around what a step calls: the hooks, mask, attention and cache functions that
+transformers is given, inside of them the compiled kernel, and the collectives. Nothing of this is in the way of other
+steps. A clock takes about a microsecond a call, which counts as Python.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+
+from attention.jobs.job_launch import say
+from topocomm import Communicator, PreparedCall
+
+MODEL, LOCAL, REDUCTION, PYTHON = "model", "local attention", "reduction", "Python"
+WAITING = "waiting"
+
+COLLECTIVES = ("allreduce", "allgather", "broadcast", "reduce_scatter", "allgather_bytes")
+"""Methods of a `Communicator` that a step calls."""
+HOOKS = ("before_pass", "after_pass", "before_decoder", "after_decoder")
+
+
+class StepProfile:
+    """The times of one rank's decode steps, from `start` to the last `lap`.
+
+    Attributes:
+        ns: Nanoseconds by part; `REDUCTION` is with the waiting for other ranks.
+        reductions: Nanoseconds of each collective, in order.
+    """
+
+    def __init__(self) -> None:
+        self.ns = dict.fromkeys((MODEL, LOCAL, REDUCTION, PYTHON), 0)
+        self.tokens = 0
+        self.reductions: list[int] = []
+        self.part: str | None = None
+        """Which part runs; None: the profile does not."""
+        self._since = 0
+
+    def lap(self) -> None:
+        """End a step, and begin the next one; the first time only begin. Called by the model's loop."""
+        if self.part is None:
+            self._since, self.part = time.perf_counter_ns(), MODEL
+        else:
+            self.switch(MODEL)
+            self.tokens += 1
+
+    def switch(self, part: str) -> None:
+        """Let another part run from now on."""
+        now = time.perf_counter_ns()
+        assert self.part is not None
+        self.ns[self.part] += now - self._since
+        if self.part == REDUCTION:
+            self.reductions.append(now - self._since)
+        self._since, self.part = now, part
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Of all ranks, for each token.
+
+    Attributes:
+        us: float64 [ranks, parts] microseconds, in the order of `PARTS`.
+        layers: Of the model.
+        tokens: How many there were.
+    """
+
+    us: np.ndarray[Any, np.dtype[np.float64]]
+    layers: int
+    tokens: int
+
+    PARTS: ClassVar = (MODEL, LOCAL, REDUCTION, WAITING, PYTHON)
+
+    @classmethod
+    def gathered(cls, profile: StepProfile, comm: Communicator, layers: int) -> StepTimes:
+        """Exchange what the ranks measured; collective.
+
+        Ranks come to a collective at different times and leave it together, so the one that spent least time in it
+        came last: what others spent more is waiting. No clocks are compared.
+        """
+        own = np.array([*profile.reductions, *(profile.ns[part] for part in (MODEL, LOCAL, PYTHON))], np.int64)
+        ranks = np.stack([np.asarray(x).view(np.int64) for x in comm.allgather_bytes(own.view(np.uint8))])
+        reductions, others = ranks[:, :-3], ranks[:, -3:]
+        least = np.broadcast_to(reductions.min(0, initial=np.iinfo(np.int64).max), reductions.shape)
+        columns = others[:, 0], others[:, 1], least.sum(1), (reductions - least).sum(1), others[:, 2]
+        return cls(np.stack(columns, 1) / (1e3 * profile.tokens), layers, profile.tokens)
+
+    def lines(self) -> Iterator[str]:
+        """A table with a line for each rank, in milliseconds, and Python's share for each layer."""
+        rows = [(f"rank {rank}", *(f"{us / 1e3:.3f}" for us in (*row, row.sum()))) for rank, row in enumerate(self.us)]
+        table = [("", *self.PARTS, "in all"), *rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        yield f"profile: milliseconds a token, over {self.tokens} tokens"
+        for first, *cells in table:
+            numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            yield "  ".join(("", first.ljust(widths[0]), *numbers))
+        python_us = self.us[:, self.PARTS.index(PYTHON)].max() / self.layers
+        yield f"profile: Python around kernel and reduction {python_us:.0f} us a layer"
+
+
+@contextmanager
+def profiled() -> Iterator[StepProfile]:
+    """A profile for this thread, with clocks in place meanwhile."""
+    profile = StepProfile()
+    with _in_place():
+        _own.profile = profile
+        try:
+            yield profile
+        finally:
+            del _own.profile
+
+
+_own = threading.local()
+_lock = threading.Lock()
+_clocks: ExitStack | None = None
+_users = 0
+
+
+@contextmanager
+def _in_place() -> Iterator[None]:
+    """Put the clocks in place; ranks on threads share them, and the last one takes them away."""
+    global _clocks, _users
+    with _lock:
+        if _users == 0:
+            _clocks = _put_clocks()
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                assert _clocks is not None
+                _clocks.close()
+
+
+def _put_clocks() -> ExitStack:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    from attention.huggingface import generation, hf_attention, hf_masks
+    from attention.huggingface.sharded_cache import ShardedCache
+
+    places: list[tuple[Any, str, str]] = [(generation, name, PYTHON) for name in HOOKS]
+    places += [(ShardedCache, "update", PYTHON), (PreparedCall, "__call__", REDUCTION)]
+    places += [(Communicator, name, REDUCTION) for name in COLLECTIVES]
+    try:
+        places.append((import_module("attention.kernels._native"), "attend", LOCAL))
+    except ImportError:
+        say("profile: the compiled kernel was not built, so local attention counts as Python")
+    stack = ExitStack()
+    for owner, name, part in places:
+        before = getattr(owner, name)
+        setattr(owner, name, _clocked(part, before))
+        stack.callback(setattr, owner, name, before)
+    interfaces = (
+        (AttentionInterface, hf_attention.sharded_attention),
+        (AttentionMaskInterface, hf_masks.sharded_mask),
+    )
+    for interface, function in interfaces:
+        interface.register(hf_attention.IMPLEMENTATION, _clocked(PYTHON, function))
+        stack.callback(interface.register, hf_attention.IMPLEMENTATION, function)
+    return stack
+
+
+def _clocked(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a clock around it; inside of the same part it runs as it is."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        profile = getattr(_own, "profile", None)
+        if profile is None or profile.part is None or profile.part == part:
+            return function(*args, **kwargs)
+        before = profile.part
+        profile.switch(part)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            profile.switch(before)
+
+    return run
