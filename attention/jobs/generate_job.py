@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from attention.jobs.decode_job import METHODS, explain_merge
 from attention.jobs.job_launch import (
+    BEGAN_S,
     OK,
     WORK_FAILED,
     InputError,
@@ -133,15 +134,13 @@ class GenerateJob:
         import torch
 
         from attention.huggingface.generation import shard_generation
-        from attention.huggingface.split_pass import LEAST_TOKENS
         from attention.jobs.step_profile import StepTimes, profiled
 
         torch.set_num_threads(cpu_threads)
         model = self._model_of(comm)
         prompt_tokens = self.inputs["input_ids"].shape[1]
-        if comm.rank == 0 and comm.size > 1 and prompt_tokens >= LEAST_TOKENS * comm.size:
-            part = "a part of the tokens" if self.options.weights == "replicated" else "all with its part of the model"
-            say(f"prefill: {prompt_tokens:,} tokens; each of {comm.size} ranks computes {part}")
+        if comm.rank == 0:
+            self._say_what_comes(prompt_tokens, comm.size)
         with (
             profiled() if self.options.profile else nullcontext() as profile,
             shard_generation(model, comm, method=self.options.method) as cache,
@@ -196,6 +195,15 @@ class GenerateJob:
             if device.type == "cuda":  # the others have streams of their own
                 torch.cuda.synchronize(device)
         return model
+
+    def _say_what_comes(self, prompt_tokens: int, ranks: int) -> None:
+        """Say what has taken time until now, which speeds leave out, and who computes what from here on."""
+        from attention.huggingface.split_pass import LEAST_TOKENS
+
+        say(f"set-up: {time.perf_counter() - BEGAN_S:.1f} s for imports, the model and {ranks} ranks")
+        if ranks > 1 and prompt_tokens >= LEAST_TOKENS * ranks:
+            part = "a part of the tokens" if self.options.weights == "replicated" else "all with its part of the model"
+            say(f"prefill: {prompt_tokens:,} tokens; each of {ranks} ranks computes {part}")
 
     def _prompt(self) -> str:
         text = self.options.prompt

@@ -33,6 +33,9 @@ LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script itself is a step of one task
 )
 
+BEGAN_S = time.perf_counter()
+"""When this process began, but for the start of Python itself."""
+
 Result = TypeVar("Result")
 
 

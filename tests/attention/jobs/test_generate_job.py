@@ -64,6 +64,7 @@ def test_on_threads(tiny_model, capsys):
     said = capsys.readouterr()
     assert said.out == alone(tiny_model)
     for part in (
+        r"set-up: [\d.]+ s for imports, the model and 3 ranks",
         r"prefill: 50 tokens; each of 3 ranks computes a part of the tokens",
         r"plan: allreduce attention\.logsumexp 272 B on 3 ranks: .*, proved, digest [0-9a-f]{12}",
         r"prefill: 50 tokens in [\d.]+ s, [\d.]+ tokens/s",
