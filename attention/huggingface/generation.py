@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
+import torch
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap, canonical_shards
@@ -240,12 +241,23 @@ def _generate(
                 options["past_key_values"] = state.cache.fresh(drafts=True)
             return plain(inputs, generation_config, *more, **options)
         agree_on_inputs(comm, {"input_ids": inputs, "generation_config": repr(generation_config), **options})
+        _refuse_empty(options.get("input_ids", inputs), options.get("inputs_embeds"))
         _take_place(state, options.get("past_key_values"))
         options["past_key_values"] = state.cache
         if early_exit:
             plain = _of_own_depth(model)
         with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
             return plain(inputs, generation_config, *more, **options)
+
+
+def _refuse_empty(ids: Any, embeddings: Any) -> None:
+    """Refuse a prompt without a token, of which torch says that it cannot reshape."""
+    tokens = ids if embeddings is None else embeddings
+    if isinstance(tokens, torch.Tensor) and 0 in tokens.shape[:2]:
+        name = "input_ids" if embeddings is None else "inputs_embeds"
+        raise OperatorError(
+            f"generate: {name} is {list(tokens.shape)}: give at least one row, with at least one token in each"
+        )
 
 
 def _of_own_depth(model: PreTrainedModel) -> Callable[..., Any]:

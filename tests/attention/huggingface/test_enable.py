@@ -163,6 +163,20 @@ def test_prompts_shorter_than_the_number_of_ranks(llama):
         assert_same(outputs, expected)
 
 
+@pytest.mark.parametrize("shape", [(1, 0), (0, 4)])
+@pytest.mark.parametrize("name", ["input_ids", "inputs_embeds"])
+def test_prompts_without_a_token(llama, shape, name):
+    prompt = {"attention_mask": torch.ones(shape, dtype=torch.int64)}
+    prompt[name] = torch.zeros(shape, dtype=torch.int64) if name == "input_ids" else torch.zeros(*shape, 32)
+
+    def work(sharding):
+        with pytest.raises(ValueError, match=rf"generate: {name} is \[{shape[0]}, {shape[1]}.*: give at least one row"):
+            llama.generate(**prompt, max_new_tokens=2)
+        return True
+
+    assert on_ranks(llama, work) == [True] * 3
+
+
 def test_uneven_shares_and_a_rank_without_any(llama):
     shards = ShardMap(3, virtual_shards=8, block_size=1, weights=(6, 2, 0))
 
