@@ -21,7 +21,8 @@ from attention import gpu
 from attention.cache.kv_cache import ShardedKVCache
 from attention.gpu.placement import on_gpu
 from attention.huggingface.hf_layers import ShardedLayer
-from attention.huggingface.split_pass import GATHERED_BYTES, KeysAndValues
+from attention.huggingface.ring_or_gather import GATHERED_BYTES
+from attention.huggingface.split_pass import KeysAndValues
 from attention.spec import Spec
 from topocomm import OperatorError
 from topocomm.extend import skipped_by_dynamo

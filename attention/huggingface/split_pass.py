@@ -2,10 +2,10 @@
 
 Two hooks on the model's decoder carry this (`forward_passes`): one leaves a rank the tokens that it will own, the other
 gives back to all ranks the hidden states that are asked for. In between every layer computes for its rank's tokens
-only; attention gets the keys and values of all ranks, gathered layer by layer, or by the ring where a layer's are too
-many to be on one rank at once. They stay where they were computed: the cache deals a prompt in two runs of tokens a
-rank, in zigzag, which balances causal attention (as in context-parallel training, Llama 3, arXiv:2407.21783, section
-3.3.2). Of latents the rows are gathered, whatever their number, and every rank expands them.
+only; attention gets the keys and values of all ranks layer by layer, gathered or by the ring (`ring_or_gather`). They
+stay where they were computed: the cache deals a prompt in two runs of tokens a rank, in zigzag, which balances causal
+attention (as in context-parallel training, Llama 3, arXiv:2407.21783, section 3.3.2). Of latents the rows are gathered,
+whatever their number, and every rank expands them.
 
 What goes the other way, where every rank passes all tokens and each layer's partials are reduced: short prompts, few
 tokens after many cached ones, canonical order, models that take no position ids or mix tokens outside of attention,
@@ -15,7 +15,7 @@ and passes that ask for the states of all layers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from attention import gpu
 from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import BLOCK_TOKENS, Positions, ShardMap
+from attention.gpu.placement import on_gpu
+from attention.huggingface.ring_or_gather import Exchange
 from attention.local.dispatch import local_attention
 from attention.merge.merge_states import merge_states
 from attention.partial import Partial, add_sinks
@@ -37,8 +39,6 @@ LEAST_TOKENS = 8
 """New tokens a rank, on average, from which on a pass is shared out; a choice that was not measured."""
 MOST_CACHED = 32
 """Cached tokens for each new one, at most: their keys are gathered too; a choice that was not measured."""
-GATHERED_BYTES = 128 << 20
-"""Keys and values of one layer on one rank, at most, beside its own; above the ring passes them."""
 PER_LAYER = ("output_hidden_states", "output_attentions", "output_router_logits")
 """What asks for states that only the end of a pass gives back."""
 
@@ -50,6 +50,8 @@ class Split:
     Attributes:
         kept: Hidden states of so many last tokens are wanted; 0: of all.
         whole: Whether all tokens before are none, no token is padding and no rank keeps copies, as the ring wants it.
+        heads: Query heads of a layer; 0: as many as key heads.
+        chosen: Of exchanges of this pass, whether the ring makes them.
     """
 
     comm: Communicator
@@ -58,6 +60,8 @@ class Split:
     stop: int
     kept: int
     whole: bool
+    heads: int = 0
+    chosen: dict[Exchange, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def own(self) -> Positions:
@@ -87,12 +91,21 @@ class Split:
         Returns:
             Keys and values of all ranks, of the positions from `store.first` before the call to `stop`.
         """
-        token_bytes = k.shape[0] * k.shape[1] * (k.shape[3] + v.shape[3]) * k.element_size()
-        if self.whole and v.shape[3] and self.stop * token_bytes > GATHERED_BYTES:
+        if self.whole and v.shape[3] and self._by_ring(k, v):
             store.shards = self.shards
             store.extend(k, v, self.stop)
             return None
         return self.append(store, *self.keys_and_values(k, v, self.start, self.stop))
+
+    def _by_ring(self, k: torch.Tensor, v: torch.Tensor) -> bool:
+        batch, kv_heads, _, width = k.shape
+        width += v.shape[3]
+        token_bytes = batch * kv_heads * width * k.element_size()
+        place = "gpu" if on_gpu(k) else "cpu"
+        exchange = Exchange(self.stop, batch, self.heads or kv_heads, width, token_bytes, place)
+        if exchange not in self.chosen:  # most layers are alike
+            self.chosen[exchange] = exchange.by_ring(self.comm)
+        return self.chosen[exchange]
 
     def append(self, store: ShardedKVCache, *new: torch.Tensor) -> KeysAndValues:
         """As `store`, for keys and values of all ranks."""
@@ -169,7 +182,7 @@ def split_of(decoder: torch.nn.Module, cache: Any, given: Mapping[str, Any], kep
     if not (mask is None or mask.shape[-1] == stop) or not (places is None or places.shape[-1] == count):
         return None  # where they are refused
     whole = start == 0 and shards.replicas == 1 and (mask is None or bool(mask.all()))
-    return Split(cache.comm, shards, start, stop, kept, whole)
+    return Split(cache.comm, shards, start, stop, kept, whole, getattr(decoder.config, "num_attention_heads", 0))
 
 
 def _asks_for_more(decoder: torch.nn.Module, given: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attention.cache.shards import ShardMap
-from attention.huggingface import hf_attention, latents, split_pass
+from attention.huggingface import hf_attention, latents, ring_or_gather, split_pass
 from attention.huggingface.generation import enable
 from tests.attention.huggingface.tiny_latents import FAMILIES, RANK, ROTARY, SIZES, build
 from tests.attention.huggingface.tiny_llama import generate, refused, small
@@ -96,7 +96,7 @@ def test_a_further_prompt_after_what_is_cached(tokens, ranks):
 def test_absorbed_and_expanded_are_the_same(most, limit, monkeypatch):
     """In pieces of one token or whole; latents never go by the ring, whatever a layer's may take."""
     monkeypatch.setattr(latents, "GATHERED_BYTES", most)
-    monkeypatch.setattr(split_pass, "GATHERED_BYTES", 0)
+    monkeypatch.setattr(ring_or_gather, "GATHERED_BYTES", 0)
     monkeypatch.setattr(split_pass, "ring_attention", None)
     monkeypatch.setattr(latents, "_is_absorbed", lambda module, q, *_: q.shape[2] <= limit)
     check(build(), prompt(67, 1), 2)

@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from attention import ShardMap
-from attention.huggingface import split_pass
+from attention.huggingface import ring_or_gather
 from attention.huggingface.generation import enable, shard_generation
 from tests.thinning import covering
 from topocomm import run_local
@@ -59,7 +59,7 @@ def shards(ranks):
 def test_generation_after_a_prefill(model, ranks, ring, monkeypatch):
     inputs = prompt(45)
     if ring:
-        monkeypatch.setattr(split_pass, "GATHERED_BYTES", 0)
+        monkeypatch.setattr(ring_or_gather, "GATHERED_BYTES", 0)
     alone = model.generate(**inputs, **OPTIONS)
 
     def work(comm):

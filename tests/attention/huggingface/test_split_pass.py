@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attention.cache.shards import ShardMap
-from attention.huggingface import split_pass
+from attention.huggingface import ring_or_gather, split_pass
 from attention.huggingface.generation import enable
 from tests.attention.huggingface.tiny_llama import build
 from tests.thinning import thinned
@@ -65,7 +65,7 @@ def on_ranks(model, ranks, call, **options):
 def test_prompts_of_every_family(name, ranks, ring, monkeypatch):
     """A padded batch, and, by the ring too, one sequence; then a further prompt after what is cached."""
     if ring:
-        monkeypatch.setattr(split_pass, "GATHERED_BYTES", 0)
+        monkeypatch.setattr(ring_or_gather, "GATHERED_BYTES", 0)
     model, given = build(name, max_position_embeddings=256, **FAMILIES[name]), inputs_of(67, 1 if ring else 2)
     alone = model.generate(**given, **OPTIONS, max_new_tokens=6)
     more = torch.cat([alone, alone[:, 5:70]], 1)
