@@ -1,8 +1,15 @@
-"""A job that does little or goes wrong on purpose: `toy_job.py WAY [--ranks N]`."""
+"""A job that does little or goes wrong on purpose: `toy_job.py WAY [--ranks N]`, or several in one launch.
 
+`toy_job.py several JSON` runs one job for each list of arguments in the JSON, one after the other. Rank 0 prints as
+JSON, for each of them, what every rank's process would have ended with and said: status, stdout and stderr.
+"""
+
+import json
 import os
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 
 import numpy as np
 
@@ -61,9 +68,30 @@ def busy_s(pid):
     return used() - before
 
 
-if __name__ == "__main__":
+def main(arguments):
+    """Run one job; the exit status."""
     parser = JobParser(prog="toy")
     parser.add_argument("way")
     parser.add_argument("--ranks", type=positive)
-    options = parser.parse_args()
-    sys.exit(run(ToyJob(options.way), options.ranks))
+    options = parser.parse_args(arguments)
+    return run(ToyJob(options.way), options.ranks)
+
+
+def several(jobs):
+    """Run the jobs and print what became of them on every rank."""
+    from mpi4py import MPI
+
+    ended = []
+    for arguments in jobs:
+        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+            try:
+                status = main(arguments)
+            except SystemExit as exit_:
+                status = exit_.code or 0
+        ended.append(MPI.COMM_WORLD.gather([status, out.getvalue(), err.getvalue()]))
+    if MPI.COMM_WORLD.rank == 0:
+        print(json.dumps(ended))
+
+
+if __name__ == "__main__":
+    sys.exit(several(json.loads(sys.argv[2])) if sys.argv[1] == "several" else main(sys.argv[1:]))
