@@ -15,42 +15,49 @@ import topocomm
 HEAVY = ["networkx", "torch", "numba", "llvmlite", "mpi4py", "cupy", "triton", "transformers", "tqdm", "gguf"]
 
 
-def loaded_by(code):
-    """Which heavy libraries a fresh process has loaded after the code."""
-    script = f"import sys, json\n{code}\nprint(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
-    command = [sys.executable, "-c", script]
+LIGHT = [
+    "import topocomm",
+    "from topocomm import *",
+    "import attention",
+    "from attention import LOGSUMEXP, Partial, Spec",
+    "import topocomm.cli.main",
+    "import topocomm.cli.inspect_command",
+    "from topocomm import SUM, TOPK; [o.compiled_fold(o.default_layout(1)) for o in (SUM, TOPK(3))]",
+    "from attention import LOGSUMEXP; LOGSUMEXP.compiled_fold(LOGSUMEXP.default_layout(1))",
+    "import attention, topocomm; topocomm.run_local(lambda comm: comm.rank, ranks=1)",
+]
+USES = {
+    "import topocomm; topocomm.catalog('dgx-h100').graph": "networkx",
+    "import topocomm.operators.kernels.row_folds": "numba",
+    "from attention import local_attention": "torch",
+}
+PROGRAM = f"""
+import json, sys
+loaded, before = {{}}, set()
+for code in {[*LIGHT, *USES]}:
+    exec(code, {{}})
+    now = {{name for name in {HEAVY} if name in sys.modules}}
+    loaded[code], before = sorted(now - before), now
+print(json.dumps(loaded))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded_by():
+    """Which heavy libraries a fresh process loads by each code, one after the other."""
+    command = [sys.executable, "-c", PROGRAM]
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import topocomm",
-        "from topocomm import *",
-        "import attention",
-        "from attention import LOGSUMEXP, Partial, Spec",
-        "import topocomm.cli.main",
-        "import topocomm.cli.inspect_command",
-        "from topocomm import SUM, TOPK; [o.compiled_fold(o.default_layout(1)) for o in (SUM, TOPK(3))]",
-        "from attention import LOGSUMEXP; LOGSUMEXP.compiled_fold(LOGSUMEXP.default_layout(1))",
-        "import attention, topocomm; topocomm.run_local(lambda comm: comm.rank, ranks=1)",
-    ],
-)
-def test_nothing_heavy_is_loaded(code):
-    assert loaded_by(code) == []
+@pytest.mark.parametrize("code", LIGHT)
+def test_nothing_heavy_is_loaded(loaded_by, code):
+    assert loaded_by[code] == []
 
 
-@pytest.mark.parametrize(
-    ("code", "library"),
-    [
-        ("import topocomm; topocomm.catalog('dgx-h100').graph", "networkx"),
-        ("from attention import local_attention", "torch"),
-        ("import topocomm.operators.kernels.row_folds", "numba"),
-    ],
-)
-def test_what_is_used_is_loaded(code, library):
+@pytest.mark.parametrize(("code", "library"), USES.items())
+def test_what_is_used_is_loaded(loaded_by, code, library):
     """The test above can fail: the libraries are there, and are loaded when they are needed."""
-    assert library in loaded_by(code)
+    assert library in loaded_by[code]
 
 
 @pytest.mark.parametrize("package", [topocomm, attention], ids=lambda package: package.__name__)
