@@ -13,6 +13,14 @@ def thinned(cases, every=2):
     ]
 
 
+def alternating(first, second, every=2):
+    """All cases of two axes: of so many diagonals one, in which every value meets others in turn; the others soak."""
+    return [
+        pytest.param(one, other, marks=pytest.mark.soak if (row + column) % every else ())
+        for (row, one), (column, other) in product(enumerate(first), enumerate(second))
+    ]
+
+
 def covering(*axes, long=()):
     """All cases of these axes: few, in which every two values of two axes meet, and the others marked as soak.
 

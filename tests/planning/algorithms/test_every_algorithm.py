@@ -1,5 +1,7 @@
 """Every algorithm for every rank count: proved, and run on threads with an operator that spells out the order."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,11 @@ from tests.concatenation import ANY_ORDER, CAPACITY, in_order, spelled, word
 from tests.machines import hosts, switch
 from tests.plans import every_plan
 
-RANKS = [*range(1, 18), 32]
+CASES = [
+    *product(("allreduce", "reduce", "broadcast"), range(1, 18)),
+    pytest.param("allreduce", 32, marks=pytest.mark.long),
+    *(pytest.param(collective, 32, marks=pytest.mark.soak) for collective in ("reduce", "broadcast")),
+]
 ROWS = 67
 
 
@@ -24,8 +30,7 @@ def run(plans, topology, ranks, value):
     return topocomm.run_local(body, ranks=ranks, topology=topology)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast"])
+@pytest.mark.parametrize(("collective", "ranks"), CASES)
 def test_spells_the_ranks_in_order(collective, ranks):
     root = ranks // 3
     topology = switch(ranks)

@@ -8,6 +8,7 @@ import topocomm
 from tests.machines import hosts, switch
 from tests.planning.schedules import MACHINES
 from tests.plans import every_plan
+from tests.thinning import alternating
 from topocomm.planning.bounds import bounds_of
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
@@ -113,17 +114,23 @@ MANY = 12
 
 
 def machines():
-    """Every system of the catalogue alone and twice, and switches of odd sizes; what takes long is for the soak."""
+    """Every system of the catalogue alone and twice, and switches of odd sizes, the small ones first."""
     found = [switch(ranks) for ranks in (1, 2, 3, 5, 12)]
     found += [topocomm.catalog(name, hosts=count) for name in SYSTEMS for count in (1, 2)]
-    return [
-        pytest.param(machine, id=machine.name, marks=pytest.mark.soak if len(machine.endpoints) > MANY else ())
-        for machine in found
-    ]
+    return sorted(found, key=lambda machine: len(machine.endpoints) > MANY)
 
 
-@pytest.mark.parametrize("machine", machines())
-@pytest.mark.parametrize("collective", COLLECTIVES)
+def soaking(collective, machine, marks):
+    """One case; what takes long is for the soak."""
+    name = f"{collective}-{machine.name}"
+    return pytest.param(
+        collective, machine, id=name, marks=pytest.mark.soak if len(machine.endpoints) > MANY else marks
+    )
+
+
+@pytest.mark.parametrize(
+    ("collective", "machine"), [soaking(*case.values, case.marks) for case in alternating(COLLECTIVES, machines())]
+)
 def test_no_plan_beats_its_bound(collective, machine):
     ranks = len(machine.endpoints)
     wanted = [{"layout": topocomm.SUM.default_layout(rows)} for rows in (0, 1000)]
@@ -147,8 +154,7 @@ def holds(plan):
     assert certificate.gap >= 1 - 1e-9, plan.algorithm
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=str)
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(("collective", "machine"), alternating(COLLECTIVES, MACHINES), ids=str)
 def test_no_algorithm_beats_a_bound_on_any_number_of_ports(collective, machine):
     count, gpus = machine
     topology = switch(gpus) if count == 1 else hosts(count, gpus)

@@ -131,7 +131,7 @@ def test_a_long_fold_goes_on_in_another_thread_block():
     [
         ("mi300x-8", 8, "allreduce", "rccl"),
         ("gb200-nvl72", 1, "reduce_scatter", "azure"),
-        ("dgx-a100", 8, "reduce_scatter", "azure"),
+        pytest.param("dgx-a100", 8, "reduce_scatter", "azure", marks=pytest.mark.long),
     ],
 )
 def test_large_machines_fit(system, count, name, runtime):

@@ -7,7 +7,7 @@ import pytest
 from tests.machines import hosts
 from tests.planning.algorithms.hosts.machines import GONE, groups_of, machine_without, repeated, without
 from tests.planning.replay import expected, replay
-from tests.thinning import thinned
+from tests.thinning import alternating, thinned
 from topocomm.planning.algorithms.gossip_schedule import gossip_of, gossip_scan
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
 from topocomm.planning.collectives import Collective
@@ -62,9 +62,9 @@ def test_a_group_that_lacks_a_rail_is_heard_on_the_others():
     assert sorted((m.src, m.dst) for m in moves) == [(0, 3), (2, 4), (3, 0), (4, 2)]
 
 
-@pytest.mark.parametrize("gone", GONE)
-@pytest.mark.parametrize(("count", "radices"), [(8, (8,)), (32, (8, 4)), (64, (8, 8)), (60, (8, 8))])
-def test_groups_that_lack_a_rail_cost_no_time_where_one_is_to_spare(count, radices, gone):
+@pytest.mark.parametrize(("known", "gone"), alternating([(8, (8,)), (32, (8, 4)), (64, (8, 8)), (60, (8, 8))], GONE))
+def test_groups_that_lack_a_rail_cost_no_time_where_one_is_to_spare(known, gone):
+    count, radices = known
     groups, machine = without(count, gone), machine_without(count, gone)
     us = {
         name: Cost(rails_allreduce(these, radices, 1), top.endpoints, PathFinder(top), row_bytes=4).alpha_us
@@ -74,8 +74,7 @@ def test_groups_that_lack_a_rail_cost_no_time_where_one_is_to_spare(count, radic
     verify(rails_allreduce(groups, radices, 1), Collective("allreduce", groups.starts[-1]), keep_order=True)
 
 
-@pytest.mark.parametrize("gone", GONE)
-@pytest.mark.parametrize("count", range(4, 18))
+@pytest.mark.parametrize(("count", "gone"), alternating(range(4, 18), GONE))
 def test_every_number_of_groups_that_lack_rails(count, gone):
     groups, machine = without(count, gone), machine_without(count, gone)
     ranks, paths = Collective("allreduce", groups.starts[-1]), PathFinder(machine)
