@@ -32,7 +32,9 @@ def check_on_threads(topology, ranks):
     return {plan.algorithm for plan in plans}
 
 
-@pytest.mark.parametrize("ranks", [*range(1, 18), 31, 32, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "ranks", [*range(1, 18), *(pytest.param(ranks, marks=pytest.mark.soak) for ranks in (31, 32, 64))]
+)
 def test_on_threads(ranks):
     assert check_on_threads(switch(ranks), ranks) >= {"flat", "binomial", "recursive-doubling", "ring"}
 

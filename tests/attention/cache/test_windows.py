@@ -10,6 +10,7 @@ from attention import Spec, reference_attention, tree_decode
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import ShardMap
 from tests.attention.cache.test_kv_cache import tokens
+from tests.thinning import alternating
 from topocomm import run_local
 
 MAPS = st.builds(
@@ -100,8 +101,7 @@ def test_copies_are_let_go_of_too():
     assert len(tokens_held) < 10 + 2 * 2 + 3
 
 
-@pytest.mark.parametrize("q_len", [1, 2, 5, 8])
-@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize(("window", "q_len"), alternating([None, 7], [1, 2, 5, 8]))
 def test_verifying_several_drafts_sees_exactly_what_it_may(window, q_len):
     """q_len queries at once over any number of ranks, empty ones among them; rejected tokens are undone."""
     generator = torch.Generator().manual_seed(1)

@@ -8,7 +8,7 @@ import topocomm
 from attention import LOGSUMEXP, Partial, Spec, reference_attention, ring_decode, three_allreduce_decode, tree_decode
 from tests.attention.cases import SHAPES, arrays, assert_close, cuts
 from tests.attention.faults import plant_lse_fault
-from tests.thinning import thinned
+from tests.thinning import alternating, covering
 from topocomm import MismatchError, OperatorError, run_local
 
 CAUSAL = Spec(causal=True)
@@ -43,8 +43,7 @@ def largest_partial(q, k, v, shards):
     return max(float(np.abs(reference_attention(q, k[:, :, s], v[:, :, s]).out).max()) for s in shards)
 
 
-@each_method
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(("method", "ranks"), alternating(METHODS, RANKS))
 def test_uneven_and_empty_shards(method, ranks):
     for seed, shape in enumerate(SHAPES):
         q, k, v = arrays(shape, seed=seed)
@@ -94,9 +93,7 @@ def test_no_rank_has_a_key(method, ranks):
         assert (result.lse == -np.inf).all()
 
 
-@each_method
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("q_len", thinned([1, 2, 5, 8]))
+@pytest.mark.parametrize(("method", "ranks", "q_len"), covering(METHODS, [2, 3, 5], [1, 2, 5, 8]))
 def test_causal_with_interleaved_shards(method, ranks, q_len):
     for n in (1, ranks - 1, ranks * 3 - 1, ranks * 3, ranks * 3 + 1):
         q, k, v = arrays((2, 1, 3, q_len, n, 8, 12), seed=n)

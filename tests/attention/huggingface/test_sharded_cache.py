@@ -107,9 +107,11 @@ def test_what_a_prefill_cannot_take(model):
 
 
 def logits(model, inputs, ranks, order):
+    options = OPTIONS | {"max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
+
     def work(comm):
         with enable(model, comm, order=order, shards=shards(comm.size)):
-            found = model.generate(**inputs, **OPTIONS, output_logits=True, return_dict_in_generate=True)
+            found = model.generate(**inputs, **options)
         return torch.stack(found.logits)
 
     before = torch.get_num_threads()

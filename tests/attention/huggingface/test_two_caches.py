@@ -7,7 +7,7 @@ from attention.huggingface.generation import shard_generation
 from attention.huggingface.sharded_cache import ShardedCache
 from tests.attention.huggingface.test_enable import on_ranks
 from tests.attention.huggingface.test_hf_layers import LIMIT, build, prompt
-from tests.thinning import thinned
+from tests.thinning import alternating, covering
 from topocomm import run_local
 
 EARLY = {"assistant_early_exit": 1, "max_new_tokens": 24}
@@ -27,8 +27,7 @@ def assert_same_tokens(outputs, expected):
         assert torch.equal(got, expected), f"rank {rank}"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Gemma2"])
+@pytest.mark.parametrize(("family", "ranks"), alternating(["Llama", "Mistral", "Gemma2"], [1, 2, 3]))
 def test_drafts_of_the_first_layers(family, ranks):
     """Among them drafts of many tokens that are undone at once, where a window would have let go of those before."""
     model = build(family)
@@ -84,11 +83,9 @@ def test_drafts_are_refused_where_one_cache_is_given():
     assert model.config.num_hidden_layers == 3
 
 
-@pytest.mark.parametrize("ranks", thinned([3, 1, 2]))
-@pytest.mark.parametrize("inputs", [row(), prompt()], ids=["a row", "a left-padded batch"])
-@pytest.mark.parametrize("negative", [False, True])
-def test_classifier_free_guidance(inputs, negative, ranks):
-    model, options = build("Gemma2"), dict(GUIDED)
+@pytest.mark.parametrize(("given", "negative", "ranks"), covering([row, prompt], [False, True], [3, 1, 2]))
+def test_classifier_free_guidance(given, negative, ranks):
+    model, inputs, options = build("Gemma2"), given(), dict(GUIDED)
     if negative:
         options |= {name: x[-len(inputs["input_ids"]) :] for name, x in NEGATIVE.items()}
     options |= {"return_dict_in_generate": True, "output_scores": True}

@@ -5,6 +5,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor, TopPLogitsWarper
 
 from attention.serve.sampling import Sampler
+from tests.thinning import alternating
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 1.5, 0.0])
 
@@ -15,8 +16,7 @@ def counts(logits, draws=4000, **settings):
     return torch.bincount(torch.tensor([sampler.choose(logits) for _ in range(draws)]), minlength=len(logits)) / draws
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.6, 0.0])
+@pytest.mark.parametrize(("temperature", "top_p"), alternating([0.5, 1.0, 1.7], [1.0, 0.9, 0.6, 0.0]))
 def test_frequencies_are_probabilities(temperature, top_p):
     """Among the tokens that transformers keeps; the deviation of a frequency is 0.008 at most."""
     scaled = LOGITS[None] / temperature
