@@ -185,7 +185,7 @@ def test_only_rank_0_says_what_is_wrong_with_the_options(capsys, monkeypatch):
 
 def test_under_mpirun_what_is_wrong_with_the_options_is_said_and_the_status():
     cases = [(["--operator", "summ"], "unknown operator 'summ'"), (["--iteration"], "--iteration")]
-    for words, part in (*cases, *cases):  # a rank that does not speak must not end the job first
+    for words, part in cases:  # a rank that does not speak must not end the job first
         ended = job(2, *words)
         assert ended.returncode == 2
         assert ended.stderr.count(part) == 1

@@ -8,6 +8,7 @@ from attention import LOGSUMEXP
 from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
 from tests.machines import hosts, switch
 from tests.plans import every_plan
+from tests.thinning import alternating
 from topocomm import ARGMAX, MAX, SUM, Field, Operator, PlanError, run_local
 from topocomm.execute.calls import binding as preparing
 from topocomm.execute.device.device_call import DeviceCall
@@ -103,7 +104,7 @@ def every_collective(comm, kind):
 @pytest.mark.parametrize(
     ("kind", "ranks"),
     [
-        *((kind, ranks) for kind in KINDS for ranks in RANKS),
+        *alternating(KINDS, RANKS),
         *(pytest.param("float32", ranks, marks=pytest.mark.long) for ranks in MORE_RANKS),
         *(pytest.param("logsumexp", ranks, marks=pytest.mark.long) for ranks in MORE_RANKS),
     ],

@@ -25,7 +25,7 @@ from tests.execute.engine_jobs import (
 )
 from tests.machines import hosts, switch
 from tests.plans import every_plan
-from tests.thinning import thinned
+from tests.thinning import covering
 from topocomm import Field, Operator
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.compiled_engine import covers
@@ -34,10 +34,13 @@ from topocomm.planning.schedule.schedule import split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
-@pytest.mark.parametrize(("rows", "dim"), thinned([((0,), 3), ((1,), 1), ((7,), 16), ((7,), 1), ((2, 3), 3)]), ids=str)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("folds", OPERATORS)
-def test_every_algorithm_merges(folds, ranks, rows, dim):
+@pytest.mark.parametrize(
+    ("folds", "ranks", "shape"),
+    covering(OPERATORS, [1, 2, 3, 4, 5], [((0,), 3), ((1,), 1), ((7,), 16), ((7,), 1), ((2, 3), 3)]),
+    ids=str,
+)
+def test_every_algorithm_merges(folds, ranks, shape):
+    rows, dim = shape
     # Empty rows may hold NaN where there is something to merge them with; alone, rank 0's value is the result.
     seeds = [0] * CALLS if ranks == 1 else range(0, ranks * CALLS, ranks)
     values = [[partial(rank + seed, rows, dim) for rank in range(ranks)] for seed in seeds]
