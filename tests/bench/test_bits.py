@@ -5,6 +5,7 @@ import pytest
 
 from attention import LOGSUMEXP
 from tests.bench.operators import DITHER, ENDS
+from tests.thinning import alternating
 from topocomm import SUM, Operator, run_local
 from topocomm.bench.bits import prove_canonical, prove_order_any
 from topocomm.bench.problem import make_problem
@@ -16,8 +17,7 @@ def outcome(prove, operator, rows, ranks=3):
     return told[0]
 
 
-@pytest.mark.parametrize("prove", [prove_order_any, prove_canonical])
-@pytest.mark.parametrize("operator", [SUM, LOGSUMEXP, ENDS], ids=lambda o: o.name)
+@pytest.mark.parametrize(("prove", "operator"), alternating([prove_order_any, prove_canonical], [SUM, LOGSUMEXP, ENDS]))
 def test_the_same_bits(prove, operator):
     proof = outcome(prove, operator, 33)
     assert proof.difference is None

@@ -8,6 +8,7 @@ import pytest
 from tests.concatenation import CAPACITY, CONCAT, spelled
 from tests.machines import joined
 from tests.plans import every_plan
+from tests.thinning import alternating
 from topocomm import Plan, run_local
 from topocomm.planning.schedule.schedule import Repeat
 from topocomm.planning.schedule.traffic import count_messages
@@ -37,8 +38,9 @@ def pipelined(plan, repeat):
     return replace(plan, schedule=schedule, figures=replace(plan.figures, rounds=rounds, transfers=messages))
 
 
-@pytest.mark.parametrize("repeat", [Repeat(4, 1), Repeat(3, 0), Repeat(2, 5)], ids=str)
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("machine", "repeat"), alternating(MACHINES, [Repeat(4, 1), Repeat(3, 0), Repeat(2, 5)]), ids=str
+)
 def test_an_allreduce_in_slices_keeps_order_and_rows(tmp_path, machine, repeat):
     topology = joined(MACHINES[machine])
     ranks = len(topology.endpoints)

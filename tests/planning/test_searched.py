@@ -46,7 +46,7 @@ def test_bridges_are_used():
     assert made.figures.alpha_us == pytest.approx(0.7 + 2 * 1.4)
 
 
-@pytest.mark.parametrize("sizes", [(3, 5), (1, 4), (7, 8)])
+@pytest.mark.parametrize("sizes", [(3, 5), (1, 4), pytest.param((7, 8), marks=pytest.mark.long)])
 def test_uneven_hosts(sizes):
     made = plan(joined(sizes), payload_bytes=0, objective="latency")
     assert made.figures.alpha_us <= 30.0

@@ -26,9 +26,10 @@ from attention.gpu.prefill import prefill, prefill_inputs
 from attention.gpu.prefill.prefill import prefill_partial
 from attention.visibility import Masking
 from tests.attention.gpu.inputs import made
-from tests.thinning import thinned
+from tests.thinning import covering
 
 FULL = Spec(causal=True, window=9, softcap=3.0, alibi_slopes=(0.1, 0.2, 0.3, 0.4))
+KINDS = {"plain": Spec(), "causal": Spec(causal=True), "full": FULL}
 
 
 def keys_of(kernel, launches):
@@ -173,17 +174,15 @@ def rank(launched, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("spec", [Spec(), Spec(causal=True), FULL], ids=["plain", "causal", "full"])
-@pytest.mark.parametrize("q_len", [1, 20])
-@pytest.mark.parametrize("d", thinned([72, 64]))
-@pytest.mark.parametrize("moved", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("first", [{"n": 0}, {"n": 40, "mask": True}])
-def test_the_first_call_of_a_kind_loads_all_forms(launched, rank, monkeypatch, spec, q_len, d, moved, shared, first):
+@pytest.mark.parametrize(
+    ("kind", "q_len", "d", "moved", "shared", "masked"),
+    covering(KINDS, [1, 20], [72, 64], [False, True], [False, True], [False, True]),
+)
+def test_the_first_call_of_a_kind_loads_all_forms(launched, rank, monkeypatch, kind, q_len, d, moved, shared, masked):
     """Whatever a later call has of keys, masks, lengths and pages meets no new compile key."""
     if moved:  # positions are on the GPU then, and not looked at
         monkeypatch.setattr(prefill_inputs, "_run_start", lambda positions: None)
-    shape = (4, q_len, d)
+    spec, shape, first = KINDS[kind], (4, q_len, d), {"n": 40, "mask": True} if masked else {"n": 0}
     call = sharded(rank, spec, shape, shared=shared, **first)
     loading.load_once("tree_decode", call, moved=moved)
     loaded = [keys_of(*of) for of in zip(launched.kernels, (launched.decode, launched.prefill), strict=True)]

@@ -12,6 +12,7 @@ from attention.huggingface.generation import enable, shard_generation
 from attention.huggingface.sharded_cache import ShardedCache
 from tests.attention.huggingface.test_hf_layers import build, generate, prompt, small
 from tests.attention.losing import leave
+from tests.thinning import alternating
 from topocomm import RankFailedError, run_local
 
 LIMIT = 1e-4
@@ -55,8 +56,9 @@ def test_calls_begin_afresh_and_each_rank_holds_its_part(llama):
         assert_same([made[index] for made, _ in outputs], generate(llama, inputs))
 
 
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Gemma2"])
-@pytest.mark.parametrize("kind", ["dynamic", "static", "offloaded"])
+@pytest.mark.parametrize(
+    ("family", "kind"), alternating(["Llama", "Mistral", "Gemma2"], ["dynamic", "static", "offloaded"])
+)
 def test_static_and_dynamic_caches_by_name(family, kind):
     model = build(family)
     assert_same(on_ranks(model, lambda _: generate(model, prompt(), cache_implementation=kind)), alone(model))

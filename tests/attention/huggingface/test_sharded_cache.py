@@ -14,7 +14,7 @@ from transformers import (
 from attention import ShardMap
 from attention.huggingface import ring_or_gather
 from attention.huggingface.generation import enable, shard_generation
-from tests.thinning import covering
+from tests.thinning import alternating, covering
 from topocomm import run_local
 
 SMALL = {
@@ -79,7 +79,7 @@ def test_generation_after_a_prefill(model, ranks, ring, monkeypatch):
         assert set(found[0][1]) <= counts and max(counts) < 44
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 5])
+@pytest.mark.parametrize(("model", "tokens"), alternating(FAMILIES, [1, 2, 5]), indirect=["model"])
 def test_a_prompt_that_is_too_short_to_be_sharded(model, tokens):
     inputs = prompt(tokens)
     alone = model.generate(**inputs, **OPTIONS)

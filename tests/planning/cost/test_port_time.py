@@ -109,7 +109,7 @@ def test_any_schedule(drawn, machine, chance, ports, waves):
 
 
 @pytest.mark.parametrize("build", [recursive_doubling_allreduce, ring_allreduce, flat_allreduce])
-@pytest.mark.parametrize("ranks", [*range(1, 18), 64])
+@pytest.mark.parametrize("ranks", [*range(1, 18), pytest.param(64, marks=pytest.mark.soak)])
 def test_algorithms(build, ranks):
     machine = switch(ranks, gap_us=0.1)
     schedule, paths = build(ranks, 0), PathFinder(machine)

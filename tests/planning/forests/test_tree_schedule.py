@@ -4,12 +4,12 @@ import pytest
 
 from tests.machines import line, switch
 from tests.planning.forests.machines import check
+from tests.thinning import alternating
 from topocomm.planning.forests.forest import COLLECTIVES
 from topocomm.topology.catalog.systems import catalog
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 13])
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize(("name", "rows"), alternating(COLLECTIVES, [1, 2, 5, 13]))
 def test_few_rows(name, rows):
     check(switch(5), name, rows)
     check(catalog("dgx-1-v100"), name, rows)

@@ -12,6 +12,7 @@ from tests.planning.formats import msccl_machine as machine
 from tests.planning.formats import msccl_parsers as parsers
 from tests.planning.formats.test_msccl_steps import contents, made_of
 from tests.planning.schedules import any_schedules, plans
+from tests.thinning import alternating
 from topocomm import PlanError, catalog, plan
 from topocomm.planning.collectives import Collective
 from topocomm.planning.formats.gpu_program import KNOWN
@@ -48,7 +49,7 @@ def gathered(ranks):
     return replace(made_of(builder.build(), switch(ranks)), collective=Collective("reduce", ranks))
 
 
-def alternating(ranks):
+def in_turns(ranks):
     """The plan of a broadcast in which the root sends six chunks to all, in six rounds."""
     chunks = tuple((2 * chunk, 2) for chunk in range(6))
     builder = ScheduleBuilder(ranks, chunks)
@@ -63,8 +64,7 @@ def named(algorithm, name, ranks):
     return next(p for p in plans((1, ranks), name, 2 * ranks) if p.algorithm == algorithm)
 
 
-@pytest.mark.parametrize("runtime", NAMES)
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(("runtime", "name"), alternating(NAMES, KNOWN))
 def test_every_algorithm_is_what_the_parser_takes(runtime, name):
     for ranks in (1, 2, 5, 9):
         for made in plans((1, ranks), name, 2 * ranks):
@@ -112,7 +112,7 @@ def test_many_peers_share_thread_blocks():
 def test_parts_of_many_peers_have_channels_of_their_own(monkeypatch):
     small = replace(RUNTIMES["msccl"], steps=Limit(4, "a test"), blocks=Limit(127, "a test"))
     monkeypatch.setitem(RUNTIMES, "msccl", small)
-    text = dumps(alternating(35), switch(35), "msccl")
+    text = dumps(in_turns(35), switch(35), "msccl")
     assert (sizes(text)[0], sizes(text)[2]) == (3, 4)
     parsers.check(text, "msccl")
     assert computes(text)

@@ -67,7 +67,7 @@ def run(program, chunk_bytes):
     arena.read(program.output_pieces, "the result")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(MADE)
 def test_no_live_value_is_overwritten(made):
     schedule, chunk_bytes = made

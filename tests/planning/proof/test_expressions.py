@@ -32,7 +32,7 @@ def spelled(schedule):
     return values, [held[rank, slot, chunk] for rank, slot, chunk in schedule.outputs.tolist()]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(any_schedules() | schedules(), st.sampled_from([1, 2, 4, SHORT_RUN]))
 def test_a_tree_is_its_expression(made, short_run):
     """Also where folds that do not wait for each other are dealt with at once."""

@@ -8,6 +8,7 @@ import pytest
 
 from tests import hash_seeds
 from tests.machines import hosts, line, switch
+from tests.thinning import alternating
 from topocomm import catalog, plan
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.report.plan_svg import FEW_ROWS, MOST_ROUNDS, dumps
@@ -27,8 +28,7 @@ def words(root):
     return [element.text or "" for element in root.iter(f"{SVG}text")]
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(("name", "count"), alternating(SYSTEMS, [1, 2, 5]))
 def test_every_catalogue_machine_can_be_drawn_within_the_page(name, count):
     topology = catalog(name, hosts=count)
     _, text, root = drawn(topology, "broadcast", objective="latency", ranks=topology.endpoints[:6])
