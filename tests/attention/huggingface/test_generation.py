@@ -14,10 +14,17 @@ from attention.decode import prepared
 from attention.huggingface.generation import ShardedCache, shard_generation
 from tests.attention.faults import plant_lse_fault
 from tests.attention.huggingface.tiny_llama import NEW, build, generate, refused, small
+from tests.thinning import alternating
 from topocomm import Communicator, run_local
 
 LIMIT = 1e-3
-LONG = [pytest.param(4, marks=pytest.mark.soak), pytest.param(8, marks=pytest.mark.long)]
+METHODS = ["tree", "ring", "allreduce"]
+CASES = [
+    *alternating([1, 2, 3], METHODS),
+    pytest.param(8, "tree", marks=pytest.mark.long),
+    *(pytest.param(4, method, marks=pytest.mark.soak) for method in METHODS),
+    *(pytest.param(8, method, marks=pytest.mark.soak) for method in METHODS[1:]),
+]
 
 
 def sharded(model, inputs, *, ranks, method="tree", shards=None, **options):
@@ -40,8 +47,7 @@ def assert_same(outputs, expected):
         assert difference(got, expected) <= LIMIT, f"rank {rank}"
 
 
-@pytest.mark.parametrize("method", ["tree", "ring", "allreduce"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, *LONG])
+@pytest.mark.parametrize(("ranks", "method"), CASES)
 def test_greedy_tokens_of_a_left_padded_batch(llama, prompt, ranks, method):
     outputs = sharded(llama, prompt, ranks=ranks, method=method)
     assert_same(outputs, generate(llama, prompt))

@@ -51,6 +51,7 @@ MORE = {
 }
 LIMIT = 1e-4
 TOKENS, NEW = 30, 10
+FEW = {"max_new_tokens": 6}
 
 
 @once
@@ -108,20 +109,20 @@ def assert_same(outputs, expected):
 @pytest.mark.parametrize(("family", "ranks"), alternating(FAMILIES, [3, 1, 2, 4], every=3))
 def test_greedy_tokens_and_logits_of_a_left_padded_batch(family, ranks):
     model = build(family)
-    assert_same(sharded(model, prompt(), ranks), generate(model, prompt()))
+    assert_same(sharded(model, prompt(), ranks, **FEW), generate(model, prompt(), **FEW))
 
 
 @pytest.mark.parametrize("family", MORE)
 def test_more_families(family):
     model = build(family)
-    assert_same(sharded(model, prompt(), 3), generate(model, prompt()))
+    assert_same(sharded(model, prompt(), 3, **FEW), generate(model, prompt(), **FEW))
 
 
 @pytest.mark.parametrize("method", ["ring", "allreduce"])
 @pytest.mark.parametrize("family", ["Gemma2", "GptOss"])
 def test_other_methods(family, method):
     model = build(family)
-    assert_same(sharded(model, prompt(), 3, method=method), generate(model, prompt()))
+    assert_same(sharded(model, prompt(), 3, method=method, **FEW), generate(model, prompt(), **FEW))
 
 
 @pytest.mark.parametrize(

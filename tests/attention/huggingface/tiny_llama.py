@@ -21,7 +21,7 @@ SIZES = {
 }
 
 
-NEW = 24
+NEW = 12
 
 
 def build(name="Llama", **changes):

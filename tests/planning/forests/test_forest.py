@@ -88,7 +88,15 @@ def test_many_hosts(name, count):
     assert certified(catalog(name, hosts=count)) == pytest.approx(found.bound_gb_per_s, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "allreduce",
+        "broadcast",
+        "allgather",
+        *(pytest.param(n, marks=pytest.mark.soak) for n in ("reduce", "reduce_scatter")),
+    ],
+)
 def test_more_ranks_on_regular_machines_only(name):
     found = forest(catalog("dgx-h100", hosts=17), name)
     assert found.gb_per_s >= 0.999 * found.bound_gb_per_s

@@ -15,6 +15,7 @@ from tests.planning.formats.msccl_machine import expected
 from tests.planning.formats.test_msccl_steps import contents, made_of
 from tests.planning.schedules import any_schedules, plans
 from tests.plans import every_plan
+from tests.thinning import alternating
 from topocomm import MAX, SUM, PlanError, plan
 from topocomm.planning.formats import mscclpp_json
 from topocomm.planning.formats.gpu_program import KNOWN
@@ -34,8 +35,7 @@ def computes(text, root=0, seeds=(0,)):
     return all(call == wanted for calls in runs for call in calls)
 
 
-@pytest.mark.parametrize("ranks", range(1, 10))
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(("name", "ranks"), alternating(KNOWN, range(1, 10)))
 def test_every_algorithm_computes_its_collective(name, ranks):
     root = ranks // 3 if name in ("broadcast", "reduce") else 0
     for made in plans((1, ranks), name, 40, root):
