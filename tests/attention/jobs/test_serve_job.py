@@ -134,7 +134,7 @@ def test_the_others_go_on_when_a_rank_dies(served, reference, weights):
 
 @pytest.mark.long
 def test_without_rank_0_the_job_ends(served):
-    with Server(served, ranks=3, options=("--with-ft", "ulfm")) as server:
+    with Server(served, ranks=2, options=("--with-ft", "ulfm")) as server:
         os.kill(server.pids()[0], signal.SIGKILL)
         assert server.wait() != 0
     said = [line for line in server.said if line.startswith("attention serve: error: ")]

@@ -21,12 +21,17 @@ def made(machine, collective="allreduce", objective="latency", **options):
     return plan(machine, collective, **({"payload_bytes": 4000, "objective": objective} | options))
 
 
-SEARCHED = ("allgather", "reduce_scatter", "scan", "exscan")
+SEARCHED = {
+    "allgather": pytest.mark.long,
+    "exscan": pytest.mark.long,
+    "reduce_scatter": pytest.mark.soak,
+    "scan": pytest.mark.soak,
+}
 EVERY = [
-    pytest.param(name, objective, marks=pytest.mark.long if objective == "latency" and name in SEARCHED else ())
+    pytest.param(name, objective, marks=SEARCHED.get(name, ()) if objective == "latency" else ())
     for objective, name in product(OBJECTIVES, COLLECTIVES)
 ]
-"""Searches for little latency take seconds each."""
+"""Searches for little latency take seconds each, and those of two collectives are the others' backwards or part."""
 
 
 @pytest.mark.parametrize("every_number_of_ports", [False, pytest.param(True, marks=pytest.mark.soak)])
