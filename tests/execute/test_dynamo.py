@@ -151,6 +151,7 @@ def test_whole_graphs_are_refused_with_the_reason():
         run_local(work, ranks=1)
 
 
+@pytest.mark.long
 def test_torch_that_is_imported_after_the_communicator_was_made():
     job = subprocess.run([sys.executable, "-c", AFTER], capture_output=True, text=True, timeout=120)
     assert (job.stdout, job.returncode) == ("([3.0, 3.0], [0, 1])\n", 0), job.stderr

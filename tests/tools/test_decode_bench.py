@@ -92,6 +92,7 @@ def test_peak_memory_is_the_papers():
         assert float(formula_mb) - 1 < float(measured_mb) < float(formula_mb) + 4
 
 
+@pytest.mark.long
 def test_the_kernel_beside_torch():
     options = "--local", "--mib=2", "--repeats=2", "--processor=baseline", "--dim=64", "--threads=1"
     text = job(None, *options)

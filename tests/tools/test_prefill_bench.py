@@ -14,6 +14,7 @@ TOOL = Path(__file__).parents[2] / "tools/bench/prefill.py"
 ROW = re.compile(r"^(9/3 x 64|32/8 x 128) +(70) (.{30}) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+$", re.MULTILINE)
 
 
+@pytest.mark.long
 def test_every_case_has_a_row():
     command = [sys.executable, str(TOOL), "--lengths=70", "--repeats=1", "--dtype=bfloat16"]
     done = finished(command, {**os.environ, **ENVIRONMENT}, 60.0)

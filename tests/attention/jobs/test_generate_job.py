@@ -37,7 +37,9 @@ def test_under_mpirun(tiny_model):
     assert len(re.findall("^plan: ", done.stderr, re.MULTILINE)) == 1
 
 
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.soak) for ranks in (1, 3, 4, 8))])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=pytest.mark.long), *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 3, 4, 8))]
+)
 def test_with_sharded_weights_under_mpirun(tiny_model, ranks):
     done = mpirun(ranks, ["-m", "attention", *generate(tiny_model, "--verify", "--weights=sharded")], timeout_s=300.0)
     assert done.returncode == 0, done.stderr

@@ -50,6 +50,7 @@ def test_a_good_order_stays():
     assert "the given order is as good as any found" in found.gain()
 
 
+@pytest.mark.long
 def test_partners_of_a_cube_mesh_get_its_double_links():
     """DGX-1: 25 GB/s where partners have single links, 50 where they have double ones."""
     found = best_order(catalog("dgx-1-v100"), payload_bytes=1 << 20, objective="throughput")
