@@ -13,10 +13,10 @@ def thinned(cases, every=2):
     ]
 
 
-def alternating(first, second, every=2):
-    """All cases of two axes: of so many diagonals one, in which every value meets others in turn; the others soak."""
+def alternating(first, second, every=2, others=pytest.mark.soak):
+    """All cases of two axes: of so many diagonals one, in which every value meets others in turn; a mark for others."""
     return [
-        pytest.param(one, other, marks=pytest.mark.soak if (row + column) % every else ())
+        pytest.param(one, other, marks=others if (row + column) % every else ())
         for (row, one), (column, other) in product(enumerate(first), enumerate(second))
     ]
 

@@ -36,8 +36,8 @@ class Active:
         replaced: Caches of transformers that a sharded one took the place of.
         generating: Held by the thread whose `generate` runs.
         generates: Whether one runs.
-        steps_of: Whose steps these are:
-        steps: Of one query, by kind.
+        steps_of: The communicator of `steps`.
+        steps: Prepared steps of one query, by their kind.
         passes: Of the running forward passes, what keeps torch's modes out of them: no token is chosen there, and to
             ask at each of some thousand operations would take a tenth of a step.
     """

@@ -66,7 +66,8 @@ def sharded_attention(
     Raises:
         OperatorError: What this layer asks for is not covered, or not by this call; the message names the layer.
     """
-    step: LayerStep | None = vars(key).get("layer_step")
+    found: Callable[[], LayerStep | None] | None = vars(key).get("layer_step")
+    step = None if found is None else found()
     if step is not None:
         out = step.attend(query, attention_mask, options)
         if out is not None:

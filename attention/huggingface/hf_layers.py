@@ -91,7 +91,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keep the owned ones of the next tokens; returns all owned keys and values.
 
-        Those that it returned before, where the attention function finds the step to take by them.
+        In a step that goes the shortest way these are the tensors that it returned last, by which the attention
+        function knows that step; the cache holds more rows by then.
         """
         step = self.step
         if step is not None and step.add(key_states, value_states):
@@ -196,7 +197,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             bound = prepared.bind(*self.store.storage)
             if bound is not None:
                 self.step = LayerStep(self.store, bound, (keys, values), query, mask, options, heads)
-                vars(keys)["layer_step"] = self.step
+                vars(keys)["layer_step"] = ref(self.step)  # its memory is given back with it, not by the collector
 
 
 def autocast(x: torch.Tensor) -> torch.Tensor:

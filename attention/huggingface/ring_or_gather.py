@@ -2,8 +2,8 @@
 
 Both move the same bytes. The all-gather is waited for; the ring moves while a rank attends to what it has, so it hides
 the smaller of the two, and pays for each hop with a kernel more and a merge of partials. The time of the all-gather is
-the planner's for this machine. What a rank computes and what its memory gives are taken as below, whatever the machine:
-they matter near the point where both cost the same.
+the planner's for this machine. How fast a rank computes and its memory is, is assumed as below on every machine; it
+matters near the point where both ways cost the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GATHERED_BYTES = 128 << 20
 HOP_US = {"cpu": 50.0, "gpu": 20.0}
 """Another call of the kernel, and what begins and ends a message."""
 FLOP_PER_US = {"cpu": 5e4, "gpu": 1e8}
-"""Of attention: one to two cores, and a fifth of an H100's peak (989 Tflop/s in bfloat16, its datasheet)."""
+"""Of attention: a core or two, and a tenth of an H100's peak (989 Tflop/s in bfloat16, its datasheet). Not measured."""
 MERGED_BYTES_PER_US = {"cpu": 1e4, "gpu": 1e6}
 """Of partials, each of which a merge reads twice and writes once."""
 

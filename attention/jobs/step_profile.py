@@ -30,7 +30,7 @@ HOOKS = ("before_pass", "after_pass", "before_decoder", "after_decoder")
 
 
 class StepProfile:
-    """The times of one rank's decode steps, from `start` to the last `lap`.
+    """The times of one rank's decode steps, from the first `lap` to the last.
 
     Attributes:
         ns: Nanoseconds by part; `REDUCTION` is with the waiting for other ranks.

@@ -7,10 +7,7 @@ import pytest
 from tests.mpi import mpirun
 
 PROGRAMS = Path(__file__).parent / "mpi_programs"
-LONG = [
-    *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4)),
-    pytest.param(8, marks=pytest.mark.soak),  # takes minutes on two cores
-]
+LONG = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8)]
 
 
 @pytest.mark.parametrize("ranks", [2, *LONG])

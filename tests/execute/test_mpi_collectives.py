@@ -10,10 +10,7 @@ pytest.importorskip("torch")  # in the processes that are started
 
 PROGRAM = Path(__file__).parent / "mpi_programs" / "collectives.py"
 ROOT = str(Path(__file__).parents[2])
-LONG = [
-    *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4)),
-    pytest.param(8, marks=pytest.mark.soak),  # takes minutes on two cores
-]
+LONG = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8)]
 
 
 @pytest.mark.parametrize("ranks", [2, *LONG])

@@ -21,9 +21,8 @@ LIMIT = 1e-3
 METHODS = ["tree", "ring", "allreduce"]
 CASES = [
     *alternating([1, 2, 3], METHODS),
-    pytest.param(8, "tree", marks=pytest.mark.long),
     *(pytest.param(4, method, marks=pytest.mark.soak) for method in METHODS),
-    *(pytest.param(8, method, marks=pytest.mark.soak) for method in METHODS[1:]),
+    *(pytest.param(8, method, marks=pytest.mark.long) for method in METHODS),
 ]
 
 

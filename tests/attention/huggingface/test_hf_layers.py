@@ -106,7 +106,7 @@ def assert_same(outputs, expected):
         assert float(apart) <= LIMIT, f"rank {rank}"
 
 
-@pytest.mark.parametrize(("family", "ranks"), alternating(FAMILIES, [3, 1, 2, 4], every=3))
+@pytest.mark.parametrize(("family", "ranks"), alternating(FAMILIES, [3, 1, 2, 4], every=3, others=pytest.mark.long))
 def test_greedy_tokens_and_logits_of_a_left_padded_batch(family, ranks):
     model = build(family)
     assert_same(sharded(model, prompt(), ranks, **FEW), generate(model, prompt(), **FEW))

@@ -1,5 +1,8 @@
 """Decode steps go the shortest way where they are alike, and with the same tokens the checked way where not."""
 
+import gc
+from weakref import ref
+
 import pytest
 import torch
 
@@ -120,6 +123,29 @@ def transformers_cache(model):
     from transformers import DynamicCache
 
     return DynamicCache(config=model.config)
+
+
+def test_memory_that_has_grown_out_is_given_back_at_once():
+    model = build()
+
+    def work(comm):
+        with shard_generation(model, comm) as cache, torch.no_grad():
+            model(torch.arange(3, 33)[None], past_key_values=cache)
+            places = []
+            for _ in range(40):
+                model(torch.full((1, 1), 7), past_key_values=cache)
+                storage = cache.sharded_layers[0].store.storage[0]
+                if not places or places[-1]() is not storage:
+                    places.append(ref(storage))
+                del storage
+            return [place() is None for place in places]
+
+    gc.disable()
+    try:
+        (gone,) = run_local(work, ranks=1)
+    finally:
+        gc.enable()
+    assert len(gone) > 1 and all(gone[:-1])
 
 
 def test_sinks_that_change_are_seen():

@@ -26,7 +26,7 @@ def said(done):
     return dict(sorted(line.split("] ", 1) for line in done.stdout.splitlines() if line.startswith("[")))
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_every_collective_between_devices(ranks):
     done = job("correct", ranks)
     assert said(done) == {f"[{rank}": "ok" for rank in range(ranks)}
