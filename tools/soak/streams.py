@@ -255,7 +255,7 @@ class Stream:
         self._open.clear()
 
     def _prepared(self, call: Call, x: Value, want: Value | None) -> Any:
-        if any(call is other for other, _, _ in self._open) or len(self._open) > 2:
+        if any(call == other for other, _, _ in self._open) or len(self._open) > 2:
             self.settle()
         if call not in self._ready:
             self._ready[call] = call.prepare(self._comm)
