@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from attention.cache.shards import Positions
 from topocomm import OperatorError
@@ -145,8 +142,6 @@ class TokenRows:
         """On a GPU, of the first rows."""
         self._known = np.empty(0, np.int64)
         """Of which the first `k.rows` are used."""
-        self._arrays: tuple[Any, Any, NDArray[Any], NDArray[Any]] | None = None
-        """The storages of `k` and `v`, and what NumPy sees of them."""
 
     @property
     def empty(self) -> bool:
@@ -193,22 +188,18 @@ class TokenRows:
         self.k.append(k)
         self.v.append(v)
 
-    def append_row(self, k: torch.Tensor, v: torch.Tensor, position: int) -> bool:
-        """Add one row [batch, heads, 1, d], which fits, on the CPU; False, and nothing done, where there is no room."""
-        keys, values, rows = self.k, self.v, self.k.rows
-        storage = keys.storage
-        at = keys.begin + rows
-        if storage is None or at >= storage.shape[2] or rows >= len(self._known):
-            return False
-        arrays = self._arrays
-        if arrays is None or arrays[0] is not storage or arrays[1] is not values.storage:
-            assert values.storage is not None
-            arrays = self._arrays = storage, values.storage, _as_array(storage), _as_array(values.storage)
-        arrays[2][:, :, at] = _as_array(k)[:, :, 0]
-        arrays[3][:, :, at] = _as_array(v)[:, :, 0]
-        self._known[rows] = position
-        keys.rows = values.rows = rows + 1
-        return True
+    def prepare(self, positions: Positions) -> int:
+        """Note the next positions; returns for how many of them there are rows, which the caller fills and counts."""
+        rows, storage = self.k.rows, self.k.storage
+        room = 0 if storage is None else min(storage.shape[2] - self.k.begin, len(self._known)) - rows
+        positions = positions[: max(room, 0)]
+        self._known[rows : rows + len(positions)] = positions
+        return len(positions)
+
+    def grow(self) -> None:
+        """Count one row more."""
+        self.k.rows += 1
+        self.v.rows += 1
 
     def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Add rows in order of position; a position that is stored keeps its row."""
@@ -261,9 +252,3 @@ class TokenRows:
         """Forget everything."""
         for part in (self.k, self.v, self._positions):
             part.clear()
-        self._arrays = None
-
-
-def _as_array(x: torch.Tensor) -> NDArray[Any]:
-    """What NumPy sees of a tensor on the CPU: the bits of bfloat16, which it has not."""
-    return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy()

@@ -114,18 +114,30 @@ class ShardedKVCache:
         tokens = self._tokens_in(k, v)
         self._keep(k, v, None, tokens, evict=evict)
 
-    def append_row(self, k: torch.Tensor, v: torch.Tensor) -> bool:
-        """`append` of one token on the CPU in a fraction of the time; the caller knows that it is like those before.
+    def next_run(self) -> tuple[int, bool]:
+        """Return how many of the next tokens this rank may add to `storage` by itself, and count with `grow`.
 
-        False, and nothing done, where there is more to do: memory to find, tokens to drop, copies to keep.
+        It owns all of them, or none, as is said too. 0: `append` has more to do, such as memory to find, tokens to drop
+        or copies to keep.
         """
         position, shards = self.length, self.shards
-        if shards.replicas > 1 or len(self.missing) or self._first_due(position) > self.first:
-            return False
-        if shards.owns(self.rank, position) and not self._own.append_row(k, v, position):
-            return False
-        self.length = position + 1
-        return True
+        if shards.replicas > 1 or len(self.missing):
+            return 0, False
+        stop = position + shards.block_size - position % shards.block_size
+        if self.window is not None:
+            stop = min(stop, self.first + self.window - 1 + 2 * shards.block_size)  # where `evict` drops some
+        if stop <= position or (shards.capacity is not None and stop > shards.capacity):
+            return 0, False
+        owned = shards.owned(self.rank, position, stop)
+        if len(owned) == 0:
+            return stop - position, False
+        return self._own.prepare(owned) if len(owned) == stop - position else 0, True
+
+    def grow(self, *, own: bool) -> None:
+        """Count one more token, of such a run."""
+        self.length += 1
+        if own:
+            self._own.grow()
 
     def first_seen_row(self) -> int:
         """Return which of the owned rows is the first that the last token sees."""

@@ -184,13 +184,6 @@ class ShardMap:
         """
         return _held(self, rank, start, stop, 0, 1)
 
-    def owns(self, rank: int, position: int) -> bool:
-        """Return whether `rank` owns a position; as `owned`, for one position in a fraction of the time."""
-        if self.capacity is not None or any(prompt.start <= position < prompt.stop for prompt in self.prompts):
-            return len(self.owned(rank, position, position + 1)) > 0
-        shard = self.dealt[position // self.block_size % self.virtual_shards]
-        return bool(self.table[shard, 0] == rank)
-
     def copied(self, rank: int, start: int, stop: int) -> Positions:
         """Return the positions in [start, stop) of which `rank` holds a copy beside their owner; else as `owned`."""
         return _held(self, rank, start, stop, 1, None)

@@ -89,14 +89,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep the owned ones of the next tokens; returns all owned keys and values.
-
-        In a step that goes the shortest way these are the tensors that it returned last, by which the attention
-        function knows that step; the cache holds more rows by then.
-        """
-        step = self.step
-        if step is not None and step.add(key_states, value_states):
-            return step.shown
+        """Keep the owned ones of the next tokens; returns all owned keys and values."""
         if self.restoring is None:
             key_states, value_states = autocast(key_states), autocast(value_states)
         else:  # it may have been filled inside `torch.autocast`

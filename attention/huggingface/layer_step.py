@@ -8,6 +8,7 @@ way that checks it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
@@ -42,49 +43,57 @@ class LayerStep:
             shown: The keys and values that `update` gives, by which the attention function knows this step.
             query: As the step had it, [batch, heads, 1, d].
             mask: Likewise, the `PositionMask`, without padding.
-            options: What the attention function was given besides.
+            options: What the attention function was given besides, two arguments at least.
             heads: Those that are given back; None: all.
         """
-        keys, values = store.storage
         self.shown = shown
-        self._store, self._bound, self._options = store, bound, dict(options)
-        self._k_shape, self._v_shape = ((*x.shape[:2], 1, x.shape[3]) for x in (keys, values))
-        self._kept, self._query = keys.dtype, (query.shape, query.dtype)
-        self._mask = type(mask), mask.window
-        self._heads = heads
+        self._store, self._bound, self._heads = store, bound, heads
+        self._append, self._first_row = bound.append, None if store.window else store.seen_in_storage()[0]
+        self._end, self._left, self._own = store.seen_in_storage()[1], 0, False
+        self._mask_type, self._window = type(mask), mask.window
+        alike = [name for name in options if name not in HARMLESS]
+        self._values_of = itemgetter(*alike, *HARMLESS.intersection(options))
+        self._values = [options[name] for name in alike]
+        self._count = len(options)
         self._sinks = _version_of(options.get("s_aux"))
-        self._out_shape = query.shape[0], query.shape[2], query.shape[1], values.shape[3]
+        self._out_shape = query.shape[0], query.shape[2], query.shape[1], shown[1].shape[3]
 
     def add(self, k: torch.Tensor, v: torch.Tensor) -> bool:
         """Keep the next token, if it is like the others; False, and nothing done, elsewhere."""
-        return (
-            k.shape == self._k_shape
-            and v.shape == self._v_shape
-            and k.dtype is v.dtype is self._kept
-            and k.is_cpu
-            and v.is_cpu
-            and not (k.requires_grad or v.requires_grad or torch.is_autocast_enabled("cpu"))
-            and self._store.append_row(k, v)
-        )
+        if not self._left:
+            self._left, self._own = self._store.next_run()
+            first, end = self._store.seen_in_storage()
+            if end - first + self._left > self._bound.most_keys():
+                self._left = 0
+            if not self._left:
+                return False
+        own = self._own
+        if not self._append(k, v, self._end if own else -1):
+            return False
+        self._left -= 1
+        self._end += own
+        self._store.grow(own=own)
+        return True
 
     def attend(self, query: torch.Tensor, mask: Any, options: Mapping[str, Any]) -> torch.Tensor | None:
         """Return attention [batch, 1, own heads, d_v]; None, and nothing done, where the call is not like the others.
 
         Collective in the first case, as the way that is taken in the other.
         """
-        if (query.shape, query.dtype) != self._query or query.requires_grad or not query.is_cpu:
+        if type(mask) is not self._mask_type or mask.window != self._window or mask.present is not None:
             return None
-        if (type(mask), getattr(mask, "window", None)) != self._mask or mask.present is not None or not mask.causal:
+        if not mask.causal or len(options) != self._count:
             return None
-        known = self._options
-        if len(options) != len(known):
+        try:
+            values = self._values_of(options)
+        except KeyError:
             return None
-        for name, value in options.items():
-            if value is not known.get(name, options) and (name not in HARMLESS or name not in known):
-                return None
+        if not all(map(is_, self._values, values)):
+            return None
         if self._sinks is not None and _version_of(options.get("s_aux")) != self._sinks:
             return None
-        out = self._bound.run(query, *self._store.seen_in_storage())
+        first = self._first_row
+        out = self._bound.run(query, self._store.seen_in_storage()[0] if first is None else first, self._end)
         if out is None:
             return None
         out = out.view(self._out_shape)

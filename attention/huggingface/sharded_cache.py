@@ -207,8 +207,16 @@ class ShardedCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As transformers'; Dynamo skips it before looking at the layer's number, so one graph can serve all layers."""
-        return self.sharded_layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        """As transformers'; Dynamo skips it before looking at the layer's number, so one graph can serve all layers.
+
+        In a step that goes the shortest way the result is the tensors that the layer returned last, by which the
+        attention function knows that step; the cache holds more rows by then.
+        """
+        layer = self.sharded_layers[layer_idx]
+        step = layer.step
+        if step is not None and step.add(key_states, value_states):
+            return step.shown
+        return layer.update(key_states, value_states, *args, **kwargs)
 
     def reset(self) -> None:
         """Forget all tokens."""

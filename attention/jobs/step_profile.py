@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -43,24 +43,18 @@ class StepProfile:
         self.reductions: list[int] = []
         self.part: str | None = None
         """Which part runs; None: the profile does not."""
-        self._since = 0
+        self.since = 0
+        """Nanoseconds at which it began."""
 
     def lap(self) -> None:
         """End a step, and begin the next one; the first time only begin. Called by the model's loop."""
         if self.part is None:
-            self._since, self.part = time.perf_counter_ns(), MODEL
+            self.since, self.part = time.perf_counter_ns(), MODEL
         else:
-            self.switch(MODEL)
+            now = time.perf_counter_ns()
+            self.ns[self.part] += now - self.since
+            self.since = now
             self.tokens += 1
-
-    def switch(self, part: str) -> None:
-        """Let another part run from now on."""
-        now = time.perf_counter_ns()
-        assert self.part is not None
-        self.ns[self.part] += now - self._since
-        if self.part == REDUCTION:
-            self.reductions.append(now - self._since)
-        self._since, self.part = now, part
 
 
 @dataclass(frozen=True)
@@ -151,15 +145,21 @@ def _put_clocks() -> ExitStack:
     places: list[tuple[Any, str, str]] = [(generation, name, PYTHON) for name in HOOKS]
     places += [(ShardedCache, "update", PYTHON), (PreparedCall, "__call__", REDUCTION)]
     places += [(Communicator, name, REDUCTION) for name in COLLECTIVES]
+    stack = ExitStack()
+
+    def put(owner: Any, name: str, clocked: Callable[..., Any]) -> None:
+        stack.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, clocked)
+
+    for owner, name, part in places:
+        put(owner, name, _clocked(part, getattr(owner, name)))
     try:
-        places.append((import_module("attention.kernels._native"), "attend", LOCAL))
+        native = import_module("attention.kernels._native")
     except ImportError:
         say("profile: the compiled kernel was not built, so local attention counts as Python")
-    stack = ExitStack()
-    for owner, name, part in places:
-        before = getattr(owner, name)
-        setattr(owner, name, _clocked(part, before))
-        stack.callback(setattr, owner, name, before)
+    else:
+        put(native, "attend", _clocked(LOCAL, native.attend))
+        put(native, "bind_step", partial(_bind_clocked, native.bind_step))
     interfaces = (
         (AttentionInterface, hf_attention.sharded_attention),
         (AttentionMaskInterface, hf_masks.sharded_mask),
@@ -170,19 +170,31 @@ def _put_clocks() -> ExitStack:
     return stack
 
 
+def _bind_clocked(bind_step: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    append, attend = bind_step(*args)
+    return append, _clocked(LOCAL, attend)
+
+
 def _clocked(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with a clock around it; inside of the same part it runs as it is."""
+    clock, is_reduction = time.perf_counter_ns, part == REDUCTION
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         profile = getattr(_own, "profile", None)
-        if profile is None or profile.part is None or profile.part == part:
+        if profile is None or profile.part is None or profile.part is part:
             return function(*args, **kwargs)
-        before = profile.part
-        profile.switch(part)
+        before, ns, now = profile.part, profile.ns, clock()
+        ns[before] += now - profile.since
+        profile.since, profile.part = now, part
         try:
             return function(*args, **kwargs)
         finally:
-            profile.switch(before)
+            now = clock()
+            spent = now - profile.since
+            ns[part] += spent
+            if is_reduction:
+                profile.reductions.append(spent)
+            profile.since, profile.part = now, before
 
     return run

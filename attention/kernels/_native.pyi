@@ -1,5 +1,31 @@
+from collections.abc import Callable
+from typing import Any
+
 def merge_fold_address() -> int:
     """Return the address of the fold of LOGSUMEXP."""
+
+def bind_step(
+    q: object, k: object, v: object, scale: float, softcap: float, tensor: type, to_capsule: Callable[[Any], object]
+) -> tuple[Callable[[Any, Any, int], bool], Callable[[Any, int, int, object, object], bool]]:
+    """Bind decode steps to the memory of keys and values; arrays are as `attend` takes them.
+
+    Args:
+        q: [batch, heads, q_len, d]; its memory is not looked at.
+        k: [batch, kv_heads, n, d].
+        v: [batch, kv_heads, n, d_v].
+        scale: As `attend`.
+        softcap: As `attend`.
+        tensor: `torch.Tensor`.
+        to_capsule: Its conversion.
+
+    Returns:
+        append(k, v, row): copies tensors [batch, kv_heads, 1, d or d_v] into a row, or with row -1 nowhere.
+        attend(q, first, end, out, lse): as `attend` over the rows [first, end), on this thread; q is a tensor.
+        Both are True where the tensors are of the bound kind, without gradients; False, and nothing done, elsewhere.
+
+    Raises:
+        ValueError: As `attend`; there is no such row.
+    """
 
 def attend(
     q: object,

@@ -1,79 +1,9 @@
 /* The module attention.kernels._native, what Python asks of the kernels: limited API of Python 3.11.
  *
- * Of attention: arguments in, a checked call, its items over threads. Arrays come as DLPack capsules, so that sizes,
- * strides and addresses are their owners'; whether they fit each other is checked here before anything is read. Indices
- * inside tables are checked where they are used. Capsules are looked into, not consumed: the caller's hold the memory
- * until the call is over. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "kernels.h"
+ * Of attention: arguments in, a checked call, its items over threads. Whether arrays fit each other is checked before
+ * anything is read; indices inside tables are checked where they are used. */
+#include "tensors.h"
 #include "vectors.h"
-
-enum { MOST_WIDTH = 1 << 30 }; /* elements of a head; no product of sizes then overflows */
-
-/* https://dmlc.github.io/dlpack/latest/c_api.html, the capsule "dltensor". */
-typedef struct {
-    void *data;
-    int32_t device_kind, device_number, ndim;
-    uint8_t code, bits; /* of the dtype */
-    uint16_t lanes;
-    int64_t *shape, *strides; /* strides NULL: contiguous */
-    uint64_t byte_offset;
-} DLTensor;
-
-enum { DL_CPU = 1 };
-
-#define FAIL(...) (PyErr_Format(PyExc_ValueError, __VA_ARGS__), 0)
-
-static int dtype_of(const DLTensor *array) { return (array->lanes - 1) << 16 | array->code << 8 | array->bits; }
-
-/* An array in host memory of a dtype, 0: of any that is loaded; NULL and an error where it is not. */
-static const DLTensor *take_array(const char *name, PyObject *capsule, int dtype) {
-    const DLTensor *array = PyCapsule_GetPointer(capsule, "dltensor");
-    if (array == NULL)
-        return NULL;
-    int its = dtype_of(array), right = dtype != 0 ? its == dtype : its == FLOAT32 || its == BFLOAT16 || its == FLOAT16;
-    if (right && array->device_kind == DL_CPU)
-        return array;
-    const char *wanted = dtype == 0 ? "float32, bfloat16 or float16" : dtype == FLOAT32 ? "float32" : "int64";
-    PyErr_Format(PyExc_ValueError, "attend: %s must be %s in host memory", name, wanted);
-    return NULL;
-}
-
-static int take_tensor(const char *name, PyObject *capsule, int dtype, int axes, Tensor *tensor) {
-    const DLTensor *array = take_array(name, capsule, dtype);
-    if (array == NULL)
-        return 0;
-    if (array->ndim != axes)
-        return FAIL("attend: %s must have %d axes, got %d", name, axes, array->ndim);
-    tensor->dtype = dtype_of(array);
-    tensor->data = array->data != NULL ? (const char *)array->data + array->byte_offset : "";
-    int64_t contiguous = 1;
-    for (int axis = axes - 1; axis >= 0; axis--) {
-        tensor->sizes[axis] = array->shape[axis];
-        tensor->strides[axis] = array->strides != NULL ? array->strides[axis] : contiguous;
-        contiguous *= array->strides != NULL ? 1 : array->shape[axis];
-    }
-    return 1;
-}
-
-/* Contiguous float32 of this many items. */
-static int take_floats(const char *name, PyObject *capsule, int64_t items, float **floats) {
-    const DLTensor *array = take_array(name, capsule, FLOAT32);
-    if (array == NULL)
-        return 0;
-    uint64_t count = 1; /* may overflow where strides do not fit */
-    int dense = 1;
-    for (int axis = array->ndim - 1; axis >= 0; axis--) {
-        dense = dense && (array->strides == NULL || array->shape[axis] == 1 || array->strides[axis] == (int64_t)count);
-        count *= (uint64_t)array->shape[axis];
-    }
-    *floats = (float *)(void *)((char *)array->data + array->byte_offset);
-    if (count != (uint64_t)items || (items > 0 && (!dense || (uintptr_t)*floats % sizeof **floats != 0)))
-        return FAIL("attend: %s must have %zd aligned contiguous items", name, (Py_ssize_t)items);
-    return 1;
-}
 
 /* A table [rows or 1, columns], -1: of any number; None is no table. */
 static int take_table(const char *name, PyObject *capsule, int64_t rows, int64_t columns, Tensor *table) {
@@ -84,19 +14,6 @@ static int take_table(const char *name, PyObject *capsule, int64_t rows, int64_t
     const int64_t *sizes = table->sizes;
     if ((rows >= 0 && sizes[0] != rows && sizes[0] != 1) || (columns >= 0 && sizes[1] != columns))
         return FAIL("attend: %s must be [%zd or 1, %zd], -1: any", name, (Py_ssize_t)rows, (Py_ssize_t)columns);
-    return 1;
-}
-
-/* Whether q, k and v fit each other; the rows that share a key head follow. */
-static int fit_tensors(Attention *call, int paged) {
-    const int64_t *q = call->q.sizes, *k = call->k.sizes, *v = call->v.sizes;
-    int dense = k[0] == 0 || k[1] == 0 || k[2] == 0 ||
-                ((k[3] <= 1 || call->k.strides[3] == 1) && (v[3] <= 1 || call->v.strides[3] == 1));
-    if (k[0] != v[0] || k[1] != v[1] || k[2] != v[2] || call->k.dtype != call->v.dtype || q[3] != k[3] || !dense ||
-        (!paged && q[0] != k[0]) || k[1] == 0 || q[1] % k[1] != 0 || k[3] > MOST_WIDTH || v[3] > MOST_WIDTH)
-        return FAIL("attend: q, k and v do not fit each other");
-    call->rows = q[1] / k[1] * q[2];
-    call->tiles = (call->rows + TILE_ROWS - 1) / TILE_ROWS;
     return 1;
 }
 
@@ -158,8 +75,8 @@ static const struct {
     {"baseline", attend_item_baseline, 0},
 };
 
-/* The kernel for a processor; NULL: the best. Features are asked once: virtual machines take tens of us to answer. */
-static AttendItem find_kernel(const char *name) {
+/* Features are asked once: virtual machines take tens of us to answer. */
+AttendItem find_kernel(const char *name) {
     static _Atomic int features = -1;
     if (features < 0)
         features = processor_features();
@@ -214,6 +131,7 @@ static PyObject *merge_fold_address(PyObject *self, PyObject *none) {
 static PyMethodDef methods[] = {
     {"merge_fold_address", merge_fold_address, METH_NOARGS, NULL},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"bind_step", bind_step, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

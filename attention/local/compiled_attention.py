@@ -36,6 +36,9 @@ Ints = NDArray[np.int64]
 Place = tuple[Any, Any]
 """Contiguous float32 arrays out and lse."""
 
+Append = Callable[[torch.Tensor, torch.Tensor, int], bool]
+AttendRange = Callable[[torch.Tensor, int, int, Any, Any], bool]
+
 See = Callable[[int], Visibility | None]
 """Which query sees which of so many keys; None: all see all."""
 
@@ -167,20 +170,16 @@ class StepKernel:
                 self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
         return self._most
 
-    def bind(self, k: torch.Tensor, v: torch.Tensor) -> Callable[[Any, int, int, Any, Any], None]:
-        """Return the kernel for a range of these keys and values, which are of the kind.
+    def bind(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Append, AttendRange]:
+        """Return what adds a row to these keys and values, which are of the kind, and the kernel for a range of them.
 
-        It takes q, the first key and the end of the range, and where out and lse go: q, out and lse as DLPack capsules.
-        The caller asks `most_keys`.
+        Both are in C, see `bind_step` in attention/kernels/_native.pyi. The caller asks `most_keys`.
         """
-        keys, values, bounds = to_dlpack(k), to_dlpack(v), np.zeros((1, 2), np.int64)
-        segments, kernel, scale, options = bounds.__dlpack__(), self._kernel, self._scale, self._options
-
-        def run(q: Any, first: int, end: int, out: Any, lse: Any) -> None:
-            bounds[0] = first, end
-            kernel(q, keys, values, out, lse, scale, segments=segments, **options)
-
-        return run
+        shape, dtype = self._kind[:2]
+        q, softcap = torch.empty(shape, dtype=dtype), self._options["softcap"]
+        arrays = to_dlpack(q), to_dlpack(k), to_dlpack(v)
+        bound: tuple[Append, AttendRange] = _kernel().bind_step(*arrays, self._scale, softcap, torch.Tensor, to_dlpack)
+        return bound
 
 
 def _items(inputs: Inputs) -> int:

@@ -220,3 +220,41 @@ def test_what_cannot_join():
     ):
         with pytest.raises(ValueError, match=r"join: both caches must have tokens, one map"):
             one.join(other)
+
+
+@given(MAPS, st.integers(0, 8), st.integers(1, 40), st.none() | st.integers(1, 60), st.integers(1, 120))
+def test_runs_of_single_tokens_hold_what_appends_do(shards, rank, prompt, window, single):
+    cache, wanted = (ShardedKVCache(shards, rank % shards.ranks, window=window) for _ in range(2))
+    for each in (cache, wanted):
+        each.append(*tokens(prompt))
+    keys, values = tokens(single, start=prompt)
+    left, own, by_runs = 0, False, 0
+    for at in range(single):
+        k, v = (x[:, :, at : at + 1] for x in (keys, values))
+        wanted.append(k, v)
+        if not left:
+            left, own = cache.next_run()
+        if left:
+            if own:
+                row = cache.seen_in_storage()[1]
+                for memory, x in zip(cache.storage, (k, v), strict=True):
+                    memory[:, :, row : row + 1] = x
+            cache.grow(own=own)
+            left, by_runs = left - 1, by_runs + 1
+        else:
+            cache.append(k, v)
+        assert cache.length == wanted.length and cache.first == wanted.first
+    assert torch.equal(cache.k, wanted.k) and torch.equal(cache.v, wanted.v)
+    assert torch.equal(cache.positions, wanted.positions)
+    assert by_runs or single < shards.block_size + 2
+
+
+def test_no_run_where_an_append_does_more():
+    cache = ShardedKVCache(ShardMap(3, replicas=2), 0)
+    cache.append(*tokens(7))
+    assert cache.next_run()[0] == 0  # copies for others
+    cache = ShardedKVCache(ShardMap(1), 0)
+    assert cache.next_run()[0] == 0  # no memory yet
+    cache = ShardedKVCache(ShardMap(2, capacity=40), 0)
+    cache.append(*tokens(40))
+    assert cache.next_run()[0] == 0  # where `append` refuses

@@ -8,21 +8,25 @@ import pytest
 
 from attention.__main__ import main
 from attention.huggingface import generation, hf_attention
-from attention.jobs.step_profile import LOCAL, MODEL, PYTHON, REDUCTION, StepProfile, StepTimes, profiled
+from attention.jobs.step_profile import LOCAL, MODEL, PYTHON, REDUCTION, StepProfile, StepTimes, _clocked, profiled
 from tests.attention.jobs.test_generate_job import error_line, generate
 from topocomm import Communicator, PreparedCall, run_local
 
 
 def test_parts_add_up_to_the_whole(monkeypatch):
-    now_ns = iter([0, 5, 7, 10, 30, 40, 41, 42, 51])
+    now_ns = iter([0, 5, 7, 10, 30, 40, 41, 42, 51, 57])
     monkeypatch.setattr("attention.jobs.step_profile.time.perf_counter_ns", lambda: next(now_ns))
-    profile = StepProfile()
-    profile.lap()
-    for part in (PYTHON, LOCAL, REDUCTION, PYTHON, MODEL, REDUCTION, MODEL):
-        profile.switch(part)
-    profile.lap()
-    assert profile.ns == {MODEL: 5 + 1 + 9, PYTHON: 2 + 10, LOCAL: 3, REDUCTION: 20 + 1}
-    assert profile.reductions == [20, 1] and profile.tokens == 1
+    kernel, reduce = _clocked(LOCAL, lambda: 1), _clocked(REDUCTION, lambda: 2)
+    attend = _clocked(PYTHON, lambda: (kernel(), _clocked(PYTHON, reduce)()))
+    with profiled() as profile:
+        assert reduce() == 2  # before it runs
+        profile.lap()
+        assert attend() == (1, 2)
+        with pytest.raises(ZeroDivisionError):
+            _clocked(REDUCTION, lambda: 1 / 0)()
+        profile.lap()
+    assert profile.ns == {MODEL: 5 + 1 + 6, PYTHON: 2 + 20 + 1, LOCAL: 3, REDUCTION: 10 + 9}
+    assert profile.reductions == [10, 9] and profile.tokens == 1
 
 
 def test_waiting_is_what_others_spend_more_than_the_last_to_come():

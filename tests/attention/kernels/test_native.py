@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils.dlpack import to_dlpack
 
 from attention import Spec, reference_attention
 from attention.visibility import HIDDEN, LOWEST
@@ -291,3 +292,85 @@ def test_empty_arrays(processor):
         q, k, v = torch.zeros(batch, 2, q_len, 8), torch.zeros(batch, 1, n, 8), torch.zeros(batch, 1, n, 4)
         out, lse = run(q, k, v, processor=processor)
         assert (out == 0).all() and (lse == -np.inf).all()
+
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def bound_to(q, k, v, scale=0.3, softcap=5.0):
+    return native.bind_step(*map(to_dlpack, (q, k, v)), scale, softcap, torch.Tensor, to_dlpack)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bound_steps_have_the_bits_of_calls(dtype):
+    q, k, v = tensors((2, 6, 1, 8), 3, 40, 5, dtype)
+    _, bound = bound_to(torch.zeros_like(q), k[:, :, 1:], v[:, :, 1:])
+    strided = torch.cat([q, q], -1).transpose(0, 1).contiguous().transpose(0, 1)[..., 8:]
+    for first, end in ((0, 0), (0, 39), (7, 8), (5, 30)):
+        rows = slice(1 + first, 1 + end)
+        wanted = run(q, k[:, :, rows], v[:, :, rows], 0.3, softcap=5.0)
+        for query in (q, strided):
+            got = np.full((2, 6, 1, 5), np.nan, np.float32), np.full((2, 6, 1), np.nan, np.float32)
+            assert bound(query, first, end, *map(capsules, got)) is True
+            assert all(map(np.array_equal, got, wanted))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_appended_where_they_belong(dtype):
+    q, k, v = tensors((2, 6, 1, 8), 3, 40, 5, dtype)
+    memory_k, memory_v = (
+        torch.zeros(2, 3, 50, 8, dtype=dtype)[:, :, 5:],
+        torch.zeros(2, 3, 50, 5, dtype=dtype)[:, :, 5:],
+    )
+    append, _ = bound_to(q, memory_k, memory_v)
+    for row in range(40):
+        from_heads = k[:, :, row : row + 1].transpose(1, 2).contiguous().transpose(1, 2)
+        assert append(from_heads, v[:, :, row : row + 1], row) is True
+        assert append(-k[:, :, row : row + 1], v[:, :, row : row + 1], -1) is True  # nowhere
+    assert torch.equal(memory_k[:, :, :40], k) and torch.equal(memory_v[:, :, :40], v)
+    assert not memory_k[:, :, 40:].any() and not memory_v[:, :, 40:].any()
+
+
+def test_rows_of_another_kind_are_not_appended():
+    q, k, v = tensors((2, 6, 1, 8), 3, 1, 5)
+    memory_k, memory_v = torch.zeros(2, 3, 4, 8), torch.zeros(2, 3, 4, 5)
+    append, _ = bound_to(q, memory_k, memory_v)
+    kinds = (
+        lambda x: x.double(),
+        lambda x: x[:1],
+        lambda x: x[0],
+        lambda x: torch.cat([x, x], 2),
+        lambda x: torch.cat([x, x], 3)[..., ::2],
+        lambda x: x.clone().requires_grad_(),
+        torch.nn.Parameter,
+        lambda x: x.to("meta"),
+        lambda x: x.to_sparse(),
+        lambda x: x.numpy(),
+    )
+    for other in kinds:
+        assert append(other(k), v, 1) is False and append(k, other(v), 1) is False
+    assert not memory_k.any() and not memory_v.any()
+    for row in (4, 1 << 40):
+        with pytest.raises(ValueError, match="there is no row"):
+            append(k, v, row)
+    with pytest.raises(OverflowError):
+        append(k, v, 1 << 70)
+    with pytest.raises(TypeError):
+        append(k, v)
+
+
+def test_ranges_and_results_that_do_not_fit_a_bound_step():
+    q, k, v = tensors((2, 6, 1, 8), 3, 7, 5)
+    _, attend_range = bound_to(q, k, v)
+    out, lse = torch.zeros(2, 6, 1, 5), torch.zeros(2, 6, 1)
+    for first, end in ((-1, 2), (3, 2), (0, 8), (0, 1 << 62)):
+        with pytest.raises(ValueError, match="rows must lie from 0 to 7"):
+            attend_range(q, first, end, *map(capsules, (out, lse)))
+    for wrong in ((out[:1], lse), (out, lse[:1]), (out.double(), lse), (out.transpose(0, 1), lse)):
+        with pytest.raises(ValueError, match="must"):
+            attend_range(q, 0, 7, *map(capsules, wrong))
+    with pytest.raises(TypeError):
+        attend_range(q, 0, 7)
+    for wrong in ((q, k[:1], v), (q[:, :5], k, v), (q, k.transpose(2, 3), v), (q, k.double(), v)):
+        with pytest.raises(ValueError, match=r"fit each other|must be"):
+            bound_to(*wrong)
