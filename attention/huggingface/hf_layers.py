@@ -136,6 +136,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def reset(self) -> None:
         """Forget all tokens."""
+        self.step = None
         self.store.reset()
         super().reset()
 

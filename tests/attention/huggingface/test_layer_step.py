@@ -125,6 +125,24 @@ def transformers_cache(model):
     return DynamicCache(config=model.config)
 
 
+def test_single_tokens_after_a_reset_begin_anew(short):
+    model = build()
+    ids = torch.randint(3, 199, (1, 12), generator=torch.Generator().manual_seed(5))
+
+    def logits(cache):
+        return torch.cat([model(tokens, past_key_values=cache).logits for tokens in ids.split(1, 1)], 1)
+
+    def work(comm):
+        with shard_generation(model, comm) as cache, torch.no_grad():
+            before = logits(cache)
+            cache.reset()
+            return before, logits(cache), cache.get_seq_length()
+
+    for before, after, length in run_local(work, ranks=2):
+        assert torch.equal(before, after) and length == 12
+    assert any(short)
+
+
 def test_memory_that_has_grown_out_is_given_back_at_once():
     model = build()
 
