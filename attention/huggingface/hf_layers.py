@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy, deepcopy
 from typing import Any
 from weakref import ref
 
@@ -169,6 +170,13 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def offload(self) -> None:
         """Refused: a shard stays where it is."""
         raise OffloadError("ShardedCache cannot be offloaded; use more ranks")
+
+    def copied(self, memo: dict[int, Any]) -> ShardedLayer:
+        """Return a copy with a store of its own, as `copy.deepcopy` makes with this memo."""
+        layer = copy(self)
+        layer.store = deepcopy(self.store, memo)
+        layer.adopted()
+        return layer
 
     def adopted(self) -> None:
         """Follow a store that a recovery has changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -118,6 +119,15 @@ class ShardedCache(Cache):
         cache.splits = self.splits and not drafts
         for layer in cache.sharded_layers:
             layer.drafts = drafts
+        return cache
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardedCache:
+        """A copy on the same ranks, as those make who pass a prompt once and go on from it several times; local."""
+        cache = copy(self)
+        memo |= {id(self): cache, id(self.shards): self.shards}
+        cache.record = deepcopy(self.record, memo)
+        cache.sharded_layers = tuple(layer.copied(memo) for layer in self.sharded_layers)
+        cache.layers = [*cache.sharded_layers]
         return cache
 
     def begin(self, split: Split | HeadSplit | None) -> None:

@@ -1,5 +1,7 @@
 """Modes of generation in which a model has a second cache: drafts of its first layers, guidance."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -127,3 +129,27 @@ def test_a_plain_forward_pass_begins_a_cache_of_its_own():
     for logits, ids in on_ranks(model, call):
         assert float((logits - expected)[present].abs().max()) <= LIMIT
         assert torch.equal(ids, prompt()["input_ids"])
+
+
+@pytest.mark.parametrize(("family", "ranks"), alternating(["Llama", "Mistral", "Gemma2"], [1, 2, 3]))
+def test_a_prompt_is_gone_on_from_several_times(family, ranks):
+    model = build(family)
+    ids = torch.randint(3, 97, (2, 30), generator=torch.Generator().manual_seed(4))
+    ends = [torch.cat([ids, more], 1) for more in (ids[:, 3:8], ids[:, 9:10], ids[:, 3:8])]
+
+    def go_on(cache, end):
+        return model.generate(end, past_key_values=cache, max_new_tokens=6, do_sample=False, pad_token_id=0)
+
+    expected = [go_on(None, end) for end in ends]
+
+    def work(comm):
+        with shard_generation(model, comm) as cache:
+            with torch.no_grad():
+                model(ids[:, :-1], past_key_values=cache)
+                model(ids[:, -1:], past_key_values=cache)
+            got = [go_on(deepcopy(cache), end) for end in ends]
+            return got, cache.get_seq_length(), deepcopy(cache.fresh()).get_seq_length()
+
+    for got, tokens, none in run_local(work, ranks=ranks):
+        assert all(map(torch.equal, got, expected))
+        assert tokens == ids.shape[1] and none == 0
