@@ -3,9 +3,8 @@
  *
  * Keys go in blocks. Within a block the scores, their exponentials and the weighted sums stay in the cache; between
  * blocks the usual online softmax keeps a running maximum and sum (Milakov and Gimelshein, arXiv:1805.02867). Up to
- * TILE_ROWS query rows share one pass, so in decoding each key and value byte is read once. While one block is computed
- * the next is asked for, so that memory is busy all the time. Of a block a group of rows attends the keys from the
- * first to the last that it sees.
+ * TILE_ROWS query rows share one pass, so in decoding each key and value byte is read once. While scores of a block
+ * are computed its values are asked for, then the next keys, evenly, so that memory is busy all the time.
  *
  * A group is of 1, 2 or 4 rows, whose scores are sums over the lanes of vectors along a head; or of WIDE rows, side by
  * side in vectors, to which keys and values of 16 bits are widened once: dearer to begin, cheaper for each key. */
@@ -13,10 +12,18 @@
 #include "products.h"
 
 enum {
-    LINE_BYTES = 64,
-    TURN_KEYS = 8,   /* values added before more of the next keys are asked for */
+    TURN_KEYS = 4,   /* values added before more of the next keys are asked for */
     WIDE_KEYS = 256, /* from so many on groups of WIDE rows pay */
 };
+
+/* The vectors of a row, every `span`-th of an array, from the order of numbers to that of pairs, or back. */
+static void swap_fours(float *row, int64_t span, int64_t d) {
+    for (; d >= 2 * LANES; d -= 2 * LANES, row += 2 * LANES * span) {
+        Floats first = load_floats(row), second = load_floats(row + LANES * span);
+        memcpy(row + LANES / 2, &second, sizeof second / 2);
+        memcpy(row + LANES * span, (float *)&first + LANES / 2, sizeof first / 2);
+    }
+}
 
 /* Load the rows of the tile times the scale, and zeros up to whole groups and vectors. */
 static void take_queries(Tile *tile) {
@@ -42,6 +49,8 @@ static void take_queries(Tile *tile) {
         for (int64_t j = whole; j < d; j++)
             target[span > 4 ? j * span : j / LANES * LANES * span + j % LANES] =
                 load_first(source + j * q->strides[3] * bytes, q->dtype, 1)[0] * call->scale;
+        if (is_paired(call->k.dtype) && span <= 4)
+            swap_fours(target, span, d);
     }
 }
 
@@ -65,23 +74,6 @@ static void describe_rows(Tile *tile) {
     }
 }
 
-/* Ask for `bytes` at an address, into the second cache. */
-INLINE void prefetch(const char *address, int64_t bytes) {
-    uintptr_t at = (uintptr_t)address, end = at + (uintptr_t)bytes;
-    for (; at + 4 * LINE_BYTES <= end; at += 4 * LINE_BYTES)
-#pragma GCC unroll 4
-        for (int line = 0; line < 4; line++)
-            __builtin_prefetch((const void *)(at + line * LINE_BYTES), 0, 2);
-    for (; at < end; at += LINE_BYTES)
-        __builtin_prefetch((const void *)at, 0, 2);
-}
-
-/* Ask for the next `keys` keys of a block, as far as it has them, of so many bytes. */
-static void ask(Block *block, int64_t keys, int64_t bytes) {
-    for (int64_t end = least(block->asked + keys, block->count); block->asked < end; block->asked++)
-        prefetch(block->keys[block->asked], bytes);
-}
-
 /* An address in a register of its own: GCC would have one for each offset, and too few. */
 INLINE const char *at(const char *start, int64_t offset) {
     start += offset;
@@ -89,15 +81,13 @@ INLINE const char *at(const char *start, int64_t offset) {
     return start;
 }
 
-/* Add some vectors of a value, of which `lanes` elements exist, 0: all, times the weights of `span` rows. */
+/* Add some vectors of a value, of `lanes` as `load_some` takes them, times the weights of `span` rows. */
 INLINE void add_value(Floats *totals, int span, int vectors, const char *value, const float *weights, int dtype,
                       int64_t lanes) {
-    Floats x[MOST_AT_ONCE];
+    Floats x[MOST_AT_ONCE], zero = lanes < 0 ? new_zero() : (Floats){0};
 #pragma GCC unroll 8
-    for (int i = 0; i < vectors; i++) {
-        const char *source = value + i * LANES * item_bytes(dtype);
-        x[i] = lanes == 0 ? load(source, dtype) : load_first(source, dtype, lanes);
-    }
+    for (int i = 0; i < vectors; i++)
+        x[i] = load_some(value + i * step_of(lanes) * item_bytes(dtype), dtype, lanes, zero);
 #pragma GCC unroll 4
     for (int r = 0; r < span; r++) {
         Floats weight = keep(spread(weights[r]));
@@ -108,24 +98,22 @@ INLINE void add_value(Floats *totals, int span, int vectors, const char *value, 
 }
 
 /* Add `vectors` vectors of the values, each times its weight, to the sums of four rows from `row` on, or of all `span`.
- * Meanwhile the first rows ask for as much of the next keys. */
-INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, Block *next, int dtype, int64_t column,
+ * Meanwhile as much of the next keys is asked for. */
+INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, Future *next, int dtype, int64_t column,
                         int vectors, int64_t lanes) {
-    const Attention *call = tile->call;
     Floats totals[MOST_SUMS];
-    int rows = span < 4 ? span : 4;
-    int64_t width = tile->width_v, bytes = item_bytes(dtype), d_v = call->v.sizes[3];
+    int rows = span < 4 ? span : 4, step = step_of(lanes);
+    int64_t width = tile->width_v, bytes = item_bytes(dtype);
     int64_t key = tile->first[row / 4], last = tile->last[row / 4];
-    float *sums = tile->sums + row * width + column;
+    float *sums = tile->sums + row * width + column + (lanes == SECOND ? LANES : 0);
     const float *weights = tile->scores + row / span * span * BLOCK_KEYS + row % span;
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < vectors; i++)
-            totals[r * vectors + i] = load_floats(sums + r * width + i * LANES);
+            totals[r * vectors + i] = load_floats(sums + r * width + i * step);
     for (; key + TURN_KEYS <= last; key += TURN_KEYS) {
-        if (row == 0)
-            ask(next, (TURN_KEYS * vectors * LANES + d_v - 1) / d_v, call->q.sizes[3] * item_bytes(call->k.dtype));
+        ask(next, vectors * next->share);
         const char *const *values = block->values + key;
-#pragma GCC unroll 8
+#pragma GCC unroll 4
         for (int i = 0; i < TURN_KEYS; i++)
             add_value(totals, rows, vectors, at(values[i], column * bytes), weights + (key + i) * span, dtype, lanes);
     }
@@ -134,30 +122,41 @@ INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, B
         add_value(totals, rows, vectors, block->values[key] + column * bytes, weights + key * span, dtype, lanes);
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < vectors; i++)
-            store_floats(sums + r * width + i * LANES, totals[r * vectors + i]);
+            store_floats(sums + r * width + i * step, totals[r * vectors + i]);
 }
 
 /* The same for all rows; the columns after them. */
-INLINE int64_t add_strip(Tile *tile, int span, const Block *block, Block *next, int dtype, int64_t column, int vectors,
-                         int64_t lanes) {
+INLINE int64_t add_strip(Tile *tile, int span, const Block *block, Future *next, int dtype, int64_t column,
+                         int vectors, int64_t lanes) {
     for (int64_t row = 0; row < tile->rows; row += 4)
         if (tile->first[row / 4] < tile->last[row / 4])
             add_columns(tile, row, span, block, next, dtype, column, vectors, lanes);
-    return column + vectors * LANES;
+    return column + vectors * step_of(lanes);
 }
 
-/* The same for all columns, as many at once as sums stay in registers; four vectors as two and two. */
-INLINE void add_weighted(Tile *tile, int span, const Block *block, Block *next, int dtype) {
-    int strip = at_once(span < 4 ? span : 4);
+/* The same from a column on as far as vectors are whole, as many at once as sums stay in registers; four vectors as two
+ * and two. */
+INLINE int64_t add_strips(Tile *tile, int span, const Block *block, Future *next, int dtype, int64_t column,
+                          int64_t lanes) {
+    int strip = at_once(span < 4 ? span : 4), step = step_of(lanes);
+    int64_t d_v = tile->call->v.sizes[3];
+    while (column + strip * step <= d_v && (strip != 3 || column + 4 * step != d_v))
+        column = add_strip(tile, span, block, next, dtype, column, strip, lanes);
+    while (strip > 4 && column + 4 * step <= d_v)
+        column = add_strip(tile, span, block, next, dtype, column, 4, lanes);
+    while (column + 2 * step <= d_v)
+        column = add_strip(tile, span, block, next, dtype, column, 2, lanes);
+    return column + step <= d_v ? add_strip(tile, span, block, next, dtype, column, 1, lanes) : column;
+}
+
+/* The same for all columns. */
+INLINE void add_weighted(Tile *tile, int span, const Block *block, Future *next, int dtype) {
     int64_t d_v = tile->call->v.sizes[3], column = 0;
-    while (column + strip * LANES <= d_v && (strip != 3 || column + 4 * LANES != d_v))
-        column = add_strip(tile, span, block, next, dtype, column, strip, 0);
-    while (strip > 4 && column + 4 * LANES <= d_v)
-        column = add_strip(tile, span, block, next, dtype, column, 4, 0);
-    while (column + 2 * LANES <= d_v)
-        column = add_strip(tile, span, block, next, dtype, column, 2, 0);
-    if (column + LANES <= d_v)
-        column = add_strip(tile, span, block, next, dtype, column, 1, 0);
+    if (is_paired(dtype)) {
+        add_strips(tile, span, block, next, dtype, 0, FIRST);
+        column = add_strips(tile, span, block, next, dtype, 0, SECOND);
+    }
+    column = add_strips(tile, span, block, next, dtype, column, WHOLE);
     if (column < d_v)
         add_strip(tile, span, block, next, dtype, column, 1, d_v - column);
 }
@@ -222,13 +221,12 @@ static void exponentiate(Tile *tile, int64_t row, float *scores, int64_t count, 
     for (int64_t i = 0; i < count; i += step)
         top = max_floats(load_floats(scores + i), top);
     top = max_of_rows(top, (int)unit);
-    Floats base = select_floats(top == -INFINITY, spread(0.0f), top);
+    Floats base = select_floats(top == -INFINITY, spread(0.0f), top), decay = exp_floats(before - base);
     for (int64_t i = 0; i < count; i += step) {
         Floats weights = exp_floats(load_floats(scores + i) - base);
         store_floats(scores + i, weights);
         gain += weights;
     }
-    Floats decay = exp_floats(before - base);
     tile->tops[row / unit] = top;
     tile->totals[row / unit] = fma_floats(tile->totals[row / unit], decay, gain);
     for (int r = 0; r < unit; r++) {
@@ -271,7 +269,9 @@ INLINE void widen_rows(const char **rows, int64_t count, int dtype, int64_t d, f
 
 /* Sums, maxima and totals of the tile's rows over places `start` to `stop` of the order, not normalised. */
 INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int span) {
-    int64_t d = tile->call->q.sizes[3], d_v = tile->call->v.sizes[3];
+    int64_t d = tile->call->q.sizes[3], d_v = tile->call->v.sizes[3], bytes = item_bytes(dtype);
+    int64_t values_share = at_once(span) * d_v * bytes / (2 * tile->groups);
+    int64_t keys_share = TURN_KEYS * LANES * d * bytes / (greatest(d_v, 1) * ((tile->rows + 3) / 4));
     int widens = span == WIDE && dtype != FLOAT32;
     Block blocks[2], *block = &blocks[0], *next = &blocks[1];
     list_block(tile, start, stop, next);
@@ -283,23 +283,23 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int 
         if (widens)
             widen_rows(block->keys, block->count, dtype, d, tile->keys, tile->width);
         pad(block->keys, block->count);
+        Future values = {block->values, block->count, d_v * bytes, values_share, 0, 0, 0};
+        Future keys = {next->keys, next->count, d * bytes, keys_share, 0, 0, 0};
         for (int64_t group = 0; group < tile->groups; group++) {
             const float *queries = tile->queries + group * span * tile->width;
             float *scores = tile->scores + group * span * BLOCK_KEYS;
             find_attended(tile, group, block);
             for (int64_t i = tile->begin[group]; i < tile->end[group]; i += at_once(span)) {
-                for (int64_t key = i; group == 0 && key < least(i + at_once(span), block->count); key++)
-                    prefetch(block->values[key], d_v * item_bytes(dtype));
                 if (span == WIDE)
-                    multiply_wide(queries, block->keys + i, d, scores + i * span);
+                    ask(&values, 2 * values.share), multiply_wide(queries, block->keys + i, d, scores + i * span);
                 else
-                    multiply(queries, span, block->keys + i, dtype, d, scores + i * span);
+                    multiply(queries, span, block->keys + i, dtype, d, scores + i * span, &values);
             }
             weigh(tile, group, block);
         }
         if (widens)
             widen_rows(block->values, block->count, dtype, d_v, tile->values, tile->width_v);
-        add_weighted(tile, span, block, next, widens ? FLOAT32 : dtype);
+        add_weighted(tile, span, block, &keys, widens ? FLOAT32 : dtype);
     }
 }
 
@@ -316,7 +316,7 @@ INLINE void attend_rows(Tile *tile, int64_t start, int64_t stop, int dtype) {
 /* Write the result of row i of the tile to place `at` of out and lse. */
 static void normalise(const Tile *tile, int64_t i, int64_t at) {
     int64_t d_v = tile->call->v.sizes[3];
-    const float *sums = tile->sums + i * tile->width_v;
+    float *sums = tile->sums + i * tile->width_v;
     float *out = tile->call->out + at * d_v, total = 0;
     for (int64_t lane = i % tile->unit; lane < LANES; lane += tile->unit)
         total += tile->totals[i / tile->unit][lane];
@@ -325,6 +325,8 @@ static void normalise(const Tile *tile, int64_t i, int64_t at) {
         tile->call->lse[at] = -INFINITY;
         return;
     }
+    if (is_paired(tile->call->k.dtype) && tile->span <= 4)
+        swap_fours(sums, 1, d_v);
     for (int64_t j = 0; j < d_v; j++)
         out[j] = sums[j] / total;
     tile->call->lse[at] = (float)((double)tile->tops[i / tile->unit][i % tile->unit] + log((double)total));
@@ -336,7 +338,8 @@ void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *mem
     int64_t kv_heads = call->k.sizes[1], first = item / segments % call->tiles * TILE_ROWS;
     Tile tile = {.call = call, .entry = number / kv_heads, .head = number % kv_heads, .first_row = first};
     tile.rows = least(call->rows - first, TILE_ROWS);
-    int wide = tile.rows > 16 && stop - start >= WIDE_KEYS && (LANES != 8 || call->k.dtype != FLOAT32);
+    int wide = tile.rows > (is_paired(call->k.dtype) ? 32 : 16) && stop - start >= WIDE_KEYS;
+    wide = wide && (LANES != 8 || call->k.dtype != FLOAT32);
     tile.span = tile.rows <= 2 ? tile.rows : wide ? WIDE : 4;
     tile.unit = least(tile.span, LANES);
     tile.groups = (tile.rows + tile.span - 1) / tile.span;

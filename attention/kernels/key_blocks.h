@@ -5,13 +5,13 @@
 #include "kernels.h"
 #include "vectors.h"
 
-enum { MOST_QUADS = TILE_ROWS / 4 };
+enum { MOST_QUADS = TILE_ROWS / 4, LINE_BYTES = 64 };
 
 /* The keys of a block that any row sees. */
 typedef struct {
     const char *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
     int64_t positions[BLOCK_KEYS], first_position, last_position;
-    int64_t count, asked; /* for the first `asked` keys memory was asked */
+    int64_t count;
 } Block;
 
 /* One tile of query rows of one key head. `groups` of `span` rows; rows that only fill up a group are like the last. */
@@ -70,7 +70,6 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
     const Tensor *k = &call->k, *v = &call->v;
     int64_t bytes = item_bytes(k->dtype), page_size = k->sizes[2], count = 0, row = 0;
     int64_t step = k->strides[2] * bytes, step_v = v->strides[2] * bytes;
-    block->asked = 0;
     block->first_position = INT64_MAX, block->last_position = INT64_MIN;
     stop = least(start + BLOCK_KEYS, stop);
     if (all_hidden(tile, start, stop))
@@ -117,6 +116,26 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
 static void pad(const char **keys, int64_t count) {
     for (int64_t i = count; count > 0 && i < BLOCK_KEYS; i++)
         keys[i] = keys[count - 1];
+}
+
+/* Keys or values of the near future; each time `share` bytes of them are to be asked for. */
+typedef struct {
+    const char *const *rows;
+    int64_t count, bytes, share, row, offset, due;
+} Future;
+
+/* Ask for so many bytes more, into the second cache: four lines at a time, as if rows that have fewer lay one after the
+ * other. Of all orders of the four this one is the fastest. */
+INLINE void ask(Future *future, int64_t bytes) {
+    for (future->due += bytes; future->due > 0 && future->row < future->count; future->due -= 4 * LINE_BYTES) {
+        const char *at = future->rows[future->row] + future->offset;
+        __builtin_prefetch(at, 0, 2);
+        __builtin_prefetch(at + 2 * LINE_BYTES, 0, 2);
+        __builtin_prefetch(at + 3 * LINE_BYTES, 0, 2);
+        __builtin_prefetch(at + LINE_BYTES, 0, 2);
+        for (future->offset += 4 * LINE_BYTES; future->offset >= future->bytes; future->offset -= future->bytes)
+            future->row++;
+    }
 }
 
 #endif

@@ -2,8 +2,7 @@
 #ifndef ATTENTION_PRODUCTS_H
 #define ATTENTION_PRODUCTS_H
 
-#include "kernels.h"
-#include "vectors.h"
+#include "key_blocks.h"
 
 enum { WIDE = 2 * LANES, MOST_AT_ONCE = 8, MOST_SUMS = 16 };
 
@@ -69,19 +68,18 @@ INLINE void store_sums(const Floats *sums, int count, float *target) {
         memcpy(target + count / LANES * LANES, &parts[count / LANES], (size_t)(count % LANES) * sizeof(float));
 }
 
-/* Add the products of a vector of `span` query rows with those of some keys, of which `lanes` exist, 0: all. What is
- * less is held in registers. */
+/* Add the products of a vector of `span` query rows with those of some keys, of `lanes` as `load_some` takes them. What
+ * is less is held in registers. */
 INLINE void add_products(Floats *sums, const float *queries, int span, const char *const *keys, int dtype,
                          int64_t column, int64_t lanes) {
     int count = at_once(span);
-    Floats rows[4], x[MOST_AT_ONCE];
+    Floats rows[4], x[MOST_AT_ONCE], zero = lanes < 0 ? new_zero() : (Floats){0};
     for (int r = 0; r < span && span <= count; r++)
         rows[r] = keep(load_floats(queries + r * LANES));
         /* Unrolled, or the sums would lie in memory. */
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) {
-        const char *key = keys[i] + column * item_bytes(dtype);
-        x[i] = lanes == 0 ? load(key, dtype) : load_first(key, dtype, lanes);
+        x[i] = load_some(keys[i] + column * item_bytes(dtype), dtype, lanes, zero);
 #pragma GCC unroll 4
         for (int r = 0; r < span && span <= count; r++)
             sums[i * span + r] = fma_floats(x[i], rows[r], sums[i * span + r]);
@@ -96,13 +94,23 @@ INLINE void add_products(Floats *sums, const float *queries, int span, const cha
 }
 
 /* The products of `span` query rows, vectors of which take turns, with `at_once` keys of d elements: element
- * span i + r is that of key i with row r. */
-INLINE void multiply(const float *queries, int span, const char *const *keys, int dtype, int64_t d, float *scores) {
+ * span i + r is that of key i with row r. Before either half of the work a share of the values is asked for. */
+INLINE void multiply(const float *queries, int span, const char *const *keys, int dtype, int64_t d, float *scores,
+                     Future *values) {
     Floats sums[MOST_SUMS] = {{0}};
     int64_t column = 0;
+    int paired = is_paired(dtype);
 #pragma GCC unroll 2
-    for (; column + LANES <= d; column += LANES)
-        add_products(sums, queries + column * span, span, keys, dtype, column, 0);
+    for (int part = 0; part < 2; part++) {
+        int64_t lanes = !paired ? WHOLE : part == 0 ? FIRST : SECOND, end = paired || part == 1 ? d : d / 2;
+        const float *rows = queries + (lanes == SECOND ? LANES * span : 0);
+        ask(values, values->share);
+#pragma GCC unroll 2
+        for (column = paired ? 0 : column; column + step_of(lanes) <= end; column += step_of(lanes))
+            add_products(sums, rows + column * span, span, keys, dtype, column, lanes);
+    }
+    for (; paired && column + LANES <= d; column += LANES)
+        add_products(sums, queries + column * span, span, keys, dtype, column, WHOLE);
     if (column < d)
         add_products(sums, queries + column * span, span, keys, dtype, column, d - column);
     store_sums(sums, at_once(span) * span, scores);
