@@ -35,7 +35,7 @@ BAD = [
     ((*H100, "--plan", "some.json", "--launch-us", "7"), "--launch-us does not go with --plan FILE"),
     ((*SMALL, "--objective", "fast"), "argument --objective: invalid choice: 'fast' (choose from "),
     ((*SMALL, "--port-model", "pram"), "argument --port-model: invalid choice: 'pram' (choose from "),
-    ((*SMALL, "--collective", "gather"), "argument --collective: invalid choice: 'gather' (choose from "),
+    ((*SMALL, "--collective", "barrier"), "argument --collective: invalid choice: 'barrier' (choose from "),
     ((*SMALL, "--order", "rank"), "argument --order: invalid choice: 'rank' (choose from "),
     ((*SMALL, "--order", "canonical", "--collective", "scan"), "scan in canonical order: expected allreduce"),
     ((*H100, "--plan", "some.json", "--order", "any"), "--order does not go with --plan FILE"),

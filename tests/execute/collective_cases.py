@@ -99,6 +99,25 @@ def allgather(comm):
         np.testing.assert_array_equal(both["row"], np.concatenate([BASE[:1] + rank for rank in range(comm.size)]))
 
 
+def gather_and_scatter(comm):
+    for root in roots(comm):
+        for turn in range(REPEATS):
+            rows = [(rank * 2 + turn) % 5 for rank in range(comm.size)]
+            joined = np.concatenate([(BASE + rank)[:n] for rank, n in enumerate(rows)])
+            got = comm.gather((BASE + comm.rank)[: rows[comm.rank]], root=root)
+            assert (got is None) == (comm.rank != root)
+            assert got is None or np.array_equal(got, joined)
+            both = comm.gather({"id": torch.tensor([comm.rank]), "row": torch.tensor(BASE[:1] + comm.rank)}, root=root)
+            assert both is None or both["id"].tolist() == list(range(comm.size))
+            part = comm.scatter(BASE + comm.rank, root=root)
+            whole, edges = BASE + root, [7 * rank // comm.size for rank in range(comm.size + 1)]
+            np.testing.assert_array_equal(part, whole[edges[comm.rank] : edges[comm.rank + 1]])
+            uneven = [5 * (rank == 0) + 2 * (rank == comm.size - 1) for rank in range(comm.size)]
+            part = comm.scatter({"x": BASE, "y": BASE + comm.rank}, root=root, rows=uneven)["y"]
+            first = sum(uneven[: comm.rank])
+            np.testing.assert_array_equal(part, whole[first : first + uneven[comm.rank]])
+
+
 def scan(comm):
     before = range(comm.rank)
     for _ in range(REPEATS):
@@ -152,6 +171,9 @@ def long_payloads(comm):
     assert np.all(comm.scan(mine, SUM)[:-1] == (comm.rank + 1) * (comm.rank + 2) / 2)
     assert np.all(comm.broadcast(mine, root=ranks - 1) == [*[ranks] * (rows - 1), 1 - ranks])
     assert comm.allgather(mine)[::rows].tolist() == [rank + 1.0 for rank in range(ranks)]
+    joined = comm.gather(mine)
+    assert joined is None if comm.rank else joined[::rows].tolist() == [rank + 1.0 for rank in range(ranks)]
+    assert np.all(comm.scatter(mine, root=0)[:-1] == 1)
     part = comm.reduce_scatter(mine, PLAIN_SUM)
     assert part[0] == ranks * (ranks + 1) / 2
     assert len(part) == rows * (comm.rank + 1) // ranks - rows * comm.rank // ranks
@@ -208,6 +230,7 @@ CASES = [
     broadcast,
     reduce_scatter,
     allgather,
+    gather_and_scatter,
     scan,
     canonical,
     long_payloads,

@@ -44,6 +44,8 @@ def compare(comm):
             same(comm.broadcast(x, root=0), comm.broadcast(host, root=0))
             same(comm.reduce_scatter(x, op), comm.reduce_scatter(host, op))
             same(comm.allgather(x), comm.allgather(host))
+            same(comm.gather(x, root=comm.size - 1), comm.gather(host, root=comm.size - 1))
+            same(comm.scatter(x, root=0), comm.scatter(host, root=0))
             same(comm.scan(x, op), comm.scan(host, op))
             same(comm.exscan(x, op), comm.exscan(host, op))
     call = comm.prepare("allreduce", like=bare, operator=SUM)

@@ -17,6 +17,7 @@ from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.planning.collectives import PARTS_GIVEN, TO_ROOT
 from topocomm.planning.program.shared_memory_layout import shared_program
 
 CALLS = 40
@@ -59,7 +60,7 @@ def spans(plan, layout, rank):
         return whole, whole
     item = prod(layout.leading[1:])
     own = Span(sum(collective.parts[:rank]), (collective.parts[rank] // item, *layout.leading[1:]))
-    return (own, whole) if collective.name == "allgather" else (whole, own)
+    return (own, whole) if collective.name in PARTS_GIVEN else (whole, own)
 
 
 class Job:
@@ -90,7 +91,7 @@ class Job:
                 [(f.name, (*span.leading, *f.row_shape), f.dtype) for f in layout.fields]
                 for span in (work.value, work.result)
             )
-            gives = plan.collective.name != "reduce" or work.rank == plan.collective.root
+            gives = plan.collective.name not in TO_ROOT or work.rank == plan.collective.root
             self.fast_path.append(bind_arrays(caller, engines, value, result if gives else None, 16, bare=bare))
 
     def engine(self, rank):

@@ -16,12 +16,13 @@ import topocomm
 from attention import LOGSUMEXP
 from tests.mpi import mpirun
 from topocomm import AFFINE, BAND, LOGADDEXP, MAX, MIN, SUM, WELFORD, MismatchError, OperatorError
+from topocomm.planning.collectives import CARRYING, FROM_ROOT, TO_ROOT
 
 ROOT = Path(__file__).parents[2]
 BASE = np.arange(12.0).reshape(4, 3)
 REPEATS = 3
-COLLECTIVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "scan", "exscan")
-FOLDING = tuple(name for name in COLLECTIVES if name not in ("broadcast", "allgather"))
+COLLECTIVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "gather", "scatter", "scan", "exscan")
+FOLDING = tuple(name for name in COLLECTIVES if name not in CARRYING)
 
 
 def run(comm, name, x, op=SUM, **options):
@@ -39,6 +40,8 @@ def expected(comm, name, values):
         "broadcast": lambda: values[0],
         "reduce_scatter": lambda: sum(values)[rows * rank // comm.size : rows * (rank + 1) // comm.size],
         "allgather": lambda: np.concatenate(values),
+        "gather": lambda: np.concatenate(values) if rank == 0 else None,
+        "scatter": lambda: values[0][rows * rank // comm.size : rows * (rank + 1) // comm.size],
         "scan": lambda: sum(values[: rank + 1]),
         "exscan": lambda: sum(values[:rank]) if rank else np.zeros_like(values[0]),
     }[name]()
@@ -163,7 +166,7 @@ def empty_values(comm):
             for name in COLLECTIVES:
                 for _ in range(REPEATS):
                     result = run(comm, name, x)
-                    assert name == "reduce" or type(result) is type(x)
+                    assert name in TO_ROOT or type(result) is type(x)
                     if name in ("allreduce", "broadcast", "scan", "exscan"):
                         assert tuple(result.shape) == shape
     rows = np.full((comm.rank, 2), comm.rank)
@@ -182,6 +185,7 @@ def values_without_axes(comm):
             assert wanted is None or (result.shape == () and float(result) == float(wanted))
             assert wanted is None or isinstance(result, torch.Tensor if isinstance(x, torch.Tensor) else np.ndarray)
     refused(lambda: comm.reduce_scatter(np.array(1.0), SUM), "cuts values along axis 0", "give arrays with rows")
+    refused(lambda: comm.scatter(np.array(1.0)), "scatter cuts values along axis 0", "x.reshape(1)")
     refused(lambda: comm.allgather(np.array(1.0)), "joins values along axis 0", "x.reshape(1)")
     still_works(comm)
 
@@ -212,7 +216,7 @@ ELSEWHERE = {
 def tensors_of_elsewhere_are_refused(comm):
     """At first use, and, where every rank puts a value in, by a call that is prepared already."""
     for turn in range(2):
-        for name in COLLECTIVES if turn == 0 else [n for n in COLLECTIVES if n != "broadcast"]:
+        for name in COLLECTIVES if turn == 0 else [n for n in COLLECTIVES if n not in FROM_ROOT]:
             for part, x in ELSEWHERE.items():
                 refused(lambda name=name, x=x: run(comm, name, x), part)
             run(comm, name, torch.ones(4))

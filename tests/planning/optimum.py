@@ -15,7 +15,11 @@ def needed(collective):
         if collective.name in ("scan", "exscan"):
             return range(rank + (collective.name == "scan"))
         some = [part > 0 or not any(collective.parts) for part in collective.parts]
-        if collective.name == "allgather":
+        if collective.name == "scatter":
+            return [collective.root] if some[rank] else []
+        if collective.name == "gather" and rank != collective.root:
+            return []
+        if collective.name in ("allgather", "gather"):
             return [other for other in everyone if some[other]]
         if collective.name == "reduce_scatter":
             return everyone if some[rank] else []

@@ -65,6 +65,8 @@ def expected(collective: Collective, chunks) -> dict[tuple[int, int], str]:
                 "reduce": every if rank == collective.root else None,
                 "broadcast": word(collective.root),
                 "allgather": word(owner),
+                "gather": word(owner) if rank == collective.root else None,
+                "scatter": word(collective.root) if rank == owner else None,
                 "reduce_scatter": every if rank == owner else None,
                 "scan": "".join(map(word, range(rank + 1))),
                 "exscan": "".join(map(word, range(rank))) if rank else None,

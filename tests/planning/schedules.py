@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.machines import hosts, switch
 from tests.plans import every_plan
 from topocomm import SUM
-from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.collectives import COLLECTIVES, ROOTED
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.schedule.schedule import split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
@@ -34,7 +34,7 @@ def schedules(draw, collectives=COLLECTIVES):
     collective = draw(st.sampled_from(collectives))
     machine = draw(st.sampled_from(MACHINES if collective == "allreduce" else SWITCHES))
     ranks = machine[0] * machine[1]
-    root = draw(st.integers(0, ranks - 1)) if collective in ("reduce", "broadcast") else 0
+    root = draw(st.integers(0, ranks - 1)) if collective in ROOTED else 0
     rows = draw(st.sampled_from([0, 1, 2, 7, 16, 40]))
     plan = draw(st.sampled_from(plans(machine, collective, rows, root)))
     schedule = plan.schedule

@@ -87,7 +87,7 @@ def tree_nodes(low, high):
 def inputs(schedule, collective):
     """(rank, slot, chunk) -> what is there first."""
     owners = part_owners(schedule, collective) if collective.parts else []
-    need(list(schedule.owners) == (owners if collective.name == "allgather" else []), "owners")
+    need(list(schedule.owners) == (owners if collective.name in ("allgather", "gather") else []), "owners")
     need(bool(collective.shards) or not schedule.nodes, "nodes")
     held, seen = {}, set()
     for rank, slot, index in schedule.inputs.tolist():
@@ -103,7 +103,10 @@ def inputs(schedule, collective):
             need(sum((rank, i) in seen for i, n in enumerate(schedule.nodes) if n == (low, high)) == 1, "a node once")
             value = shards_word(low, high), tuple(range(low, high))
         else:
-            need(rank == index and (collective.name != "broadcast" or rank == collective.root), "inputs at home")
+            need(
+                rank == index and (collective.name not in ("broadcast", "scatter") or rank == collective.root),
+                "inputs at home",
+            )
             value = f"<{index}>", (index,)
         for chunk in range(len(schedule.chunks)):
             if not schedule.owners or schedule.owners[chunk] == rank:

@@ -68,12 +68,15 @@ def test_inputs_are_there_before_the_first_round():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (("gather", 3), "unknown collective 'gather'; expected one of allreduce, reduce, broadcast, allgather"),
+        (("barrier", 3), "unknown collective 'barrier'; expected one of allreduce, reduce, broadcast, allgather"),
         (("scan", 0), "a collective needs at least one rank, got 0"),
         (("reduce", 3, 3), "root 3 is outside ranks 0..2"),
         (("allgather", 3), r"allgather: parts \(\): expected the rows of each of 3 ranks, 0 or more"),
         (("allgather", 12, 0, (1,) * 11), r"parts \(1, 1, 1, 1, 1, 1, 1, 1, ... 11 in all\)"),
-        (("allreduce", 2, 0, (1, 1)), r"parts \(1, 1\): allreduce has none; they go with allgather and reduce_scatter"),
+        (
+            ("allreduce", 2, 0, (1, 1)),
+            r"parts \(1, 1\): allreduce has none; they go with allgather, gather, reduce_sca",
+        ),
         (("broadcast", 2, 0, (), (0, 1, 2)), "broadcast in canonical order: expected allreduce, the only collective"),
         (("allreduce", 2, 0, (), (0, 2)), r"shards \(0, 2\): expected the first virtual shard of each of 2 ranks"),
     ],

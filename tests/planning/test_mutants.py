@@ -158,7 +158,7 @@ def test_every_mutant_of_named_paths():
 @given(any_schedules(), st.sampled_from(COLLECTIVES), st.sampled_from([None, (1, 0), (2, 1), (3, 2)]))
 def test_random_schedules_are_judged_alike(made, name, repeat):
     schedule, _ = made
-    if name in ("allgather", "reduce_scatter"):
+    if name in IN_PARTS:
         parts = [rows for _, rows in schedule.chunks] + [0] * schedule.ranks
         collective = Collective(name, schedule.ranks, parts=tuple(parts[: schedule.ranks]))
     else:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.concatenation import CONCAT
 from tests.machines import line, switch
 from topocomm import SUM, Device, Link, Topology, check_certificate, plan
-from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, ROOTED, Collective
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.request import Request
@@ -57,7 +57,7 @@ def graphs(draw):
 def test_every_collective_is_relayed_on_any_graph(case, name, operator, data):
     machine, ranks = case
     fields = {}
-    if name in ("reduce", "broadcast"):
+    if name in ROOTED:
         fields["root"] = data.draw(st.integers(0, len(ranks) - 1))
     if name == "allreduce" and data.draw(st.booleans()):
         owned = data.draw(st.lists(st.integers(0, 3), min_size=len(ranks), max_size=len(ranks)))

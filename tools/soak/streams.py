@@ -23,6 +23,8 @@ COLLECTIVES = (
     "broadcast",
     "reduce_scatter",
     "allgather",
+    "gather",
+    "scatter",
     "scan",
     "exscan",
     "barrier",
@@ -98,7 +100,7 @@ class Call:
         operator: The operator; carried values are of its fields.
         rows: Entries of the first axis that every rank gives.
         dim: Width of a row.
-        root: Of reduce and broadcast.
+        root: Of reduce, broadcast, gather and scatter.
         how: "plain", "out" (into the value's own arrays, or fresh ones), "prepared" or "handle".
     """
 
@@ -138,7 +140,12 @@ class Call:
             case "reduce_scatter":
                 rows = self.rows[0]
                 return cut(fold(operator, values), slice(rows * rank // ranks, rows * (rank + 1) // ranks))
-            case "allgather":
+            case "gather" if rank != self.root:
+                return None
+            case "scatter":
+                rows = self.rows[0]
+                return cut(values[self.root], slice(rows * rank // ranks, rows * (rank + 1) // ranks))
+            case "allgather" | "gather":
                 return {name: np.concatenate([v[name] for v in values]) for name in values[0]}
             case "scan":
                 return fold(operator, values[: rank + 1])
@@ -174,6 +181,10 @@ class Call:
                 return comm.reduce(x, self.operator, root=self.root)
             case "allgather":
                 return comm.allgather(x)
+            case "gather":
+                return comm.gather(x, root=self.root)
+            case "scatter":
+                return comm.scatter(x, root=self.root)
             case "reduce_scatter":
                 return comm.reduce_scatter(x, self.operator)
             case "scan":
@@ -184,7 +195,7 @@ class Call:
         """The call made ready."""
         like = self.value(np.random.default_rng(0), self.rows[comm.rank])
         name = "allreduce" if self.collective == "canonical" else self.collective
-        operator = None if name in ("broadcast", "allgather") else self.operator
+        operator = None if name in ("broadcast", "allgather", "gather", "scatter") else self.operator
         order = "canonical" if self.collective == "canonical" else "any"
         return comm.prepare(name, like=like, operator=operator, root=self.root, order=order)
 
@@ -201,7 +212,7 @@ def draw(rng: np.random.Generator, ranks: int, *, longest: int = 3000) -> Call:
     dim = int(rng.integers(1, 64))
     most = max(2, int(longest ** rng.random()) // dim)
     rows = [int(rng.integers(0, most))] * ranks
-    if collective == "allgather":
+    if collective in ("allgather", "gather"):
         rows = rng.integers(0, most, ranks).tolist()
     operator = OPERATORS[int(rng.integers(len(OPERATORS)))]
     how = "plain" if collective == "barrier" else str(rng.choice(HOW))
@@ -259,7 +270,7 @@ class Stream:
             self.settle()
         if call not in self._ready:
             self._ready[call] = call.prepare(self._comm)
-        given = x if call.collective != "broadcast" or self._comm.rank == call.root else None
+        given = x if call.collective not in ("broadcast", "scatter") or self._comm.rank == call.root else None
         if call.how == "prepared":
             return self._ready[call](given)
         self._open.append((call, self._ready[call].start(given), want))

@@ -80,6 +80,10 @@ class MpiLibrary(Library):
             return partial(comm.Bcast, send if self.rank == ROOT else receive, ROOT)
         if name == "allgather":
             return partial(comm.Allgather, given, receive)
+        if name == "gather":
+            return partial(comm.Gather, send, receive if self.rank == ROOT else None, ROOT)
+        if name == "scatter":
+            return partial(comm.Scatter, send if self.rank == ROOT else None, receive, ROOT)
         if name == "reduce":
             if self.rank == ROOT:
                 return partial(comm.Reduce, given, receive, op, ROOT)
@@ -119,6 +123,12 @@ class TorchLibrary(Library):
             return partial(gather, target.reshape(-1), source.reshape(-1))
         if name == "broadcast":
             return partial(dist.broadcast, source if self.rank == ROOT else target, ROOT)
+        if name == "gather":
+            parts = list(target.chunk(self.size)) if self.rank == ROOT else None
+            return partial(dist.gather, source, parts, ROOT)
+        if name == "scatter":
+            parts = list(source.chunk(self.size)) if self.rank == ROOT else None
+            return partial(dist.scatter, target, parts, ROOT)
         if name not in ("allreduce", "reduce") or op not in ("sum", "prod", "max", "min", "band", "bor", "bxor"):
             return None
         word = getattr(dist.ReduceOp, "PRODUCT" if op == "prod" else op.upper())

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.bench.libraries import Call, Library, MpiLibrary
-from topocomm.bench.problem import ROOT, WITH_ROOT, Fields, Problem
+from topocomm.bench.problem import ROOT, Fields, Problem
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.operators.builtin import BAND, BOR, BXOR, MAX, MIN, PROD, SUM
 from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.planning.collectives import FROM_ROOT, ROOTED, TO_ROOT
 
 Arrays = Mapping[str, NDArray[Any]]
 LIBRARY_OPERATORS = (SUM, PROD, MAX, MIN, BAND, BOR, BXOR)
@@ -75,11 +76,11 @@ class Ours:
         name, operator = problem.collective, problem.reduction
         if self._prepared:
             self.call = self._comm.prepare(name, like=value, operator=operator, root=ROOT)
-            gives = name != "broadcast" or self._comm.rank == ROOT
+            gives = name not in FROM_ROOT or self._comm.rank == ROOT
             self._do = partial(self.call, value if gives else None, out=target)
             return True
         words = (value,) if operator is None else (value, operator)
-        root = {"root": ROOT} if name in WITH_ROOT else {}
+        root = {"root": ROOT} if name in ROOTED else {}
         place = {"out": target} if x is out else {}
         self._do = partial(getattr(self._comm, name), *words, **root, **place)
         return True
@@ -109,7 +110,7 @@ class LibraryMethod:
 
     def result(self) -> Arrays | None:
         name, rank = self._problem.collective, self._library.rank
-        return None if (name == "reduce" and rank != ROOT) or (name == "exscan" and rank == 0) else self._out
+        return None if (name in TO_ROOT and rank != ROOT) or (name == "exscan" and rank == 0) else self._out
 
     def free(self) -> None:
         """Do nothing: no resource is held."""

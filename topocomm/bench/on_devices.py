@@ -18,6 +18,7 @@ from topocomm.execute.device.device_call import DeviceCall
 from topocomm.execute.device.device_library import Device
 from topocomm.execute.device.device_values import Tensors
 from topocomm.operators.tensors import as_array, torch_dtype
+from topocomm.planning.collectives import FROM_ROOT
 from topocomm.planning.native import CALLS, OPERATORS
 
 STAGED = "staged"
@@ -114,7 +115,7 @@ class OnDevices(DeviceMethod):
         moved = self.call.moved_by if isinstance(self.call, DeviceCall) else STAGED
         self.way = WORDS.get(moved, f"GPU memory, by {moved}")
         self.name = f"topocomm on GPUs, {moved}"
-        if problem.collective == "broadcast" and comm.rank != ROOT:
+        if problem.collective in FROM_ROOT and comm.rank != ROOT:
             self._value = None
         if self._graph:
             if not isinstance(self.call, DeviceCall) or not self.call.in_graphs:

@@ -19,11 +19,10 @@ from topocomm.execute.calls.binding import carrier
 from topocomm.operators.dtypes import kind
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import CARRYING, IN_PARTS
+from topocomm.planning.collectives import CARRYING, IN_PARTS, PARTS_GIVEN, PARTS_GOT, ROOTED
 
 Fields = dict[str, NDArray[Any]]
 PERIOD_ROWS = 4093
-WITH_ROOT = ("reduce", "broadcast")
 ROOT = 0
 
 
@@ -65,17 +64,17 @@ class Problem:
     @property
     def root(self) -> int:
         """The root; -1 if the collective has none."""
-        return ROOT if self.collective in WITH_ROOT else -1
+        return ROOT if self.collective in ROOTED else -1
 
     @property
     def value_rows(self) -> int:
         """Rows of one rank's value."""
-        return self.layout.rows // self.ranks if self.collective == "allgather" else self.layout.rows
+        return self.layout.rows // self.ranks if self.collective in PARTS_GIVEN else self.layout.rows
 
     @property
     def result_rows(self) -> int:
         """Rows of one rank's result."""
-        return self.layout.rows // self.ranks if self.collective == "reduce_scatter" else self.layout.rows
+        return self.layout.rows // self.ranks if self.collective in PARTS_GOT else self.layout.rows
 
     @property
     def fits_in_place(self) -> bool:
@@ -124,7 +123,7 @@ def make_problem(collective: str, operator: Operator, rows: int, ranks: int) -> 
     if collective in CARRYING:
         one = Problem(collective, operator, layout, ranks)
         value = one.given(draw(operator, replace(layout, leading=(1,)), np.random.default_rng(0)))
-        operator = carrier(value, by_rows=collective == "allgather")
+        operator = carrier(value, by_rows=collective if collective in IN_PARTS else "")
     return Problem(collective, operator, layout, ranks)
 
 

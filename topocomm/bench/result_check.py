@@ -21,7 +21,7 @@ from topocomm.bench.problem import ROOT, Fields, Problem
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind
 from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import CARRYING
+from topocomm.planning.collectives import CARRYING, FROM_ROOT, PARTS_GIVEN, PARTS_GOT, TO_ROOT
 
 Exact = Callable[[Sequence[Mapping[str, NDArray[Any]]]], Mapping[str, Any]]
 """Function that reduces the values of some ranks, widened to float64, in float64."""
@@ -42,17 +42,17 @@ def expected(problem: Problem, rank: int, exact: Exact | None = None) -> list[Se
     Without a formula, the operator's own combine folds values widened to float64.
     """
     name, ranks = problem.collective, problem.ranks
-    if name == "allgather":
+    if name in TO_ROOT and rank != ROOT:
+        return []
+    if name in PARTS_GIVEN:
         rows = problem.value_rows
         return [_segment(problem, peer * rows, rows, [peer], None, 0) for peer in range(ranks)]
-    if name == "broadcast":
-        return [_segment(problem, 0, problem.result_rows, [ROOT], None, 0)]
-    if name == "reduce" and rank != ROOT:
-        return []
     if name == "exscan" and rank == 0:
         return [_identity(problem)]
     members = {"scan": range(rank + 1), "exscan": range(rank)}.get(name, range(ranks))
-    shift = rank * problem.result_rows if name == "reduce_scatter" else 0
+    if name in FROM_ROOT:
+        members, exact = range(ROOT, ROOT + 1), None
+    shift = rank * problem.result_rows if name in PARTS_GOT else 0
     return [_segment(problem, 0, problem.result_rows, list(members), exact, shift)]
 
 

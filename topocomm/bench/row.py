@@ -19,6 +19,7 @@ from topocomm.bench.result_check import Exact, count_wrong, expected
 from topocomm.bench.timing import Pace, Timed, Times, measure
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.builtin import SUM
+from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.plan import Plan
 
 OURS = (PLAIN, PREPARED)
@@ -164,7 +165,7 @@ def _measure_sets(
     return cells
 
 
-PORT_SHARES = {"allreduce": (2, "2(n-1)/n"), "allgather": (1, "(n-1)/n"), "reduce_scatter": (1, "(n-1)/n")}
+PORT_SHARES = {"allreduce": (2, "2(n-1)/n"), **dict.fromkeys(IN_PARTS, (1, "(n-1)/n"))}
 """busbw / algbw of `n` ranks: how often (n-1)/n, and the text; 1 for other collectives."""
 
 

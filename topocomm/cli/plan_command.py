@@ -43,7 +43,7 @@ FORMATS = {
     "svg": "report.plan_svg",
 }
 """Module of every format; only the chosen one is imported."""
-BYTES = "bytes of one rank's value, or of the whole for allgather and reduce_scatter (64KiB); 0: latency only"
+BYTES = "bytes of one rank's value, or of the whole for collectives in parts, as allgather (64KiB); 0: latency only"
 OF_A_PLAN = (
     "bytes",
     "ranks",
@@ -80,7 +80,7 @@ def add_parser(subparsers: Any) -> None:
         "--launch-us", type=float, metavar="US", help="what a round costs to start (else the topology's)"
     )
     parser.add_argument("--order", choices=ORDERS, help="default any; canonical: one tree for any number of ranks")
-    parser.add_argument("--root", type=int, metavar="R", help="root of reduce and broadcast (default 0)")
+    parser.add_argument("--root", type=int, metavar="R", help="root of reduce, broadcast, gather or scatter (0)")
     parser.add_argument("--max-trees", type=int, metavar="N", help="trees per root of packed trees (throughput)")
     parser.add_argument("--max-scratch", metavar="BYTES", help="what a plan may take beside a rank's own value")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")

@@ -27,6 +27,7 @@ from topocomm.execute.transports.transport import AGREEMENT_TAG, CLOSING_TAG, GA
 from topocomm.operators.builtin import MAX
 from topocomm.operators.layout import Buffer
 from topocomm.operators.operator import Operator
+from topocomm.planning.collectives import PARTS_GIVEN
 from topocomm.planning.plan import Plan
 from topocomm.topology.model import Topology
 
@@ -181,6 +182,26 @@ class Communicator:
         """
         return self._all_gather.run(x, out)
 
+    def gather(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
+        """All ranks' values joined along their first axis, in rank order, on `root`, None elsewhere.
+
+        Ranks may give different numbers of rows; these are exchanged first. A call made by `prepare` keeps those it was
+        prepared with.
+        """
+        return self._calls.run(("gather", None, root, gather_rows(self._calls, self.session, x)), x, out)
+
+    def scatter(self, x: Any, *, root: int = 0, rows: Sequence[int] | None = None, out: Any = None) -> Any:
+        """This rank's rows of the root's value.
+
+        Args:
+            x: On the root the value, its first axis is what is scattered; elsewhere anything of the same structure,
+                shapes and dtypes, which is not read.
+            root: Whose value.
+            rows: How many entries of the first axis each rank gets, as in `reduce_scatter`.
+            out: Where to write the result.
+        """
+        return self._calls.run(("scatter", None, root, None if rows is None else tuple(rows)), x, out)
+
     def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of ranks 0 to r, in rank order."""
         return self._calls.run(("scan", op), x, out)
@@ -237,11 +258,11 @@ class Communicator:
         """A call made ready for values like `like`; collective.
 
         Args:
-            collective: allreduce, reduce, broadcast, reduce_scatter, allgather, scan or exscan.
+            collective: allreduce, reduce, broadcast, reduce_scatter, allgather, gather, scatter, scan or exscan.
             like: A value with the structure, shapes and dtypes to come; its contents do not matter.
-            operator: The operator; broadcast and allgather have none.
-            root: Root of reduce and broadcast.
-            rows: Of reduce_scatter, as there.
+            operator: The operator; those that combine nothing have none.
+            root: Root of reduce, broadcast, gather and scatter.
+            rows: Of reduce_scatter and scatter, as there.
             plan: The plan to execute; None takes the planner's best for this machine and payload.
             order: Of allreduce, as there.
             shards: Of allreduce, as there.
@@ -251,7 +272,7 @@ class Communicator:
             PlanError: The plan is for other ranks, another collective, operator, size or topology.
         """
         parts = None if rows is None else tuple(rows)
-        if collective == "allgather":
+        if collective in PARTS_GIVEN:
             parts = gather_rows(self._calls, self.session, like)
         in_order = order != "any" or shards is not None
         ranges = gather_shards(self._calls, self.session, shards) if in_order else None
@@ -276,9 +297,9 @@ class Communicator:
         root: int = 0,
         rows: Sequence[int] | None = None,
     ) -> Plan:
-        """The plan that a call with such values would execute; local. For allgather all ranks give as many rows."""
+        """The plan that a call with such values would execute; local. Allgather and gather: all give as many rows."""
         parts = None if rows is None else tuple(rows)
-        if collective == "allgather":
+        if collective in PARTS_GIVEN:
             parts = (rows_of(like),) * self.size
         return explained(self.session, Request(collective, like, operator, root=root, rows=parts))
 

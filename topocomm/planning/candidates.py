@@ -16,7 +16,12 @@ from topocomm.planning.algorithms import canonical_allreduce as canonical
 from topocomm.planning.algorithms import gossip_parts as in_parts
 from topocomm.planning.algorithms import gossip_schedule as gossip
 from topocomm.planning.algorithms.gossip_schedule import Gossip
-from topocomm.planning.algorithms.hosts.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
+from topocomm.planning.algorithms.hosts.group_gossip import (
+    cyclic_gossip,
+    cyclic_tree,
+    gather_over_groups,
+    rails_to_root,
+)
 from topocomm.planning.algorithms.hosts.host_scan import shift_scan
 from topocomm.planning.algorithms.hosts.leaders import leaders_allreduce
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
@@ -120,6 +125,21 @@ class _RankGroups:
         for pattern in self.patterns():
             yield replace(pattern, gossip=gossip.gossip_to_root(pattern.gossip, root, len(self.order)))
 
+    def parts_to_root(self) -> Iterator[GossipPattern]:
+        """Yield patterns that bring every part to the root."""
+        count, root, ports = self.request.collective.ranks, self.request.collective.root, self.request.ports
+        tree = aligned_tree(count)
+        for radix in sorted({1, ports}):
+            name = f"multiport-{radix}" if radix > 1 else "binomial"
+            yield GossipPattern(name, multiport.gather_gossip(range(count), root, radix), tree)
+        if count <= MOST_RING_RANKS:
+            others = [(root + step) % count for step in range(1, count)]
+            yield GossipPattern("flat", [[(rank, root)] for rank in others], tree)
+        yield from self.to_root()
+        if not self.hierarchy.flat:
+            over_rails = rails_to_root(self.hierarchy.groups, self.order.index(root))
+            yield self._pattern("rails", over_rails, cyclic_tree(self.hierarchy.groups))
+
     def _pattern(self, name: str, by_host: Gossip, tree: RangeTree) -> GossipPattern:
         """The pattern in rank numbers; where hosts are scattered its tree is that of rank order."""
         if self.in_order:
@@ -216,6 +236,12 @@ def _allgather_builds(request: Request, groups: _RankGroups) -> Builds:
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
 
 
+def _parts_rooted_builds(request: Request, groups: _RankGroups) -> Builds:
+    build = in_parts.gossip_gather if request.collective.name == "gather" else in_parts.gossip_scatter
+    for pattern in groups.parts_to_root():
+        yield pattern.name, partial(build, pattern.gossip, request.collective.parts, request.collective.root)
+
+
 def _reduce_scatter_builds(request: Request, groups: _RankGroups) -> Builds:
     parts, commutative = request.collective.parts, request.operator.commutative
     many = _many_parts(request)
@@ -271,6 +297,8 @@ _BUILDS: dict[str, Callable[[Request, _RankGroups], Builds]] = {
     "broadcast": _rooted_builds,
     "allgather": _allgather_builds,
     "reduce_scatter": _reduce_scatter_builds,
+    "gather": _parts_rooted_builds,
+    "scatter": _parts_rooted_builds,
     "scan": _scan_builds,
     "exscan": _scan_builds,
 }

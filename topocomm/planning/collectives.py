@@ -1,9 +1,9 @@
 """The collectives that can be planned: their contributors, receivers, and the contributions of each result.
 
-The payload of `allgather` and `reduce_scatter` is the whole (all output rows of allgather, all input rows of
-reduce_scatter), cut in one contiguous part per rank: its input (allgather) or output (reduce_scatter). Every chunk of
-their schedules lies within one part. In canonical order the contributions are virtual shards instead of ranks, of which
-each rank owns a contiguous range.
+The payload of the collectives `IN_PARTS` is the whole (all output rows of allgather and gather, all input rows of
+reduce_scatter and scatter), cut in one contiguous part per rank: its input (`PARTS_GIVEN`) or output (`PARTS_GOT`).
+Every chunk of their schedules lies within one part. In canonical order the contributions are virtual shards instead of
+ranks, of which each rank owns a contiguous range.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from topocomm.errors import PlanError
 from topocomm.planning.schedule.schedule import split_rows
 
 Column = NDArray[np.int64]
-CollectiveName = Literal["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan"]
+CollectiveName = Literal[
+    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "scan", "exscan"
+]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
-IN_PARTS = ("allgather", "reduce_scatter")
+PARTS_GIVEN = ("allgather", "gather")
+PARTS_GOT = ("reduce_scatter", "scatter")
+IN_PARTS = (*PARTS_GIVEN, *PARTS_GOT)
 """Collectives whose payload is cut in one part per rank."""
-CARRYING = ("broadcast", "allgather")
+FROM_ROOT, TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
+ROOTED = (*FROM_ROOT, *TO_ROOT)
+CARRYING = ("broadcast", "allgather", "gather", "scatter")
 """Collectives that move values and combine none."""
 ORDERS = ("any", "canonical")
 
@@ -37,9 +43,9 @@ class Collective:
 
     Attributes:
         name: One of `COLLECTIVES`.
-        root: Root of reduce and broadcast.
-        parts: Rows that each rank gives (allgather) or gets (reduce_scatter), in rank order; a rank's part is the
-            rows after those of the ranks before it. Zeros are allowed. Empty for the other collectives.
+        root: Root of reduce, broadcast, gather and scatter.
+        parts: Rows that each rank gives (allgather, gather) or gets (reduce_scatter, scatter), in rank order; a rank's
+            part is the rows after those of the ranks before it. Zeros are allowed. Empty for the other collectives.
         shards: Canonical order (allreduce only): first virtual shard of each rank's contiguous range, and the end
             of the last: (0, 3, 3, 8) gives rank 0 the shards 0..2, rank 1 none, rank 2 the shards 3..7. Empty: any
             order.
@@ -60,7 +66,7 @@ class Collective:
             raise PlanError(f"root {self.root} is outside ranks 0..{self.ranks - 1}")
         if self.name not in IN_PARTS:
             if self.parts:
-                raise PlanError(f"parts {self.parts}: {self.name} has none; they go with {' and '.join(IN_PARTS)}")
+                raise PlanError(f"parts {self.parts}: {self.name} has none; they go with {', '.join(IN_PARTS)}")
         elif len(self.parts) != self.ranks or min(self.parts) < 0:
             raise PlanError(
                 f"{self.name}: parts {_few(self.parts)}: expected the rows of each of {self.ranks} ranks, 0 or more"
@@ -70,7 +76,7 @@ class Collective:
 
     def __str__(self) -> str:
         words = [f"{self.name} over {self.ranks} ranks"]
-        words += [f"root {self.root}"] * (self.name in ("reduce", "broadcast"))
+        words += [f"root {self.root}"] * (self.name in ROOTED)
         words += [f"parts {_few(self.parts)}"] * bool(self.parts)
         words += [f"virtual shards {_few(self.shards)}"] * bool(self.shards)
         return ", ".join(words)
@@ -83,12 +89,12 @@ class Collective:
     @property
     def contributors(self) -> range:
         """Ranks that have an input."""
-        return range(self.root, self.root + 1) if self.name == "broadcast" else range(self.ranks)
+        return range(self.root, self.root + 1) if self.name in FROM_ROOT else range(self.ranks)
 
     @property
     def receivers(self) -> range:
-        """Ranks that have a result; of reduce_scatter each has its part."""
-        if self.name == "reduce":
+        """Ranks that have a result; of reduce_scatter and scatter each has its part."""
+        if self.name in TO_ROOT:
             return range(self.root, self.root + 1)
         return range(min(1, self.ranks), self.ranks) if self.name == "exscan" else range(self.ranks)
 
@@ -100,18 +106,22 @@ class Collective:
     def receive_columns(self, ranks: Column, owners: Column) -> NDArray[np.bool_]:
         """Return whether the result of each rank has the chunks of each owner's part."""
         among = (ranks >= self.receivers.start) & (ranks < self.receivers.stop)
-        return among & (ranks == owners) if self.name == "reduce_scatter" else among
+        return among & (ranks == owners) if self.name in PARTS_GOT else among
 
     def expected_columns(self, ranks: Column, owners: Column) -> tuple[Column, Column]:
         """Return the first contribution, and the end, of the result of each rank, for chunks of each owner's part."""
         none = np.zeros_like(ranks)
         if self.shards:
             return none, none + self.shards[-1]
-        if self.name == "allgather":
+        if self.name in PARTS_GIVEN:
             return owners, owners + 1
         if self.name in ("scan", "exscan"):
             return none, ranks + (self.name == "scan")
         return none + self.contributors.start, none + self.contributors.stop
+
+    def input_owners(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Return the rank that has each chunk as input; empty where every rank with an input has all chunks."""
+        return self.owners(chunks) if self.name in PARTS_GIVEN else ()
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:

@@ -56,8 +56,8 @@ def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes 
 
     Args:
         topology: The machine.
-        collective: allreduce, reduce, broadcast, allgather, reduce_scatter, scan or exscan.
-        payload_bytes: Bytes of one rank's value (of allgather and reduce_scatter: of the whole): a whole number of
+        collective: allreduce, reduce, broadcast, allgather, reduce_scatter, gather, scatter, scan or exscan.
+        payload_bytes: Bytes of one rank's value (of those in parts, as allgather, of the whole): a whole number of
             rows of the operator at its default sizes (`sum`: 4 bytes, `attention.logsumexp`: 516); 0 plans for
             latency alone.
         operator: What is reduced.
@@ -65,8 +65,8 @@ def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes 
         ports: Messages that an endpoint can send, and receive, at once.
         port_model: "alpha" or "loggp"; None takes loggp for "auto" and alpha otherwise.
         ranks: Endpoint id of every rank; None puts one rank on every endpoint.
-        root: Root rank of reduce and broadcast.
-        parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
+        root: Root rank of reduce, broadcast, gather and scatter.
+        parts: Rows that each rank gives (allgather, gather) or gets (reduce_scatter, scatter); None: as even as can be.
         order: "any": operands in rank order unless the operator commutes. "canonical" (allreduce only): one tree
             over virtual shards, the same for every rank count and layout (`canonical_allreduce.py`).
         shards: Of canonical order, the first virtual shard of each rank and the end of the last rank's: (0, 3, 3, 8)

@@ -16,7 +16,7 @@ from topocomm.planning.algorithms.canonical_allreduce import relayed_canonical
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.algorithms.multiport import reversed_gossip
 from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS
-from topocomm.planning.collectives import IN_PARTS
+from topocomm.planning.collectives import FROM_ROOT, IN_PARTS, TO_ROOT
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.route_search import nearest_first
@@ -40,9 +40,9 @@ def relayed_builds(request: Request, paths: PathFinder) -> Builds:
         return
     if name in ("scan", "exscan"):
         gossip = relays.chain()
-    elif name == "reduce":
+    elif name in TO_ROOT:
         gossip = relays.gather(collective.root)
-    elif name == "broadcast":
+    elif name in FROM_ROOT:
         gossip = relays.spread(collective.root)
     else:  # a rank with a part is connected to all ranks with parts
         hub = next((rank for rank, part in enumerate(collective.parts) if part), 0)

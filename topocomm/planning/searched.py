@@ -8,7 +8,12 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
+from topocomm.planning.algorithms.gossip_parts import (
+    gossip_allgather,
+    gossip_gather,
+    gossip_reduce_scatter,
+    gossip_scatter,
+)
 from topocomm.planning.algorithms.gossip_schedule import (
     Gossip,
     gossip_allreduce,
@@ -16,7 +21,8 @@ from topocomm.planning.algorithms.gossip_schedule import (
     gossip_reduce,
     gossip_scan,
 )
-from topocomm.planning.collectives import Collective
+from topocomm.planning.algorithms.multiport import reversed_gossip
+from topocomm.planning.collectives import FROM_ROOT, TO_ROOT, Collective
 from topocomm.planning.request import Request
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.range_tree import aligned_tree
@@ -94,6 +100,10 @@ def built(gossip: Gossip, request: Request) -> Schedule:
         return gossip_broadcast(gossip, collective.ranks, rows, collective.root)
     if collective.name == "allgather":
         return gossip_allgather(gossip, collective.parts)
+    if collective.name == "gather":
+        return gossip_gather(gossip, collective.parts, collective.root)
+    if collective.name == "scatter":
+        return gossip_scatter(reversed_gossip(gossip), collective.parts, collective.root)
     if collective.name == "reduce_scatter":
         return gossip_reduce_scatter(gossip, collective.parts, None if request.operator.commutative else tree)
     return gossip_scan(gossip, tree, rows, own=collective.name == "scan")
@@ -103,12 +113,13 @@ def _wants(collective: Collective) -> NDArray[np.bool_]:
     """wants[a, b]: rank b needs a contribution of rank a; of reduce_scatter as of the reverse allgather."""
     ranks = collective.ranks
     wants = np.ones((ranks, ranks), dtype=bool)
-    if collective.name == "reduce":
-        wants[:, np.arange(ranks) != collective.root] = False
-    elif collective.name == "broadcast":
-        wants[np.arange(ranks) != collective.root] = False
-    elif collective.parts and any(collective.parts):
-        wants[np.array(collective.parts) == 0] = False
-    elif collective.name in ("scan", "exscan"):
+    if collective.name in ("scan", "exscan"):
         wants = np.triu(wants)
+    if collective.parts and any(collective.parts):
+        axis = wants.T if collective.name == "scatter" else wants
+        axis[np.array(collective.parts) == 0] = False
+    if collective.name in TO_ROOT:
+        wants[:, np.arange(ranks) != collective.root] = False
+    elif collective.name in FROM_ROOT:
+        wants[np.arange(ranks) != collective.root] = False
     return wants

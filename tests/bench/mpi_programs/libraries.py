@@ -22,10 +22,12 @@ def fold(op, values):
 
 
 def expected(name, op):
-    if name == "allgather":
-        return np.stack(VALUES)
+    if name in ("allgather", "gather"):
+        return np.stack(VALUES) if name == "allgather" or rank == 0 else None
     if name == "broadcast":
         return VALUES[0]
+    if name == "scatter":
+        return VALUES[0][rank * ROWS : (rank + 1) * ROWS]
     if name == "scan":
         return fold(op, VALUES[: rank + 1])
     if name == "exscan":
@@ -38,8 +40,8 @@ def expected(name, op):
 
 def check(library, name, op, in_place):
     x = VALUES[rank].copy()
-    out = x if in_place else np.full({"reduce_scatter": ROWS}.get(name, x.size), np.nan)
-    if name == "allgather":
+    out = x if in_place else np.full({"reduce_scatter": ROWS, "scatter": ROWS}.get(name, x.size), np.nan)
+    if name in ("allgather", "gather"):
         out = np.full((size, x.size), np.nan)
     call = library.collective(name, x, out, op)
     if call is None:
@@ -58,7 +60,7 @@ for library in (MpiLibrary(world), TorchLibrary()):
         for op in FOLDS:
             for in_place in (False, True)[: 1 if name == "reduce_scatter" else 2]:
                 done += check(library, name, op, in_place)
-    done += check(library, "broadcast", None, False) + check(library, "allgather", None, False)
+    done += sum(check(library, name, None, False) for name in ("broadcast", "allgather", "gather", "scatter"))
     assert library.collective("allreduce", VALUES[rank], VALUES[rank], "logaddexp") is None
     if rank == 0:
         print(f"{library.name}: {done} calls right")

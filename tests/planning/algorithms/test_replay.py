@@ -5,7 +5,7 @@ import pytest
 from tests.concatenation import CONCAT
 from tests.machines import switch
 from tests.planning.replay import builds, collective_of, expected, replay, same
-from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, ROOTED
 from topocomm.planning.proof.verify import verify
 
 RANKS = [*range(1, 18), 31, 33, 64]
@@ -46,7 +46,7 @@ def test_uneven_parts(name, parts):
 
 @pytest.mark.parametrize("root", range(7))
 def test_every_root(root):
-    for name in ("reduce", "broadcast"):
+    for name in ROOTED:
         check(collective_of(name, 7, root=root), 16)
 
 

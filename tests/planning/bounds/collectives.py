@@ -2,16 +2,17 @@
 
 from hypothesis import strategies as st
 
-from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, ROOTED, Collective
 
 
 @st.composite
 def collectives(draw, ranks, names=COLLECTIVES):
     name = draw(st.sampled_from(names))
+    root = draw(st.integers(0, ranks - 1)) if name in ROOTED else 0
     if name in IN_PARTS:
         parts = draw(st.lists(st.sampled_from([0, 1, 3]), min_size=ranks, max_size=ranks))
-        return Collective(name, ranks, parts=tuple(parts))
+        return Collective(name, ranks, root, tuple(parts))
     if name == "allreduce" and draw(st.booleans()):
         starts = sorted(draw(st.lists(st.integers(0, 4), min_size=ranks - 1, max_size=ranks - 1)))
         return Collective(name, ranks, shards=(0, *starts, 4 + draw(st.integers(0, 1))))
-    return Collective(name, ranks, root=draw(st.integers(0, ranks - 1)) if name in ("reduce", "broadcast") else 0)
+    return Collective(name, ranks, root=root)

@@ -60,8 +60,8 @@ def test_published_optima_of_gather_and_scatter():
 
 @pytest.mark.parametrize(("parts", "share"), [((1, 1, 1, 1), 3 / 4), ((0, 0, 0, 0), 3 / 4), ((6, 1, 1, 0), 1)])
 def test_a_rank_takes_in_what_others_give_and_gives_what_others_take(parts, share):
-    for name, word in zip(IN_PARTS, ("enter", "leave"), strict=True):
-        found = bounds(switch(4), name, parts=parts)
+    for name, word in zip(IN_PARTS, ("enter", "enter", "leave", "leave"), strict=True):
+        found = bounds(switch(4), name, parts=parts, root=3)
         assert found.throughput_gb_per_s == pytest.approx(450 / share)
         assert f"{'all' if share == 1 else share} of the payload must {word} GPU" in found.throughput_bound.argument
 

@@ -78,6 +78,10 @@ def share_into(collective, ends, group):
     if collective.name in ("scan", "exscan"):
         return len({sum(other < rank for other in outside) for rank in inside} - {0})
     shares = [part / sum(collective.parts) if any(collective.parts) else 1 / len(ends) for part in collective.parts]
+    if collective.name == "gather":
+        return sum(shares[rank] for rank in outside) if collective.root in inside else 0
+    if collective.name == "scatter":
+        return sum(shares[rank] for rank in inside) if collective.root in outside else 0
     if collective.name == "allgather":
         return sum(shares[rank] for rank in outside) if inside else 0
     if collective.name == "reduce_scatter":

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.machines import hosts, switch
 from tests.planning.formats.plan_documents import ORIGINAL, change, document, signed
 from topocomm import Plan, PlanError, plan
-from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.collectives import COLLECTIVES, ROOTED
 from topocomm.planning.formats.plan_json import dumps, plan_digest
 from topocomm.planning.schedule.schedule import input_pieces
 
@@ -19,8 +19,8 @@ from topocomm.planning.schedule.schedule import input_pieces
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("objective", ["latency", "throughput", "auto"])
 def test_round_trip(tmp_path, collective, objective):
-    root = 2 if collective in ("reduce", "broadcast") else 0
-    machine = hosts(2, 2) if collective in ("allreduce", "reduce", "broadcast") else switch(4)
+    root = 2 if collective in ROOTED else 0
+    machine = hosts(2, 2) if collective in ("allreduce", *ROOTED) else switch(4)
     made = plan(machine, collective, payload_bytes=4096, objective=objective, root=root)
     made.save(tmp_path / "plan.json")
     read = Plan.load(tmp_path / "plan.json")

@@ -81,9 +81,9 @@ def test_what_hangs_together_is_let_through(machine):
 def test_one_way_links_serve_some_collectives():
     devices = tuple(Device(name, "gpu") for name in "abc")
     machine = Topology("one way", "test", devices, (Link("a", "b", "k", 1, 1.0, 1.0), Link("b", "c", "k", 1, 1.0, 1.0)))
-    for name in ("broadcast", "scan", "exscan"):
+    for name in ("broadcast", "scatter", "scan", "exscan"):
         check(machine, name)
-    for name in ("allreduce", *IN_PARTS):
+    for name in ("allreduce", "allgather", "reduce_scatter"):
         with pytest.raises(PlanError, match=r"3 pieces: a; b; c; .* that lead both ways"):
             check(machine, name)
     circle = replace(machine, links=(*machine.links, Link("c", "a", "k", 1, 1.0, 1.0)))

@@ -29,7 +29,7 @@ from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.layout import ROWS, Field
 from topocomm.operators.operator import Operator, as_operator
-from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
+from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, PARTS_GIVEN, PARTS_GOT, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.schedule.schedule import split_rows
@@ -50,7 +50,7 @@ def bind_here(session: Session, request: Request) -> Bound:
         raise PlanError(f"unknown collective {name!r}; expected one of {', '.join(COLLECTIVES)}")
     operator = request.operator
     if operator is None and name in CARRYING:
-        operator = carrier(request.like, by_rows=name == "allgather")
+        operator = carrier(request.like, by_rows=name if name in IN_PARTS else "")
     operator = as_operator(operator)
     if not isinstance(request.root, (int, np.integer)):
         raise PlanError(f"root {request.root!r}: expected the number of a rank, 0 to {session.size - 1}")
@@ -89,7 +89,8 @@ def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
             f"{request.collective} cuts values along axis 0, which operator {bound.operator.name!r} or "
             "the value does not have; give arrays with rows"
         )
-    if request.collective == "allgather":
+    gives = request.collective in PARTS_GIVEN
+    if gives:
         counts = (leading[0],) * session.size if counts is None else counts
         total = sum(counts)
     else:
@@ -105,7 +106,9 @@ def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
     layout = replace(bound.layout, leading=(total, *leading[1:]))
     first = list(accumulate(counts, initial=0))[session.rank]
     own, whole = Span(first * item, (counts[session.rank], *leading[1:])), Span(0, layout.leading)
-    value, result = (own, whole) if request.collective == "allgather" else (whole, own)
+    value, result = (own, whole) if gives else (whole, own)
+    if request.collective == "gather" and session.rank != request.root:
+        result = Span(0, (0, *leading[1:]))
     return bound._replace(layout=layout, value=value, result=result, parts=tuple(count * item for count in counts))
 
 
@@ -126,7 +129,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
         claim["memory"] = "host" if bound.structure.device is None else "device"
         claim["arrays"] = str(bound.layout)
         claim["root"], claim["order"] = str(request.root), request.order
-        if request.collective == "reduce_scatter":
+        if request.collective in PARTS_GOT:
             claim[SAME_ROWS] = _rows_in_words(bound)
     except TopocommError as error:
         _give_up(session, claim, error)
@@ -263,8 +266,11 @@ def _check_plan(session: Session, plan: Plan, request: Request, bound: Bound) ->
         verify(plan.schedule, wanted, endpoints=plan.ranks, keep_order=not operator.commutative)
 
 
-def carrier(x: Any, *, by_rows: bool) -> Operator:
-    """The operator that moves values like x unchanged; `by_rows` joins them along axis 0, which all must have."""
+def carrier(x: Any, *, by_rows: str = "") -> Operator:
+    """The operator that moves values like x unchanged.
+
+    `by_rows` names a collective that joins or cuts them along axis 0, which all must have then.
+    """
     parts = parts_of(x)
     if not parts:
         raise OperatorError(f"expected arrays to carry, got an empty {type(x).__name__}")
@@ -274,8 +280,8 @@ def carrier(x: Any, *, by_rows: bool) -> Operator:
     same_head = all(count > 0 for _, count in axes) and len(heads) == 1
     if by_rows and not same_head:
         raise OperatorError(
-            "allgather joins values along axis 0, which every array must have, of one length on a rank; "
-            "give a scalar as x.reshape(1)"
+            f"{by_rows} {'joins' if by_rows in PARTS_GIVEN else 'cuts'} values along axis 0, which every array must "
+            "have, of one length on a rank; give a scalar as x.reshape(1)"
         )
     if len(axes) == 1:
         return _copy_operator((Field(axes[0][0]),))

@@ -37,8 +37,8 @@ class Request:
         collective: Its name.
         like: A value like those to come.
         operator: None for collectives that combine nothing.
-        root: Of reduce and broadcast.
-        rows: Entries of axis 0 by rank: what each gives to an all-gather, or gets from a reduce-scatter.
+        root: Of reduce, broadcast, gather and scatter.
+        rows: Entries of axis 0 by rank: what each gives (allgather, gather) or gets (reduce_scatter, scatter).
         order: "any" or "canonical".
         shards: Of canonical order, the first virtual shard of every rank and the end of the last; None: one a rank.
         plan: The plan to execute; None takes the planner's.

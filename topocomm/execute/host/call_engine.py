@@ -19,7 +19,7 @@ from topocomm.execute.transports.shared_memory import SharedArena, SharedMemory
 from topocomm.execute.transports.transport import Message
 from topocomm.operators.layout import Buffer, Fold, Layout
 from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import IN_PARTS
+from topocomm.planning.collectives import IN_PARTS, ROOTED, TO_ROOT
 from topocomm.planning.plan import Plan
 from topocomm.planning.schedule.schedule import Combine, Piece, Schedule
 
@@ -103,7 +103,7 @@ class Work:
     @property
     def gives_result(self) -> bool:
         """Whether this rank gets a result."""
-        return self.plan.collective.name != "reduce" or self.rank == self.plan.collective.root
+        return self.plan.collective.name not in TO_ROOT or self.rank == self.plan.collective.root
 
     @property
     def first_of_exscan(self) -> bool:
@@ -117,7 +117,7 @@ class Work:
         Then a rank in its call n + 2 knows that every rank has finished call n: each is in n + 1 at least.
         """
         collective = self.plan.collective
-        everyone = collective.name in ("allreduce", *IN_PARTS)
+        everyone = collective.name == "allreduce" or (collective.name in IN_PARTS and collective.name not in ROOTED)
         owners = (*collective.parts, *(high - low for low, high in pairwise(collective.shards)))
         return everyone and all(count > 0 for count in owners)
 

@@ -1,4 +1,4 @@
-"""Allgather and reduce-scatter of a gossip, written as columns: P ranks with a part each move P^2 chunks.
+"""Collectives in parts of a gossip, written as columns: P ranks with a part each move P^2 chunks.
 
 A message carries the chunks that its source has and its destination lacks. Every chunk spreads on a tree; backwards in
 time it gathers on that tree. Slots are counted per chunk: a chunk arrives in slot 1.
@@ -54,6 +54,39 @@ def gossip_allgather(gossip: Gossip, parts: Sequence[int]) -> Schedule:
     return replace(schedule, owners=owners)
 
 
+def gossip_gather(gossip: Gossip, parts: Sequence[int], root: int) -> Schedule:
+    """Return a gather: the root ends with the chunks of all, by a gossip that leads to it."""
+    chunks, owners = part_chunks(parts)
+    loads, owner = _loads_to(gossip, len(parts), owners, root), np.array(owners, dtype=np.int64)
+    src_slot = (loads.src != owner[loads.chunk]).astype(np.int64)
+    schedule = schedule_of_columns(
+        len(parts),
+        chunks,
+        outputs=_columns(root, (owner != root).astype(np.int64), np.arange(len(chunks))).astype(np.int64),
+        transfers=_columns(loads.round, loads.src, src_slot, loads.dst, 1, loads.chunk, NO_PATH),
+        combines=np.zeros((0, 4), np.int64),
+        operands=[],
+    )
+    return replace(schedule, owners=owners)
+
+
+def gossip_scatter(gossip: Gossip, parts: Sequence[int], root: int) -> Schedule:
+    """Return a scatter, the gather of the gossip backwards: chunks go from the root the way that they come to it."""
+    chunks, owners = part_chunks(parts)
+    loads, owner = _loads_to(gossip, len(parts), owners, root), np.array(owners, dtype=np.int64)
+    backwards = (loads.rounds - 1 - loads.round, loads.dst, loads.src, loads.chunk)
+    round_, src, dst, chunk = (np.ascontiguousarray(column[::-1]) for column in backwards)
+    return schedule_of_columns(
+        len(parts),
+        chunks,
+        inputs=np.array([[root, 0, root]]),
+        outputs=_columns(owner, (owner != root).astype(np.int64), np.arange(len(chunks))).astype(np.int64),
+        transfers=_columns(round_, src, (src != root).astype(np.int64), dst, 1, chunk, NO_PATH),
+        combines=np.zeros((0, 4), np.int64),
+        operands=[],
+    )
+
+
 def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree | None) -> Schedule:
     """Return a reduce-scatter, the allgather of the gossip backwards: chunks gather along the trees they spread on.
 
@@ -99,6 +132,20 @@ def _loads_of(gossip: Gossip, ranks: int, owners: Sequence[int]) -> _Loads:
         (np.concatenate([none, *columns]) for columns in zip(*by_round, strict=True)) if by_round else [none] * 3
     )
     return _Loads(len(gossip), rounds, src, dst, chunk, holds)
+
+
+def _loads_to(gossip: Gossip, ranks: int, owners: Sequence[int], root: int) -> _Loads:
+    """Return what messages carry of what the root gets: every chunk on one way."""
+    loads = _loads_of(gossip, ranks, owners)
+    needs = np.zeros_like(loads.holds)
+    needs[root] = True
+    kept = np.zeros(len(loads.round), dtype=bool)
+    for turn in range(loads.rounds - 1, -1, -1):
+        own = np.flatnonzero(loads.round == turn)
+        kept[own] = needs[loads.dst[own], loads.chunk[own]]
+        needs[loads.src[own[kept[own]]], loads.chunk[own[kept[own]]]] = True
+    round_, src, dst, chunk = (column[kept] for column in (loads.round, loads.src, loads.dst, loads.chunk))
+    return replace(loads, round=round_, src=src, dst=dst, chunk=chunk)
 
 
 def _ranks_among_equals(values: Ints) -> Ints:

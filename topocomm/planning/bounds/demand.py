@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
 from topocomm.planning.bounds.machine_columns import Floats, Ints, Machine
-from topocomm.planning.collectives import IN_PARTS, Collective
+from topocomm.planning.collectives import FROM_ROOT, IN_PARTS, PARTS_GIVEN, PARTS_GOT, TO_ROOT, Collective
 
 MOST_SOURCES = 256
 """Largest rank count for which all sources are tried; above it, sweeps."""
@@ -32,8 +32,7 @@ class Demand:
         gives: Per rank, whether another rank may need something of it.
         gets: Per rank, whether it may need something of another.
         prefix: Whether a rank needs those before it only (scan, exscan).
-        shares: Share of each rank's part in the payload of an allgather or reduce_scatter, equal where there are no
-            rows; zeros for other collectives.
+        shares: Share of each rank's part in a payload in parts, equal where there are no rows; zeros for others.
     """
 
     name: str
@@ -71,13 +70,17 @@ class Demand:
     def least_messages(self) -> int:
         """Return the least number of messages on any machine.
 
-        Every rank that needs something receives a message, or every rank that is needed sends one. Where each of P
-        ranks needs all of c givers: until the first rank knows them all, each of the c-1 other givers sends one, and
-        after that every other rank receives one: c-1 + P-1. The same holds with time reversed.
+        Every rank that needs something receives a message, and every rank that is needed sends one: with one that
+        gives, or gets, there are no others. Where each of P ranks needs all of c givers: until the first rank knows
+        them all, each of the c-1 other givers sends one, and after that every other rank receives one: c-1 + P-1. The
+        same holds with time reversed.
         """
         if self.prefix or self.ranks == 1:
             return self.ranks - 1
-        return self.ranks - 1 + min(int(self.gives.sum()), int(self.gets.sum())) - 1
+        givers, getters = int(self.gives.sum()), int(self.gets.sum())
+        if getters == 1:
+            return int((self.gives & ~self.gets).sum())
+        return int((self.gets & ~self.gives).sum()) if givers == 1 else self.ranks - 1 + min(givers, getters) - 1
 
     def crossing(self, labels: NDArray[np.int64], groups: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what must at least enter, and leave, each group of ranks, in payloads.
@@ -100,7 +103,7 @@ class Demand:
             return enters.astype(float), leaves.astype(float)
         own: NDArray[np.float64] = np.bincount(labels, self.shares, groups).astype(float)
         others = float(self.shares.sum()) - own
-        into, out = (others, own) if self.name == "allgather" else (own, others)
+        into, out = (others, own) if self.name in PARTS_GIVEN else (own, others)
         return into * enters, out * leaves
 
 
@@ -112,14 +115,14 @@ def demand_of(collective: Collective) -> Demand:
     if collective.name in IN_PARTS:
         rows = np.array(collective.parts, dtype=float)
         shares = rows / rows.sum() if rows.sum() else np.full(len(rows), 1 / len(rows))
-    if collective.name == "broadcast":
-        gives = ranks == collective.root
-    elif collective.name == "reduce":
-        gets = ranks == collective.root
-    elif collective.name == "allgather":
+    if collective.name in PARTS_GIVEN:
         gives = shares > 0
-    elif collective.name == "reduce_scatter":
+    elif collective.name in PARTS_GOT:
         gets = shares > 0
+    if collective.name in FROM_ROOT:
+        gives = ranks == collective.root
+    elif collective.name in TO_ROOT:
+        gets = ranks == collective.root
     elif collective.shards:
         gives = np.diff(collective.shards) > 0
     return Demand(collective.name, gives, gets, collective.name in ("scan", "exscan"), shares)

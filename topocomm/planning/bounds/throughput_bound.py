@@ -28,7 +28,7 @@ from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.machine_columns import Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, best_of_family, best_partition
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
-from topocomm.planning.collectives import IN_PARTS
+from topocomm.planning.collectives import IN_PARTS, PARTS_GIVEN
 
 MOST_EXACT = 64
 """Endpoints, or hosts, up to which all cuts and partitions are searched with minimum cuts."""
@@ -136,9 +136,10 @@ def _terminals(demand: Demand, of_rank: Ints, nodes: int) -> Iterator[tuple[dict
     if demand.name in IN_PARTS:
         share = np.bincount(of_rank, demand.shares, nodes).tolist()
         shares = {atom: share[atom] for atom in atoms if share[atom] > 0}
-        for atom in atoms:
+        gathers = demand.name in PARTS_GIVEN
+        for atom in sorted(set(of_rank[demand.gets if gathers else demand.gives].tolist())):
             atom_alone = {atom: UNLIMITED}
-            yield (shares, atom_alone, True) if demand.name == "allgather" else (atom_alone, shares, True)
+            yield (shares, atom_alone, True) if gathers else (atom_alone, shares, True)
         return
     if demand.prefix:
         pairs = list(zip(of_rank.tolist(), of_rank[1:].tolist(), strict=False))

@@ -10,7 +10,7 @@ from typing import Any
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.hierarchy_witness import least_levels_us
 from topocomm.planning.certificate_checker.witness_graph import WitnessGraph
-from topocomm.planning.collectives import IN_PARTS, Collective
+from topocomm.planning.collectives import FROM_ROOT, IN_PARTS, PARTS_GIVEN, TO_ROOT, Collective
 from topocomm.planning.plan import Plan
 from topocomm.topology.model import Topology
 
@@ -36,13 +36,13 @@ class Needs:
             rows = sum(collective.parts)
             self.shares = [part / rows if rows else 1 / self.ranks for part in collective.parts]
             some = [share > 0 for share in self.shares]
-            self.gives, self.gets = (some, everybody) if collective.name == "allgather" else (everybody, some)
+            self.gives, self.gets = (some, everybody) if collective.name in PARTS_GIVEN else (everybody, some)
         elif collective.shards:
             self.gives = [collective.shards[rank] < collective.shards[rank + 1] for rank in range(self.ranks)]
         only_root = [rank == collective.root for rank in range(self.ranks)]
-        if collective.name == "broadcast":
+        if collective.name in FROM_ROOT:
             self.gives = only_root
-        elif collective.name == "reduce":
+        elif collective.name in TO_ROOT:
             self.gets = only_root
 
     def __call__(self, src: int, dst: int) -> bool:
@@ -58,9 +58,15 @@ class Needs:
         return [other for other in ranks if (self(other, rank) if side == "hears" else self(rank, other))]
 
     def least_messages(self) -> int:
-        """Return the least messages: each rank but one receives (or sends) one; where c givers reach all, c-1 more."""
+        """Return the least messages: each rank but one receives (or sends) one; where c givers reach all, c-1 more.
+
+        One that alone gets receives of, and one that alone gives sends to, each rank that it needs or that needs it.
+        """
         if self.ranks == 1 or self.name in ("scan", "exscan"):
             return self.ranks - 1
+        if 1 in (sum(self.gives), sum(self.gets)):
+            alone, some = (self.gets, self.gives) if sum(self.gets) == 1 else (self.gives, self.gets)
+            return sum(some) - some[alone.index(True)]
         return self.ranks - 1 + min(sum(self.gives), sum(self.gets)) - 1
 
     def share_into(self, inside: set[int]) -> float:
@@ -75,7 +81,7 @@ class Needs:
         if not any(self.gives[rank] for rank in outside) or not any(self.gets[rank] for rank in inside):
             return 0.0
         if self.name in IN_PARTS:
-            return sum(self.shares[rank] for rank in (outside if self.name == "allgather" else inside))
+            return sum(self.shares[rank] for rank in (outside if self.name in PARTS_GIVEN else inside))
         return 1.0
 
 

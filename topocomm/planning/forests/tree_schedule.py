@@ -33,7 +33,7 @@ def schedule_of(
     """
     sizes = [rows for rows, _ in chunks]
     ranges = tuple(zip(accumulate(sizes, initial=0), sizes, strict=False))
-    owners = collective.owners(ranges) if collective.name == "allgather" else ()
+    owners = collective.input_owners(ranges)
     writer = _Writer(ScheduleBuilder(collective.ranks, ranges, collective.contributors, owners), network, paths)
     for number, (_, pair) in enumerate(chunks):
         writer.chunk(number, pair)

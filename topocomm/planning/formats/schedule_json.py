@@ -71,7 +71,7 @@ def read_schedule(value: Json, collective: Collective) -> Schedule:
     """Return the schedule of a plan document, its entries in range; nothing is proved here.
 
     Raises:
-        PlanError: An entry is wrong, the message has its path; or a chunk of an allgather is within no rank's part.
+        PlanError: An entry is wrong, the message has its path; or a chunk is within no rank's part.
     """
     document = an_object(value, WHERE)
 
@@ -97,7 +97,7 @@ def read_schedule(value: Json, collective: Collective) -> Schedule:
         operands=operands,
         operand_starts=starts,
         paths=entry(document, "paths", each(each(a_text)), WHERE),
-        owners=collective.owners(chunks) if collective.name == "allgather" else (),
+        owners=collective.input_owners(chunks),
         nodes=tuple(map(tuple, shards)),
         repeat=entry(document, "repeat", _repeat, WHERE),
     )

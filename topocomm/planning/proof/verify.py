@@ -16,7 +16,7 @@ from typing import NoReturn
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.collectives import Collective, Column
+from topocomm.planning.collectives import PARTS_GOT, Collective, Column
 from topocomm.planning.proof.dataflow import NOTHING, dataflow
 from topocomm.planning.proof.expressions import CountedTwiceError, Trees
 from topocomm.planning.routing.paths import PathFinder
@@ -52,8 +52,8 @@ def verify(
     """Return the proof that `schedule` computes `collective`.
 
     Proved are: every slot is written once and before it is read, and no rank sends to itself (so rounds in order, with
-    all messages of a round posted before any is awaited, cannot deadlock); inputs exist for every chunk, of an
-    allgather for the chunks of the rank's part only; every output holds the contributions of the collective, each
+    all messages of a round posted before any is awaited, cannot deadlock); inputs exist for every chunk, of
+    `PARTS_GIVEN` for the chunks of the rank's part only; every output holds the contributions of the collective, each
     exactly once; all ranks that receive a result evaluate one expression tree (in canonical order, the canonical one);
     and with `paths` and `endpoints`, each message has a route on the machine.
 
@@ -76,9 +76,9 @@ def verify(
             before faults of values.
     """
     _check_columns(schedule, collective)
-    owners = collective.owners(schedule.chunks)
-    if schedule.owners != (owners if collective.name == "allgather" else ()):
-        raise PlanError(f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {owners}")
+    owners, having = collective.owners(schedule.chunks), collective.input_owners(schedule.chunks)
+    if schedule.owners != having:
+        raise PlanError(f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {having}")
     trees = Trees(*_leaves(schedule, collective))
     owner_of = np.asarray(owners or np.zeros(len(schedule.chunks)), dtype=np.int64)
     order_kept, uniform, canonical = _check_values(schedule, collective, trees, owner_of)
@@ -254,7 +254,7 @@ def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, own
             (1 << int(high[row])) - (1 << int(low[row])),
         )
     chunks = len(schedule.chunks)
-    each = 1 if collective.name == "reduce_scatter" else len(collective.receivers)
+    each = 1 if collective.name in PARTS_GOT else len(collective.receivers)
     if len(places) != each * chunks:
         wanted = np.arange(schedule.ranks * chunks)
         wanted = wanted[collective.receive_columns(wanted // chunks, owners[wanted % chunks])]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import cos, hypot, pi, sin
 from textwrap import wrap
 
+from topocomm.planning.collectives import ROOTED
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_text import placed, round_times
 from topocomm.planning.routing.paths import PathFinder
@@ -276,7 +277,7 @@ def _panel(
             bend = bend[0] - away * abs(b[1] - a[1]), bend[1] - away * abs(b[0] - a[0])
             page.arrow(a, bend, b, kind, apart=DOT, both=len(sources) == 2)
     busy = {rank for pair in pairs for rank in pair[:2]}
-    root = plan.collective.root if plan.collective.name in ("reduce", "broadcast") else -1
+    root = plan.collective.root if plan.collective.name in ROOTED else -1
     for rank, centre in places.items():
         page.circle(centre, DOT, "device" if rank in busy else "group")
         if rank == root:

@@ -9,6 +9,7 @@ from textwrap import wrap
 
 import numpy as np
 
+from topocomm.planning.collectives import PARTS_GIVEN
 from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
 from topocomm.planning.cost.fluid import ready_times_us
 from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
@@ -158,7 +159,7 @@ def _shares(plan: Plan) -> list[str]:
     even = tuple(rows for _, rows in split_rows(plan.schedule.rows, collective.ranks))
     if collective.parts in ((), even):
         return []
-    verb = "given" if collective.name == "allgather" else "got"
+    verb = "given" if collective.name in PARTS_GIVEN else "got"
     return _wrap(
         "  parts   ", f"rows {verb} by ranks 0..{collective.ranks - 1}: {', '.join(map(str, collective.parts))}"
     )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
-from topocomm.planning.collectives import IN_PARTS, Collective
+from topocomm.planning.collectives import Collective
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
 from topocomm.topology.draw.names import ranges
@@ -35,7 +35,9 @@ def refuse_disconnected(paths: PathFinder, collective: Collective, endpoints: Se
     kept = open_[src] & open_[dst]
     src, dst = src[kept], dst[kept]
     both_ways = collective.name == "allreduce" and not collective.shards
-    both_ways |= collective.name in IN_PARTS and (all(collective.parts) or not any(collective.parts))
+    both_ways |= collective.name in ("allgather", "reduce_scatter") and (
+        all(collective.parts) or not any(collective.parts)
+    )
     if not both_ways:
         src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
     pieces: list[list[str]] = []

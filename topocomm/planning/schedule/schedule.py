@@ -81,9 +81,9 @@ class Schedule:
         operands: int32 [m]: operand slots of all combines, one after the other.
         operand_starts: int32 [n + 1]: combine i has operands[operand_starts[i]:operand_starts[i + 1]].
         paths: Device ids from source to destination endpoint, for transfers that name a path.
-        owners: Of an allgather, the rank whose part each chunk lies in: a rank has input for the chunks that it owns
-            only. Empty for other collectives, where ranks have input for every chunk. Follows from the parts of the
-            collective and the chunks; not in the file.
+        owners: Where each rank gives a part (`Collective.input_owners`), the rank whose part each chunk lies in: it has
+            input for the chunks that it owns only. Empty for other collectives, where ranks have input for every chunk.
+            Follows from the parts of the collective and the chunks; not in the file.
         nodes: Of a schedule in canonical order, the ranges [low, high) of virtual shards that the inputs hold.
         repeat: The pipeline; None: the rounds run once.
     """
@@ -167,8 +167,8 @@ class Schedule:
 def input_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
     """Return the pieces of `rank` that its own value fills before the first round, by slot and chunk.
 
-    These are all chunks, of an allgather those of the rank's part. Most ranks have one input slot, those of a
-    broadcast but the root none, and in canonical order one per range of `nodes`.
+    These are all chunks, of an allgather or gather those of the rank's part. Most ranks have one input slot, those of
+    a broadcast or scatter but the root none, and in canonical order one per range of `nodes`.
     """
     chunks: Sequence[int] = range(len(schedule.chunks))
     if schedule.owners:

@@ -58,7 +58,7 @@ class ScheduleBuilder:
     Attributes:
         chunks: (first row, rows) of every chunk.
         contributors: Ranks that have an input; None: all.
-        owners: Of an allgather, the rank whose part each chunk lies in.
+        owners: Of an allgather or gather, the rank whose part each chunk lies in.
         nodes: In canonical order, the ranges of virtual shards of each rank's inputs.
         first_slots: Number of input slots of each rank; empty: 1, or as many as its `nodes`.
         outputs: (rank, slot, chunk) of the results so far.

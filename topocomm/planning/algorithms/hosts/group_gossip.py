@@ -1,4 +1,4 @@
-"""Gossip over groups of ranks for any number of groups: a circulant over their rails, and a tree to one of them."""
+"""Gossip over groups of ranks for any number of groups: a circulant over their rails, and ways to one of them."""
 
 from __future__ import annotations
 
@@ -64,6 +64,26 @@ def gather_over_groups(groups: Groups, root: int, ports: int = 1) -> Gossip:
         holders = kept
     ranks = range(groups.starts[home], groups.starts[home + 1])
     return [*rounds, *gather_gossip(ranks, root - groups.starts[home], ports)]
+
+
+def rails_to_root(groups: Groups, root: int) -> Gossip:
+    """Return a gossip to the root over all rails of its group at once: for parts, which add up on the way.
+
+    Every member sends over its rail, or that of a member of its group if it has none, to the root's group.
+    """
+    home, on = bisect_right(groups.starts, root) - 1, groups.members_on
+    rounds: list[list[tuple[int, int]]] = [[]]
+    for group in range(groups.count):
+        start, away = groups.starts[group], (group - home) % groups.count
+        if away:
+            pairs = [pair for pair in zip(on[group], on[home], strict=True) if min(pair) >= 0] or [(0, 0)]
+            members = [member for member in range(groups.members(group)) if member not in dict(pairs)]
+            relayed = [[(start + member, start + pairs[i % len(pairs)][0])] for i, member in enumerate(members)]
+            _write(rounds, 0, relayed, 0)
+            across = [(start + src, groups.starts[home] + dst) for src, dst in pairs]
+            _write(rounds, groups.count + away, [across], 0)
+    others = [rank for rank in range(groups.starts[home], groups.starts[home + 1]) if rank != root]
+    return [messages for messages in rounds if messages] + [[(rank, root)] for rank in others]
 
 
 def _extend(groups: Groups, rounds: list[list[tuple[int, int]]], known: int, radix: int, ports: int) -> int:
