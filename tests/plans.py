@@ -8,8 +8,8 @@ from topocomm import Plan, Topology
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning import planner
-from topocomm.planning.collectives import collective_of, shards_of
-from topocomm.planning.request import Request, on_every_endpoint
+from topocomm.planning.collectives import Collective, collective_of, shards_of
+from topocomm.planning.request import Request, on_every_endpoint, whole_layout
 
 
 def request_on(
@@ -18,8 +18,12 @@ def request_on(
     """The request with one rank on every endpoint; `which` has parts, or the shards of canonical order."""
     shards = which.pop("shards", None)
     owned = shards_of("any" if shards is None else "canonical", len(topology.endpoints), shards)
-    made = collective_of(collective, len(topology.endpoints), layout.rows, root=root, shards=owned, **which)
-    return on_every_endpoint(topology, made, operator, layout)
+    ranks, parts = len(topology.endpoints), which.pop("parts", None)
+    if parts is None:
+        made = collective_of(collective, ranks, layout.rows, root=root, shards=owned)
+    else:
+        made = Collective(collective, ranks, root, tuple(parts), owned)
+    return on_every_endpoint(topology, made, operator, whole_layout(layout, made))
 
 
 def every_plan(

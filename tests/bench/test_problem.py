@@ -25,6 +25,8 @@ def test_values_repeat_after_a_prime_number_of_rows_and_differ_by_rank():
         ("broadcast", 48, 12, "none", 0),
         ("allgather", 40, 2, "none", -1),
         ("reduce_scatter", 40, 2, "sum", -1),
+        ("gather", 40, 2, "none", 0),
+        ("alltoall", 40, 2, "none", -1),
     ],
 )
 def test_sizes_and_counts_are_those_of_nccl_tests(collective, size_bytes, count, redop, root):

@@ -118,6 +118,33 @@ def gather_and_scatter(comm):
             np.testing.assert_array_equal(part, whole[first : first + uneven[comm.rank]])
 
 
+def alltoall(comm):
+    ranks, rank = comm.size, comm.rank
+    sent = [[(src * 3 + dst * 2) % 5 for dst in range(ranks)] for src in range(ranks)]
+
+    def block(src, dst, rows):
+        return np.arange(3.0 * rows).reshape(rows, 3) + 100 * src + 10_000 * dst
+
+    for turn in range(REPEATS):
+        even = np.concatenate([block(rank, dst, 2) + turn for dst in range(ranks)])
+        wanted = np.concatenate([block(src, rank, 2) + turn for src in range(ranks)])
+        np.testing.assert_array_equal(comm.alltoall(even), wanted)
+        both = torch.tensor(even)
+        assert comm.alltoall(both, out=both) is both
+        np.testing.assert_array_equal(both, wanted)
+        x = np.concatenate([block(rank, dst, rows) for dst, rows in enumerate(sent[rank])])
+        got = comm.alltoall({"x": x, "tag": np.arange(len(x), dtype=np.uint8)}, rows=sent[rank])
+        np.testing.assert_array_equal(got["x"], np.concatenate([block(s, rank, sent[s][rank]) for s in range(ranks)]))
+        first = [sum(sent[src][:rank]) for src in range(ranks)]
+        tags = [range(first[src], first[src] + sent[src][rank]) for src in range(ranks)]
+        assert got["tag"].tolist() == [tag for own in tags for tag in own]
+        sent = [own[1:] + own[:1] for own in sent]
+    np.testing.assert_array_equal(
+        comm.alltoall(BASE + rank),
+        np.concatenate([(BASE + src)[7 * rank // ranks : 7 * (rank + 1) // ranks] for src in range(ranks)]),
+    )
+
+
 def scan(comm):
     before = range(comm.rank)
     for _ in range(REPEATS):
@@ -174,6 +201,10 @@ def long_payloads(comm):
     joined = comm.gather(mine)
     assert joined is None if comm.rank else joined[::rows].tolist() == [rank + 1.0 for rank in range(ranks)]
     assert np.all(comm.scatter(mine, root=0)[:-1] == 1)
+    numbered = np.arange(rows * ranks) + comm.rank * 0.5
+    wanted = [np.arange(rows) + comm.rank * rows + src * 0.5 for src in range(ranks)]
+    for room in (None, numbered):
+        np.testing.assert_array_equal(comm.alltoall(numbered, out=room).reshape(ranks, rows), wanted)
     part = comm.reduce_scatter(mine, PLAIN_SUM)
     assert part[0] == ranks * (ranks + 1) / 2
     assert len(part) == rows * (comm.rank + 1) // ranks - rows * comm.rank // ranks
@@ -193,10 +224,19 @@ def handles(comm):
         comm.prepare("broadcast", like=x),
         comm.prepare("scan", like=x, operator=MAX),
         comm.prepare("allreduce", like=word(0, 1), operator=CONCAT),
+        comm.prepare("alltoall", like=np.zeros(comm.size), rows=[1] * comm.size),
+        comm.prepare("gather", like=x[: comm.rank], root=comm.size - 1),
+        comm.prepare("scatter", like=np.zeros(comm.size), root=comm.size - 1),
     ]
+    mine = np.arange(comm.size) + 10.0 * comm.rank
     out = np.empty_like(x)
     for turn in range(6):
-        begun = [call.start(value) for call, value in zip(calls[1:], (x + turn, x, word(comm.rank, 1)), strict=True)]
+        begun = [
+            call.start(value)
+            for call, value in zip(
+                calls[1:], (x + turn, x, word(comm.rank, 1), mine, x[: comm.rank], mine), strict=True
+            )
+        ]
         begun.insert(0, calls[0].start(x, out=out))
         for handle in begun[:: -1 if comm.rank % 2 else 1]:
             if turn % 2:
@@ -208,6 +248,11 @@ def handles(comm):
         np.testing.assert_array_equal(begun[1].wait(), BASE + turn)
         np.testing.assert_array_equal(begun[2].wait(), x)
         assert spelled(begun[3].wait()) == [in_order(comm.size)]
+        np.testing.assert_array_equal(begun[4].wait(), comm.rank + 10.0 * np.arange(comm.size))
+        joined = begun[5].wait()
+        assert (joined is None) == (comm.rank < comm.size - 1)
+        assert joined is None or np.array_equal(joined, np.concatenate([(BASE + r)[:r] for r in range(comm.size)]))
+        assert begun[6].wait().tolist() == [comm.rank + 10.0 * (comm.size - 1)]
 
 
 def split(comm):
@@ -231,6 +276,7 @@ CASES = [
     reduce_scatter,
     allgather,
     gather_and_scatter,
+    alltoall,
     scan,
     canonical,
     long_payloads,

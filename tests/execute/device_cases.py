@@ -46,6 +46,9 @@ def compare(comm):
             same(comm.allgather(x), comm.allgather(host))
             same(comm.gather(x, root=comm.size - 1), comm.gather(host, root=comm.size - 1))
             same(comm.scatter(x, root=0), comm.scatter(host, root=0))
+            same(comm.alltoall(x), comm.alltoall(host))
+            rows = [len(host["lse"] if isinstance(host, dict) else host), *[0] * (comm.size - 1)]
+            same(comm.alltoall(x, rows=rows), comm.alltoall(host, rows=rows))
             same(comm.scan(x, op), comm.scan(host, op))
             same(comm.exscan(x, op), comm.exscan(host, op))
     call = comm.prepare("allreduce", like=bare, operator=SUM)

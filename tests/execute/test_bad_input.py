@@ -16,12 +16,11 @@ import topocomm
 from attention import LOGSUMEXP
 from tests.mpi import mpirun
 from topocomm import AFFINE, BAND, LOGADDEXP, MAX, MIN, SUM, WELFORD, MismatchError, OperatorError
-from topocomm.planning.collectives import CARRYING, FROM_ROOT, TO_ROOT
+from topocomm.planning.collectives import CARRYING, COLLECTIVES, FROM_ROOT, TO_ROOT
 
 ROOT = Path(__file__).parents[2]
 BASE = np.arange(12.0).reshape(4, 3)
 REPEATS = 3
-COLLECTIVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "gather", "scatter", "scan", "exscan")
 FOLDING = tuple(name for name in COLLECTIVES if name not in CARRYING)
 
 
@@ -34,14 +33,16 @@ def run(comm, name, x, op=SUM, **options):
 def expected(comm, name, values):
     """What this rank gets from sums of the ranks' values, by NumPy."""
     rank, rows = comm.rank, len(values[0]) if values[0].ndim else 0
+    part = slice(rows * rank // comm.size, rows * (rank + 1) // comm.size)
     return {
         "allreduce": lambda: sum(values),
         "reduce": lambda: sum(values) if rank == 0 else None,
         "broadcast": lambda: values[0],
-        "reduce_scatter": lambda: sum(values)[rows * rank // comm.size : rows * (rank + 1) // comm.size],
+        "reduce_scatter": lambda: sum(values)[part],
         "allgather": lambda: np.concatenate(values),
         "gather": lambda: np.concatenate(values) if rank == 0 else None,
-        "scatter": lambda: values[0][rows * rank // comm.size : rows * (rank + 1) // comm.size],
+        "alltoall": lambda: np.concatenate([x[part] for x in values]),
+        "scatter": lambda: values[0][part],
         "scan": lambda: sum(values[: rank + 1]),
         "exscan": lambda: sum(values[:rank]) if rank else np.zeros_like(values[0]),
     }[name]()
@@ -185,6 +186,7 @@ def values_without_axes(comm):
             assert wanted is None or (result.shape == () and float(result) == float(wanted))
             assert wanted is None or isinstance(result, torch.Tensor if isinstance(x, torch.Tensor) else np.ndarray)
     refused(lambda: comm.reduce_scatter(np.array(1.0), SUM), "cuts values along axis 0", "give arrays with rows")
+    refused(lambda: comm.alltoall(np.array(1.0)), "alltoall cuts values along axis 0", "x.reshape(1)")
     refused(lambda: comm.scatter(np.array(1.0)), "scatter cuts values along axis 0", "x.reshape(1)")
     refused(lambda: comm.allgather(np.array(1.0)), "joins values along axis 0", "x.reshape(1)")
     still_works(comm)

@@ -6,7 +6,7 @@ from functools import cache
 
 from tests.concatenation import CONCAT
 from tests.machines import joined, line, switch
-from tests.planning.replay import builds, collective_of
+from tests.planning.replay import builds, collective_of, part_count
 from topocomm import SUM, PlanError
 from topocomm.planning.collectives import COLLECTIVES, Collective
 from topocomm.planning.proof.verify import verify
@@ -54,7 +54,9 @@ class Case:
 def collectives(ranks=RANKS):
     """One of each, with a root that is not rank 0; the last in canonical order."""
     roots = {"reduce": 1, "broadcast": 1}
-    yield from (collective_of(name, ranks, root=roots.get(name, 0), rows=2 * ranks) for name in COLLECTIVES)
+    yield from (
+        collective_of(name, ranks, root=roots.get(name, 0), rows=2 * part_count(name, ranks)) for name in COLLECTIVES
+    )
     yield Collective("allreduce", ranks, shards=(0, 3, 3, 5)) if ranks == RANKS else collective_of("allreduce", ranks)
 
 

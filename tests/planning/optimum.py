@@ -15,6 +15,8 @@ def needed(collective):
         if collective.name in ("scan", "exscan"):
             return range(rank + (collective.name == "scan"))
         some = [part > 0 or not any(collective.parts) for part in collective.parts]
+        if collective.name == "alltoall":
+            return [other for other in everyone if other == rank or some[other * collective.ranks + rank]]
         if collective.name == "scatter":
             return [collective.root] if some[rank] else []
         if collective.name == "gather" and rank != collective.root:

@@ -58,13 +58,14 @@ def expected(collective: Collective, chunks) -> dict[tuple[int, int], str]:
     for chunk, (first, rows) in enumerate(chunks):
         owner = chunk  # of no rows
         if collective.parts and rows:
-            (owner,) = (r for r in range(collective.ranks) if starts[r] <= first and first + rows <= starts[r + 1])
+            (owner,) = (r for r in range(len(collective.parts)) if starts[r] <= first and first + rows <= starts[r + 1])
         for rank in range(collective.ranks):
             text = {
                 "allreduce": every,
                 "reduce": every if rank == collective.root else None,
                 "broadcast": word(collective.root),
                 "allgather": word(owner),
+                "alltoall": word(owner // collective.ranks) if rank == owner % collective.ranks else None,
                 "gather": word(owner) if rank == collective.root else None,
                 "scatter": word(collective.root) if rank == owner else None,
                 "reduce_scatter": every if rank == owner else None,
@@ -85,10 +86,15 @@ def same(got, wanted, in_order):
     )
 
 
+def part_count(name, ranks):
+    """In how many parts a payload is cut."""
+    return ranks**2 if name == "alltoall" else ranks
+
+
 def collective_of(name, ranks, *, root=0, parts=None, shards=(), rows=16):
     """The collective, with even parts where it has parts and none are given."""
     if name in IN_PARTS and parts is None:
-        parts = [size for _, size in split_rows(rows, ranks)]
+        parts = [size for _, size in split_rows(rows, part_count(name, ranks))]
     return Collective(name, ranks, root, tuple(parts or ()), tuple(shards))
 
 

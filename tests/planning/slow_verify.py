@@ -63,9 +63,9 @@ def check_chunks(schedule, collective):
 def part_owners(schedule, collective):
     """Whose part each chunk lies in."""
     if not sum(collective.parts):
-        need(len(schedule.chunks) == collective.ranks, "a chunk a rank")
-        return list(range(collective.ranks))
-    starts = [sum(collective.parts[:rank]) for rank in range(collective.ranks + 1)]
+        need(len(schedule.chunks) == len(collective.parts), "a chunk a part")
+        return list(range(len(collective.parts)))
+    starts = [sum(collective.parts[:part]) for part in range(len(collective.parts) + 1)]
     owners = []
     for first, rows in schedule.chunks:
         within = [r for r, (a, b) in enumerate(pairwise(starts)) if rows and a <= first and first + rows <= b]
@@ -87,7 +87,9 @@ def tree_nodes(low, high):
 def inputs(schedule, collective):
     """(rank, slot, chunk) -> what is there first."""
     owners = part_owners(schedule, collective) if collective.parts else []
-    need(list(schedule.owners) == (owners if collective.name in ("allgather", "gather") else []), "owners")
+    if collective.name == "alltoall":
+        owners = [pair // collective.ranks for pair in owners]
+    need(list(schedule.owners) == (owners if collective.name in ("allgather", "gather", "alltoall") else []), "owners")
     need(bool(collective.shards) or not schedule.nodes, "nodes")
     held, seen = {}, set()
     for rank, slot, index in schedule.inputs.tolist():

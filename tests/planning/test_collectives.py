@@ -75,7 +75,7 @@ def test_inputs_are_there_before_the_first_round():
         (("allgather", 12, 0, (1,) * 11), r"parts \(1, 1, 1, 1, 1, 1, 1, 1, ... 11 in all\)"),
         (
             ("allreduce", 2, 0, (1, 1)),
-            r"parts \(1, 1\): allreduce has none; they go with allgather, gather, reduce_sca",
+            r"parts \(1, 1\): allreduce has none; they go with allgather, gather",
         ),
         (("broadcast", 2, 0, (), (0, 1, 2)), "broadcast in canonical order: expected allreduce, the only collective"),
         (("allreduce", 2, 0, (), (0, 2)), r"shards \(0, 2\): expected the first virtual shard of each of 2 ranks"),

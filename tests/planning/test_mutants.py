@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.machines import joined, line, switch
 from tests.planning.mutant_cases import RANKS, collectives, every_case
 from tests.planning.mutants import mutants, mutate
-from tests.planning.replay import builds, collective_of, expected, replay, same, shards_word
+from tests.planning.replay import builds, collective_of, expected, part_count, replay, same, shards_word
 from tests.planning.schedules import any_schedules
 from tests.planning.slow_verify import RefusedError, slow_verify
 from topocomm import PlanError
@@ -159,8 +159,8 @@ def test_every_mutant_of_named_paths():
 def test_random_schedules_are_judged_alike(made, name, repeat):
     schedule, _ = made
     if name in IN_PARTS:
-        parts = [rows for _, rows in schedule.chunks] + [0] * schedule.ranks
-        collective = Collective(name, schedule.ranks, parts=tuple(parts[: schedule.ranks]))
+        parts = [rows for _, rows in schedule.chunks] + [0] * part_count(name, schedule.ranks)
+        collective = Collective(name, schedule.ranks, parts=tuple(parts[: part_count(name, schedule.ranks)]))
     else:
         collective = Collective(name, schedule.ranks)
     judged(replace(schedule, repeat=repeat and Repeat(*repeat)), collective)
@@ -184,7 +184,7 @@ def test_columns_out_of_order_are_refused():
 @settings(max_examples=500, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(2, 7), st.sampled_from(COLLECTIVES), st.data())
 def test_an_accepted_mutant_computes_the_same(rng, ranks, name, data):
-    parts = [rng.randrange(3) for _ in range(ranks)] if name in IN_PARTS else ()
+    parts = [rng.randrange(3) for _ in range(part_count(name, ranks))] if name in IN_PARTS else ()
     rows = sum(parts) if name in IN_PARTS else 8
     collective = collective_of(name, ranks, root=rng.randrange(ranks), parts=parts)
     offered = builds(switch(ranks), collective, rows)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.concatenation import CONCAT
 from tests.machines import line, switch
+from tests.planning.replay import part_count
 from topocomm import SUM, Device, Link, Topology, check_certificate, plan
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, ROOTED, Collective
 from topocomm.planning.proof.verify import verify
@@ -16,7 +17,7 @@ from topocomm.planning.routing.paths import PathFinder
 
 def request(machine, name, ranks, *, operator=SUM, **fields):
     if name in IN_PARTS:
-        fields = {"parts": tuple(rank % 3 for rank in range(len(ranks)))} | fields
+        fields = {"parts": tuple(rank % 3 for rank in range(part_count(name, len(ranks))))} | fields
     collective = Collective(name, len(ranks), **fields)
     layout = operator.default_layout(sum(collective.parts) if collective.parts else 5)
     return Request(collective, operator, layout, tuple(ranks), "auto", 1, "loggp")

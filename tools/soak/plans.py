@@ -19,7 +19,7 @@ import numpy as np
 import topocomm
 from attention import LOGSUMEXP
 from topocomm import Device, Field, Link, Operator, Plan, Topology
-from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, collective_of
+from topocomm.planning.collectives import COLLECTIVES, IN_PAIRS, IN_PARTS, ROOTED, Collective
 from topocomm.planning.formats.plan_json import dumps
 from topocomm.planning.planner import every_plan
 from topocomm.planning.request import on_every_endpoint
@@ -152,10 +152,11 @@ def random_request(rng: np.random.Generator, ranks: int) -> dict[str, Any]:
     """Collective, root, parts and shards."""
     name = str(rng.choice(COLLECTIVES))
     wanted: dict[str, Any] = {"collective": name}
-    if name in ("reduce", "broadcast"):
+    if name in ROOTED:
         wanted["root"] = int(rng.integers(ranks))
     if name in IN_PARTS:
-        wanted["parts"] = [int(rows) for rows in rng.integers(0, 6, ranks) * rng.integers(0, 2, ranks)]
+        count = ranks**2 if name in IN_PAIRS else ranks
+        wanted["parts"] = [int(rows) for rows in rng.integers(0, 6, count) * rng.integers(0, 2, count)]
     if name == "allreduce" and rng.random() < 0.4:
         total = int(rng.integers(1, 65))
         wanted["shards"] = [0, *sorted(int(start) for start in rng.integers(0, total + 1, ranks - 1)), total]
@@ -174,7 +175,8 @@ def check(seed: int) -> int:
     rows = sum(wanted["parts"]) if "parts" in wanted else int(rng.integers(0, 40))
     values = [value_of(operator, index, rows, seed) for index in range(wanted.get("shards", [ranks])[-1])]
     layout = operator.layout({name: (array.shape, array.dtype) for name, array in values[0].items()})
-    collective = collective_of(wanted.pop("collective"), ranks, rows, **wanted)
+    parts, shards = (tuple(wanted.get(key, ())) for key in ("parts", "shards"))
+    collective = Collective(wanted["collective"], ranks, wanted.get("root", 0), parts, shards)
     plans = every_plan(machine, on_every_endpoint(machine, collective, operator, layout))
     for plan in plans:
         topocomm.check_certificate(machine, plan)

@@ -25,10 +25,13 @@ COLLECTIVES = (
     "allgather",
     "gather",
     "scatter",
+    "alltoall",
     "scan",
     "exscan",
     "barrier",
 )
+CARRIED = ("broadcast", "allgather", "gather", "scatter", "alltoall")
+ROOTED = ("reduce", "broadcast", "gather", "scatter")
 OPERATORS = (SUM, MAX, AFFINE, LOGSUMEXP)
 HOW = ("plain", "out", "prepared", "handle")
 FOLDS: dict[Operator, Callable[[Value, Value], Value]] = {
@@ -145,6 +148,10 @@ class Call:
             case "scatter":
                 rows = self.rows[0]
                 return cut(values[self.root], slice(rows * rank // ranks, rows * (rank + 1) // ranks))
+            case "alltoall":
+                rows = self.rows[0]
+                values = [cut(v, slice(rows * rank // ranks, rows * (rank + 1) // ranks)) for v in values]
+                return {name: np.concatenate([v[name] for v in values]) for name in values[0]}
             case "allgather" | "gather":
                 return {name: np.concatenate([v[name] for v in values]) for name in values[0]}
             case "scan":
@@ -164,38 +171,22 @@ class Call:
 
     def plainly(self, comm: Communicator, x: Value) -> Any:
         """The call as a method of the communicator."""
-        out: Value | None = None
+        if self.collective == "barrier":
+            comm.barrier()
+            return None
+        options: dict[str, Any] = {"root": self.root} if self.collective in ROOTED else {}
         if self.how == "out" and self.collective in ("allreduce", "canonical", "broadcast", "scan", "exscan"):
-            out = x
-        match self.collective:
-            case "barrier":
-                comm.barrier()
-                return None
-            case "allreduce":
-                return comm.allreduce(x, self.operator, out=out)
-            case "canonical":
-                return comm.allreduce(x, self.operator, out=out, order="canonical")
-            case "broadcast":
-                return comm.broadcast(x, root=self.root, out=out)
-            case "reduce":
-                return comm.reduce(x, self.operator, root=self.root)
-            case "allgather":
-                return comm.allgather(x)
-            case "gather":
-                return comm.gather(x, root=self.root)
-            case "scatter":
-                return comm.scatter(x, root=self.root)
-            case "reduce_scatter":
-                return comm.reduce_scatter(x, self.operator)
-            case "scan":
-                return comm.scan(x, self.operator, out=out)
-        return comm.exscan(x, self.operator, out=out)
+            options["out"] = x
+        operators = () if self.collective in CARRIED else (self.operator,)
+        if self.collective == "canonical":
+            return comm.allreduce(x, *operators, order="canonical", **options)
+        return getattr(comm, self.collective)(x, *operators, **options)
 
     def prepare(self, comm: Communicator) -> PreparedCall:
         """The call made ready."""
         like = self.value(np.random.default_rng(0), self.rows[comm.rank])
         name = "allreduce" if self.collective == "canonical" else self.collective
-        operator = None if name in ("broadcast", "allgather", "gather", "scatter") else self.operator
+        operator = None if name in CARRIED else self.operator
         order = "canonical" if self.collective == "canonical" else "any"
         return comm.prepare(name, like=like, operator=operator, root=self.root, order=order)
 

@@ -78,8 +78,8 @@ class MpiLibrary(Library):
         given = mpi.IN_PLACE if send is receive else send
         if name == "broadcast":
             return partial(comm.Bcast, send if self.rank == ROOT else receive, ROOT)
-        if name == "allgather":
-            return partial(comm.Allgather, given, receive)
+        if name in ("allgather", "alltoall"):
+            return partial(comm.Allgather if name == "allgather" else comm.Alltoall, given, receive)
         if name == "gather":
             return partial(comm.Gather, send, receive if self.rank == ROOT else None, ROOT)
         if name == "scatter":
@@ -123,12 +123,14 @@ class TorchLibrary(Library):
             return partial(gather, target.reshape(-1), source.reshape(-1))
         if name == "broadcast":
             return partial(dist.broadcast, source if self.rank == ROOT else target, ROOT)
+        if name == "alltoall":
+            return partial(dist.all_to_all_single, target, source)
         if name == "gather":
-            parts = list(target.chunk(self.size)) if self.rank == ROOT else None
-            return partial(dist.gather, source, parts, ROOT)
+            parts = list(target.reshape(-1).chunk(self.size)) if self.rank == ROOT else None
+            return partial(dist.gather, source.reshape(-1), parts, ROOT)
         if name == "scatter":
-            parts = list(source.chunk(self.size)) if self.rank == ROOT else None
-            return partial(dist.scatter, target, parts, ROOT)
+            parts = list(source.reshape(-1).chunk(self.size)) if self.rank == ROOT else None
+            return partial(dist.scatter, target.reshape(-1), parts, ROOT)
         if name not in ("allreduce", "reduce") or op not in ("sum", "prod", "max", "min", "band", "bor", "bxor"):
             return None
         word = getattr(dist.ReduceOp, "PRODUCT" if op == "prod" else op.upper())

@@ -19,7 +19,7 @@ from topocomm.execute.calls.binding import carrier
 from topocomm.operators.dtypes import kind
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import CARRYING, IN_PARTS, PARTS_GIVEN, PARTS_GOT, ROOTED
+from topocomm.planning.collectives import CARRYING, IN_PAIRS, IN_PARTS, PARTS_GIVEN, PARTS_GOT, ROOTED
 
 Fields = dict[str, NDArray[Any]]
 PERIOD_ROWS = 4093
@@ -37,14 +37,15 @@ class Problem:
 
     @property
     def size_bytes(self) -> int:
-        """Payload bytes as nccl-tests counts them: of one rank's value, or of the whole if it is in parts."""
-        return self.layout.rows * self.layout.row_bytes
+        """Payload bytes as nccl-tests counts them: of one rank's value, or of the whole if it is in parts by rank."""
+        return self.layout.rows // (self.ranks if self.collective in IN_PAIRS else 1) * self.layout.row_bytes
 
     @property
     def count(self) -> int:
         """Elements of one rank's value or, if the payload is in parts, of one part, as nccl-tests counts them."""
         items = self.layout.rows * sum(prod(f.row_shape) for f in self.layout.fields)
-        return items // self.ranks if self.collective in IN_PARTS else items
+        cuts = sum(self.collective in names for names in (PARTS_GIVEN, PARTS_GOT))
+        return items // int(self.ranks**cuts)
 
     @property
     def dtype_name(self) -> str:
@@ -118,7 +119,7 @@ def make_problem(collective: str, operator: Operator, rows: int, ranks: int) -> 
     if collective in IN_PARTS:
         if not operator.splittable:
             raise PlanError(f"--operator {operator.name}: its values have no rows, which {collective} cuts")
-        rows = max(rows // ranks, 1) * ranks
+        rows = max(rows // ranks, 1) * ranks * (ranks if collective in IN_PAIRS else 1)
     layout = operator.default_layout(rows)
     if collective in CARRYING:
         one = Problem(collective, operator, layout, ranks)

@@ -21,7 +21,7 @@ from topocomm.bench.problem import ROOT, Fields, Problem
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind
 from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import CARRYING, FROM_ROOT, PARTS_GIVEN, PARTS_GOT, TO_ROOT
+from topocomm.planning.collectives import CARRYING, FROM_ROOT, IN_PAIRS, PARTS_GIVEN, PARTS_GOT, TO_ROOT
 
 Exact = Callable[[Sequence[Mapping[str, NDArray[Any]]]], Mapping[str, Any]]
 """Function that reduces the values of some ranks, widened to float64, in float64."""
@@ -45,8 +45,10 @@ def expected(problem: Problem, rank: int, exact: Exact | None = None) -> list[Se
     if name in TO_ROOT and rank != ROOT:
         return []
     if name in PARTS_GIVEN:
-        rows = problem.value_rows
-        return [_segment(problem, peer * rows, rows, [peer], None, 0) for peer in range(ranks)]
+        rows, shift = problem.value_rows, 0
+        if name in IN_PAIRS:
+            rows, shift = rows // ranks, rank * (rows // ranks)
+        return [_segment(problem, peer * rows, rows, [peer], None, shift) for peer in range(ranks)]
     if name == "exscan" and rank == 0:
         return [_identity(problem)]
     members = {"scan": range(rank + 1), "exscan": range(rank)}.get(name, range(ranks))

@@ -154,10 +154,12 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
     except OperatorError as error:  # of a saved plan: its file is proved without the operator
         return None, str(error)
     row_bytes = operator.default_layout(1).row_bytes
-    if plan.schedule.rows * row_bytes == plan.payload_bytes:
+    if plan.row_bytes == row_bytes or not plan.payload_bytes:
         return operator, ""
-    own = plan.payload_bytes / max(plan.schedule.rows, 1)
-    return operator, f"a row of this plan has {own:g} B, one of {operator.name} as it is planned here {row_bytes} B"
+    return (
+        operator,
+        f"a row of this plan has {plan.row_bytes} B, one of {operator.name} as it is planned here {row_bytes} B",
+    )
 
 
 def _crossover(args: argparse.Namespace, topology: Topology) -> str:

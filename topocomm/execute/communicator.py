@@ -14,7 +14,7 @@ from topocomm.execute.calls.binding import agree, explained
 from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
-from topocomm.execute.calls.ranges import gather_rows, gather_shards, rows_of, split_members, split_record
+from topocomm.execute.calls.ranges import gather_pairs, gather_rows, gather_shards, rows_of, split_members, split_record
 from topocomm.execute.calls.shift import Shift
 from topocomm.execute.device.path_choice import own_gpu
 from topocomm.execute.dynamo import skipped_by_dynamo
@@ -27,7 +27,7 @@ from topocomm.execute.transports.transport import AGREEMENT_TAG, CLOSING_TAG, GA
 from topocomm.operators.builtin import MAX
 from topocomm.operators.layout import Buffer
 from topocomm.operators.operator import Operator
-from topocomm.planning.collectives import PARTS_GIVEN
+from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN
 from topocomm.planning.plan import Plan
 from topocomm.topology.model import Topology
 
@@ -202,6 +202,18 @@ class Communicator:
         """
         return self._calls.run(("scatter", None, root, None if rows is None else tuple(rows)), x, out)
 
+    def alltoall(self, x: Any, *, rows: Sequence[int] | None = None, out: Any = None) -> Any:
+        """The rows that all ranks have for this one, joined along their first axis, in rank order.
+
+        Args:
+            x: This rank's value: along its first axis the rows for rank 0, those for rank 1, and so on.
+            rows: How many entries of the first axis go to each rank, given by all ranks or by none, and exchanged in
+                every call; a call made by `prepare` keeps them. None: as equal as can be, as in `reduce_scatter`, of
+                values with as many rows on all ranks.
+            out: Where to write the result (may be x, where it has the result's shape).
+        """
+        return self._calls.run(("alltoall", None, 0, gather_pairs(self._calls, self.session, x, rows)), x, out)
+
     def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of ranks 0 to r, in rank order."""
         return self._calls.run(("scan", op), x, out)
@@ -258,11 +270,12 @@ class Communicator:
         """A call made ready for values like `like`; collective.
 
         Args:
-            collective: allreduce, reduce, broadcast, reduce_scatter, allgather, gather, scatter, scan or exscan.
+            collective: allreduce, reduce, broadcast, reduce_scatter, allgather, gather, scatter, alltoall, scan
+                or exscan.
             like: A value with the structure, shapes and dtypes to come; its contents do not matter.
             operator: The operator; those that combine nothing have none.
             root: Root of reduce, broadcast, gather and scatter.
-            rows: Of reduce_scatter and scatter, as there.
+            rows: Of reduce_scatter, scatter and alltoall, as there.
             plan: The plan to execute; None takes the planner's best for this machine and payload.
             order: Of allreduce, as there.
             shards: Of allreduce, as there.
@@ -272,7 +285,9 @@ class Communicator:
             PlanError: The plan is for other ranks, another collective, operator, size or topology.
         """
         parts = None if rows is None else tuple(rows)
-        if collective in PARTS_GIVEN:
+        if collective in IN_PAIRS:
+            parts = gather_pairs(self._calls, self.session, like, rows)
+        elif collective in PARTS_GIVEN:
             parts = gather_rows(self._calls, self.session, like)
         in_order = order != "any" or shards is not None
         ranges = gather_shards(self._calls, self.session, shards) if in_order else None
@@ -297,9 +312,11 @@ class Communicator:
         root: int = 0,
         rows: Sequence[int] | None = None,
     ) -> Plan:
-        """The plan that a call with such values would execute; local. Allgather and gather: all give as many rows."""
+        """The plan that a call with such values would execute; local. Other ranks give as many rows as this one."""
         parts = None if rows is None else tuple(rows)
-        if collective in PARTS_GIVEN:
+        if collective in IN_PAIRS:
+            parts = None if rows is None else tuple(rows) * self.size
+        elif collective in PARTS_GIVEN:
             parts = (rows_of(like),) * self.size
         return explained(self.session, Request(collective, like, operator, root=root, rows=parts))
 

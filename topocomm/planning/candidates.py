@@ -11,7 +11,17 @@ from functools import cached_property, partial
 from itertools import islice
 
 from topocomm.errors import PlanError
-from topocomm.planning.algorithms import binomial, dissemination, flat, halving, multiport, prefix, ring, two_tree
+from topocomm.planning.algorithms import (
+    alltoall,
+    binomial,
+    dissemination,
+    flat,
+    halving,
+    multiport,
+    prefix,
+    ring,
+    two_tree,
+)
 from topocomm.planning.algorithms import canonical_allreduce as canonical
 from topocomm.planning.algorithms import gossip_parts as in_parts
 from topocomm.planning.algorithms import gossip_schedule as gossip
@@ -27,6 +37,7 @@ from topocomm.planning.algorithms.hosts.leaders import leaders_allreduce
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
+from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.request import Build, Builds, Request
@@ -242,6 +253,20 @@ def _parts_rooted_builds(request: Request, groups: _RankGroups) -> Builds:
         yield pattern.name, partial(build, pattern.gossip, request.collective.parts, request.collective.root)
 
 
+def _alltoall_builds(request: Request, groups: _RankGroups) -> Builds:
+    parts, count = request.collective.parts, request.collective.ranks
+    many = _many_parts(request)
+    yield "flat", partial(alltoall.flat_alltoall, parts, count)
+    if not groups.hierarchy.flat:
+        yield "rails", partial(alltoall.rails_alltoall, parts, count, groups.hierarchy.groups, groups.order)
+    if not many:
+        for ports in sorted({1, request.ports}):
+            name = f"dissemination-{ports}" if ports > 1 else "dissemination"
+            yield name, partial(in_parts.gossip_alltoall, multiport.circulant_gossip(count, ports), parts, count)
+        for pattern in groups.patterns():
+            yield pattern.name, partial(in_parts.gossip_alltoall, pattern.gossip, parts, count)
+
+
 def _reduce_scatter_builds(request: Request, groups: _RankGroups) -> Builds:
     parts, commutative = request.collective.parts, request.operator.commutative
     many = _many_parts(request)
@@ -262,13 +287,14 @@ def _reduce_scatter_builds(request: Request, groups: _RankGroups) -> Builds:
 def _many_parts(request: Request) -> bool:
     """Whether only the best suited algorithm is worth its P^2 pieces; raises where a plan cannot list them."""
     parts = request.collective.parts
-    pieces = len(parts) * (sum(map(bool, parts)) or len(parts))
+    per_part = 1 if request.collective.name in IN_PAIRS else len(parts)
+    pieces = per_part * (sum(map(bool, parts)) or len(parts))
     if pieces > MOST_PIECES:
         raise PlanError(
-            f"{request.collective.name} of {len(parts)} ranks: {pieces} pieces to move, a plan lists at most "
-            f"{MOST_PIECES}; plan it host by host, over fewer ranks"
+            f"{request.collective.name} of {request.collective.ranks} ranks: {pieces} pieces to move, a plan lists at "
+            f"most {MOST_PIECES}; plan it host by host, over fewer ranks"
         )
-    return len(parts) > MOST_RING_RANKS
+    return request.collective.ranks > MOST_RING_RANKS
 
 
 def _scan_builds(request: Request, groups: _RankGroups) -> Builds:
@@ -299,6 +325,7 @@ _BUILDS: dict[str, Callable[[Request, _RankGroups], Builds]] = {
     "reduce_scatter": _reduce_scatter_builds,
     "gather": _parts_rooted_builds,
     "scatter": _parts_rooted_builds,
+    "alltoall": _alltoall_builds,
     "scan": _scan_builds,
     "exscan": _scan_builds,
 }

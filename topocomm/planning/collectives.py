@@ -2,8 +2,9 @@
 
 The payload of the collectives `IN_PARTS` is the whole (all output rows of allgather and gather, all input rows of
 reduce_scatter and scatter), cut in one contiguous part per rank: its input (`PARTS_GIVEN`) or output (`PARTS_GOT`).
-Every chunk of their schedules lies within one part. In canonical order the contributions are virtual shards instead of
-ranks, of which each rank owns a contiguous range.
+That of alltoall is cut by pairs: part s * ranks + d goes from rank s, whose input is contiguous, to rank d. Every chunk
+of their schedules lies within one part. In canonical order the contributions are virtual shards instead of ranks, of
+which each rank owns a contiguous range.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from topocomm.planning.schedule.schedule import split_rows
 
 Column = NDArray[np.int64]
 CollectiveName = Literal[
-    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "scan", "exscan"
+    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "alltoall", "scan", "exscan"
 ]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
-PARTS_GIVEN = ("allgather", "gather")
-PARTS_GOT = ("reduce_scatter", "scatter")
-IN_PARTS = (*PARTS_GIVEN, *PARTS_GOT)
-"""Collectives whose payload is cut in one part per rank."""
+IN_PAIRS = ("alltoall",)
+PARTS_GIVEN = ("allgather", "gather", *IN_PAIRS)
+PARTS_GOT = ("reduce_scatter", "scatter", *IN_PAIRS)
+IN_PARTS = tuple(dict.fromkeys((*PARTS_GIVEN, *PARTS_GOT)))
+"""Collectives whose payload is cut in one part per rank, or per pair of ranks."""
 FROM_ROOT, TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 ROOTED = (*FROM_ROOT, *TO_ROOT)
-CARRYING = ("broadcast", "allgather", "gather", "scatter")
+CARRYING = ("broadcast", "allgather", "gather", "scatter", "alltoall")
 """Collectives that move values and combine none."""
 ORDERS = ("any", "canonical")
 
@@ -45,7 +47,8 @@ class Collective:
         name: One of `COLLECTIVES`.
         root: Root of reduce, broadcast, gather and scatter.
         parts: Rows that each rank gives (allgather, gather) or gets (reduce_scatter, scatter), in rank order; a rank's
-            part is the rows after those of the ranks before it. Zeros are allowed. Empty for the other collectives.
+            part is the rows after those of the ranks before it. Of alltoall the rows from each rank to each, by giving
+            rank, then by getting rank. Zeros are allowed. Empty for the other collectives.
         shards: Canonical order (allreduce only): first virtual shard of each rank's contiguous range, and the end
             of the last: (0, 3, 3, 8) gives rank 0 the shards 0..2, rank 1 none, rank 2 the shards 3..7. Empty: any
             order.
@@ -67,10 +70,9 @@ class Collective:
         if self.name not in IN_PARTS:
             if self.parts:
                 raise PlanError(f"parts {self.parts}: {self.name} has none; they go with {', '.join(IN_PARTS)}")
-        elif len(self.parts) != self.ranks or min(self.parts) < 0:
-            raise PlanError(
-                f"{self.name}: parts {_few(self.parts)}: expected the rows of each of {self.ranks} ranks, 0 or more"
-            )
+        elif len(self.parts) != self.part_count or min(self.parts) < 0:
+            which = f"{self.part_count} {'pairs of ranks' if self.name in IN_PAIRS else 'ranks'}"
+            raise PlanError(f"{self.name}: parts {_few(self.parts)}: expected the rows of each of {which}, 0 or more")
         if self.shards:
             self._check_shards()
 
@@ -85,6 +87,25 @@ class Collective:
     def order(self) -> str:
         """The order of its operands, one of `ORDERS`."""
         return "canonical" if self.shards else "any"
+
+    @property
+    def part_count(self) -> int:
+        """Number of parts, where the payload is cut."""
+        return self.ranks**2 if self.name in IN_PAIRS else self.ranks
+
+    def givers(self, parts: Column) -> Column:
+        """Return the rank that each part comes from, of `PARTS_GIVEN`."""
+        return parts // self.ranks if self.name in IN_PAIRS else parts
+
+    def takers(self, parts: Column) -> Column:
+        """Return the rank that each part goes to, of `PARTS_GOT`."""
+        return parts % self.ranks if self.name in IN_PAIRS else parts
+
+    def counted(self, rows: int) -> int:
+        """Return the rows of a payload of `rows` as nccl-tests counts them: of alltoall the most that a rank sends."""
+        if self.name not in IN_PAIRS:
+            return rows
+        return max(sum(self.parts[low : low + self.ranks]) for low in range(0, self.part_count, self.ranks))
 
     @property
     def contributors(self) -> range:
@@ -106,7 +127,7 @@ class Collective:
     def receive_columns(self, ranks: Column, owners: Column) -> NDArray[np.bool_]:
         """Return whether the result of each rank has the chunks of each owner's part."""
         among = (ranks >= self.receivers.start) & (ranks < self.receivers.stop)
-        return among & (ranks == owners) if self.name in PARTS_GOT else among
+        return among & (ranks == self.takers(owners)) if self.name in PARTS_GOT else among
 
     def expected_columns(self, ranks: Column, owners: Column) -> tuple[Column, Column]:
         """Return the first contribution, and the end, of the result of each rank, for chunks of each owner's part."""
@@ -114,14 +135,17 @@ class Collective:
         if self.shards:
             return none, none + self.shards[-1]
         if self.name in PARTS_GIVEN:
-            return owners, owners + 1
+            givers = self.givers(owners)
+            return givers, givers + 1
         if self.name in ("scan", "exscan"):
             return none, ranks + (self.name == "scan")
         return none + self.contributors.start, none + self.contributors.stop
 
     def input_owners(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Return the rank that has each chunk as input; empty where every rank with an input has all chunks."""
-        return self.owners(chunks) if self.name in PARTS_GIVEN else ()
+        if self.name not in PARTS_GIVEN:
+            return ()
+        return tuple(self.givers(np.array(self.owners(chunks), dtype=np.int64)).tolist())
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
@@ -132,9 +156,9 @@ class Collective:
         return self._starts[rank], self.parts[rank]
 
     def owners(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-        """Return the rank whose part each chunk (first row, rows) lies in; empty for collectives without parts.
+        """Return the part that each chunk (first row, rows) lies in; empty for collectives without parts.
 
-        A payload of no rows has equally many chunks for every rank, in rank order.
+        A payload of no rows has equally many chunks for every part, in order.
 
         Raises:
             PlanError: A chunk does not lie within one part.
@@ -142,13 +166,14 @@ class Collective:
         if not self.parts:
             return ()
         if not self._starts[-1]:
-            if not chunks or len(chunks) % self.ranks:
-                raise PlanError(f"{self.name} of no rows: {len(chunks)} chunks, expected one per rank, {self.ranks}")
-            each = len(chunks) // self.ranks
+            count = self.part_count
+            if not chunks or len(chunks) % count:
+                raise PlanError(f"{self.name} of no rows: {len(chunks)} chunks, expected one per rank, {count}")
+            each = len(chunks) // count
             return tuple(chunk // each for chunk in range(len(chunks)))
         owners, owner = [], 0
         for chunk, (first, rows) in enumerate(chunks):
-            while owner < self.ranks - 1 and first >= self._starts[owner + 1]:
+            while owner < self.part_count - 1 and first >= self._starts[owner + 1]:
                 owner += 1
             if not (self._starts[owner] <= first and first + rows <= self._starts[owner + 1] and rows):
                 raise PlanError(f"{self.name}: chunk {chunk}, rows {first} to {first + rows}, is within no rank's part")
@@ -177,16 +202,20 @@ def collective_of(
 ) -> Collective:
     """Return the collective of a payload of `rows` rows; its parts, where None, are as even as possible.
 
+    The rows are those of the whole; of alltoall, as `Collective.counted`.
+
     Raises:
         PlanError: An argument is out of range, or the parts do not add up to the rows.
     """
     if parts is None:
         parts = [size for _, size in split_rows(rows, ranks)] if name in IN_PARTS else ()
+        parts *= ranks if name in IN_PAIRS else 1
     collective = Collective(
         name, ranks, whole_number("root", root), whole_numbers("parts", parts), whole_numbers("shards", shards)
     )
-    if collective.parts and sum(collective.parts) != rows:
-        raise PlanError(f"{name}: parts of {sum(collective.parts)} rows in all, the payload has {rows}")
+    if collective.parts and (in_all := collective.counted(sum(collective.parts))) != rows:
+        most = "at most from a rank" if name in IN_PAIRS else "in all"
+        raise PlanError(f"{name}: parts of {in_all} rows {most}, the payload has {rows}")
     return collective
 
 

@@ -85,7 +85,7 @@ class PlanFields:
             whatever the ranks (`collective.shards`).
         objective: Figure that was minimised.
         ranks: Endpoint id of every rank.
-        payload_bytes: Bytes of one rank's value; of allgather and reduce_scatter, of the whole.
+        payload_bytes: Bytes of one rank's value; of those in parts but alltoall, of the whole.
         ports: K of the K-port model.
         assumed: Assumptions on figures that the topology did not have, in words.
         launch_us: Cost of a round beside its messages, counted in `predicted_us`.
@@ -120,6 +120,11 @@ class PlanFields:
     def predicted_us(self) -> float:
         """The predicted time of the schedule, or of the library's call if it was chosen."""
         return self.native.predicted_us if self.native is not None and self.native.chosen else self.figures.predicted_us
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row; 0 where there are no rows."""
+        return self.payload_bytes // max(self.collective.counted(self.schedule.rows), 1)
 
     @property
     def rounds(self) -> int:

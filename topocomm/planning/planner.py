@@ -24,7 +24,7 @@ from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.relayed import relayed_builds
-from topocomm.planning.request import Builds, Limits, Request, layout_of, place_ranks, port_model_of
+from topocomm.planning.request import Builds, Limits, Request, layout_of, place_ranks, port_model_of, whole_layout
 from topocomm.planning.routing.connectivity import refuse_disconnected
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule import Schedule
@@ -56,8 +56,9 @@ def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes 
 
     Args:
         topology: The machine.
-        collective: allreduce, reduce, broadcast, allgather, reduce_scatter, gather, scatter, scan or exscan.
-        payload_bytes: Bytes of one rank's value (of those in parts, as allgather, of the whole): a whole number of
+        collective: allreduce, reduce, broadcast, allgather, reduce_scatter, gather, scatter, alltoall, scan or
+            exscan.
+        payload_bytes: Bytes of one rank's value (of those in parts but alltoall of the whole): a whole number of
             rows of the operator at its default sizes (`sum`: 4 bytes, `attention.logsumexp`: 516); 0 plans for
             latency alone.
         operator: What is reduced.
@@ -66,7 +67,8 @@ def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes 
         port_model: "alpha" or "loggp"; None takes loggp for "auto" and alpha otherwise.
         ranks: Endpoint id of every rank; None puts one rank on every endpoint.
         root: Root rank of reduce, broadcast, gather and scatter.
-        parts: Rows that each rank gives (allgather, gather) or gets (reduce_scatter, scatter); None: as even as can be.
+        parts: Rows that each rank gives (allgather, gather) or gets (reduce_scatter, scatter), or from
+            each rank to each (alltoall: by giving rank, then by getting rank); None: as even as can be.
         order: "any": operands in rank order unless the operator commutes. "canonical" (allreduce only): one tree
             over virtual shards, the same for every rank count and layout (`canonical_allreduce.py`).
         shards: Of canonical order, the first virtual shard of each rank and the end of the last rank's: (0, 3, 3, 8)
@@ -82,10 +84,11 @@ def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes 
     layout = layout_of(operator, whole_number("payload_bytes", payload_bytes))
     endpoints = place_ranks(topology, ranks)
     owned = shards_of(order, len(endpoints), shards)
+    asked = collective_of(collective, len(endpoints), layout.rows, root=root, parts=parts, shards=owned)
     request = Request(
-        collective_of(collective, len(endpoints), layout.rows, root=root, parts=parts, shards=owned),
+        asked,
         operator,
-        layout,
+        whole_layout(layout, asked),
         endpoints,
         objective,
         whole_number("ports", ports),
@@ -220,6 +223,7 @@ def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFi
         ports=request.ports,
         port_model=request.port_model,
         launch_us=request.launch_us,
+        collective=request.collective,
     )
     return _Candidate(name, schedule, cost)
 

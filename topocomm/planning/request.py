@@ -43,8 +43,8 @@ class Request:
     """One collective to plan for given endpoints. All ranks make equal requests; plans are cached by request.
 
     Attributes:
-        operator: Operator of the reduction; broadcast and allgather move values unchanged.
-        layout: Shape and bytes of one rank's value; of allgather and reduce_scatter, of the whole.
+        operator: Operator of the reduction; others move values unchanged.
+        layout: Shape and bytes of one rank's value; of collectives in parts, of the whole.
         endpoints: Endpoint id of every rank.
         objective: Figure to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
             predicted time for this payload ("auto").
@@ -90,8 +90,8 @@ class Request:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of one rank's value; of allgather and reduce_scatter, of the whole."""
-        return self.layout.rows * self.layout.row_bytes
+        """Bytes of one rank's value; of the others in parts than alltoall, of the whole."""
+        return self.collective.counted(self.layout.rows) * self.layout.row_bytes
 
 
 def port_model_of(objective: Objective) -> PortModel:
@@ -126,6 +126,12 @@ def layout_of(operator: Operator, payload_bytes: int) -> Layout:
         )
     layout = operator.default_layout(rows)
     return layout if layout.rows == rows else replace(layout, leading=(rows,))
+
+
+def whole_layout(layout: Layout, collective: Collective) -> Layout:
+    """Return the layout of a payload that is counted as `Collective.counted`, all of it."""
+    whole = sum(collective.parts) if collective.parts else layout.rows
+    return layout if whole == layout.rows else replace(layout, leading=(whole,))
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip_parts import (
     gossip_allgather,
+    gossip_alltoall,
     gossip_gather,
     gossip_reduce_scatter,
     gossip_scatter,
@@ -100,6 +101,8 @@ def built(gossip: Gossip, request: Request) -> Schedule:
         return gossip_broadcast(gossip, collective.ranks, rows, collective.root)
     if collective.name == "allgather":
         return gossip_allgather(gossip, collective.parts)
+    if collective.name == "alltoall":
+        return gossip_alltoall(gossip, collective.parts, collective.ranks)
     if collective.name == "gather":
         return gossip_gather(gossip, collective.parts, collective.root)
     if collective.name == "scatter":
@@ -115,7 +118,9 @@ def _wants(collective: Collective) -> NDArray[np.bool_]:
     wants = np.ones((ranks, ranks), dtype=bool)
     if collective.name in ("scan", "exscan"):
         wants = np.triu(wants)
-    if collective.parts and any(collective.parts):
+    if collective.name == "alltoall" and any(collective.parts):
+        wants = np.array(collective.parts).reshape(ranks, ranks) > 0
+    elif collective.parts and any(collective.parts):
         axis = wants.T if collective.name == "scatter" else wants
         axis[np.array(collective.parts) == 0] = False
     if collective.name in TO_ROOT:

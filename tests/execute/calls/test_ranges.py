@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from topocomm import MismatchError, run_local
+from topocomm import MismatchError, OperatorError, run_local
 from topocomm.execute.calls.ranges import (
     NO_COLOR,
     NO_PAIR,
     NO_ROWS,
     NO_SHARDS,
+    gather_pairs,
     gather_rows,
     gather_shards,
     rows_of,
@@ -32,6 +33,29 @@ from topocomm.execute.calls.ranges import (
 )
 def test_rows(value, rows):
     assert rows_of(value) == rows
+
+
+def test_rows_from_each_rank_to_each():
+    def body(comm):
+        rows = [[1, 2], [0, 3]][comm.rank]
+        told = [gather_pairs(comm._calls, comm.session, np.zeros(3), given) for given in (rows, None)]
+        wrong = rows if comm.rank else [2, 2]
+        return told, gather_pairs(comm._calls, comm.session, np.zeros(3), wrong)
+
+    assert run_local(body, ranks=2) == [([(1, 2, 0, 3), None], (NO_ROWS, NO_ROWS, 0, 3))] * 2
+
+
+def test_rows_that_do_not_fit_are_refused_on_every_rank():
+    wrong = [[2, 2], [3, 0, 0], [4, -1], [1.5, 1.5], 3]
+
+    def body(comm):
+        for given in wrong:
+            with pytest.raises(OperatorError, match=r"rows of rank 0: expected 2 counts, whole and none below 0, that"):
+                comm.alltoall(np.zeros(3), rows=[1, 2] if comm.rank else given)
+        with pytest.raises(MismatchError, match="arrays"):
+            comm.alltoall(np.zeros(3 + comm.rank))
+
+    run_local(body, ranks=2)
 
 
 def test_edges_of_ranges_that_follow_each_other():

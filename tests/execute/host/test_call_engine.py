@@ -24,6 +24,13 @@ def test_a_span_has_the_rows_of_its_leading_shape():
     assert Span(0, (3, 0)).rows == 0
 
 
+def test_a_span_of_stretches_finds_their_rows():
+    """Rows 4 to 6 and 10 to 11 of the payload, and none at 8, one after the other."""
+    span = Span(0, (3,), ((4, 0), (8, 2), (10, 2)))
+    assert [span.place(row) for row in (4, 5, 10)] == [0, 1, 2]
+    assert [Span(3, (4,)).place(row) for row in (3, 6)] == [0, 3]
+
+
 def test_chunks_are_the_schedules_unless_others_are_given():
     whole = work("allreduce")
     assert sum(whole.chunk_rows(chunk) for chunk in range(len(whole.parts))) == LAYOUT.rows

@@ -6,6 +6,7 @@ import pytest
 
 import topocomm
 from tests.machines import hosts, switch
+from tests.planning.replay import part_count
 from tests.planning.schedules import MACHINES
 from tests.plans import every_plan
 from tests.thinning import alternating
@@ -52,15 +53,18 @@ def test_dgx1_matches_the_published_optimum():
 
 def test_published_optima_of_gather_and_scatter():
     """Twice those of an allreduce, on one host and on four."""
-    for name in IN_PARTS:
+    for name in ("allgather", "gather", "reduce_scatter", "scatter"):
         assert bounds(switch(8), name, parts=(1,) * 8).throughput_gb_per_s == pytest.approx(3600 / 7)
         four = bounds(topocomm.catalog("dgx-h100", hosts=4), name, parts=(1,) * 32).throughput_gb_per_s
         assert four == pytest.approx(16000 / 31)
+    assert bounds(switch(8), "alltoall", parts=(1,) * 64).throughput_gb_per_s == pytest.approx(3600 / 7)
+    four = bounds(topocomm.catalog("dgx-h100", hosts=4), "alltoall", parts=(1,) * 32**2)
+    assert four.throughput_gb_per_s == pytest.approx(400 / (8 * 24 / 32))  # eight NICs of 50 GB/s, and 8 ranks to 24
 
 
 @pytest.mark.parametrize(("parts", "share"), [((1, 1, 1, 1), 3 / 4), ((0, 0, 0, 0), 3 / 4), ((6, 1, 1, 0), 1)])
 def test_a_rank_takes_in_what_others_give_and_gives_what_others_take(parts, share):
-    for name, word in zip(IN_PARTS, ("enter", "enter", "leave", "leave"), strict=True):
+    for name, word in (("allgather", "enter"), ("gather", "enter"), ("reduce_scatter", "leave"), ("scatter", "leave")):
         found = bounds(switch(4), name, parts=parts, root=3)
         assert found.throughput_gb_per_s == pytest.approx(450 / share)
         assert f"{'all' if share == 1 else share} of the payload must {word} GPU" in found.throughput_bound.argument
@@ -135,7 +139,7 @@ def test_no_plan_beats_its_bound(collective, machine):
     ranks = len(machine.endpoints)
     wanted = [{"layout": topocomm.SUM.default_layout(rows)} for rows in (0, 1000)]
     if collective in IN_PARTS:
-        uneven = [3 * rank % 7 for rank in range(ranks - 1)] + [0]
+        uneven = [3 * rank % 7 for rank in range(part_count(collective, ranks) - 1)] + [0]
         wanted.append({"layout": topocomm.SUM.default_layout(sum(uneven)), "parts": uneven})
     if collective == "allreduce":
         shards = [0, *sorted(5 * rank % 11 for rank in range(1, ranks)), 13]
@@ -160,7 +164,9 @@ def test_no_algorithm_beats_a_bound_on_any_number_of_ports(collective, machine):
     topology = switch(gpus) if count == 1 else hosts(count, gpus)
     ends, paths = topology.endpoints, PathFinder(topology)
     rows = 2 * len(ends) + 1
-    parts = tuple(size for _, size in split_rows(rows, len(ends))) if collective in IN_PARTS else ()
+    parts = (
+        tuple(size for _, size in split_rows(rows, part_count(collective, len(ends)))) if collective in IN_PARTS else ()
+    )
     made = Collective(collective, len(ends), root=len(ends) // 3, parts=parts)
     ports = min(1 + (len(ends) + COLLECTIVES.index(collective)) % 3, max(len(ends) - 1, 1))
     layout = topocomm.SUM.default_layout(rows)
@@ -170,7 +176,7 @@ def test_no_algorithm_beats_a_bound_on_any_number_of_ports(collective, machine):
         schedule = build()
         for port_model, found in models:
             try:
-                cost = Cost(schedule, ends, paths, row_bytes=4, ports=ports, port_model=port_model)
+                cost = Cost(schedule, ends, paths, row_bytes=4, ports=ports, port_model=port_model, collective=made)
             except NoRouteError:
                 continue
             assert cost.alpha_us >= found.alpha_us - 1e-9, name

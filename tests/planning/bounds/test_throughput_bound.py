@@ -77,6 +77,10 @@ def share_into(collective, ends, group):
     outside = [rank for rank, end in enumerate(ends) if end not in group]
     if collective.name in ("scan", "exscan"):
         return len({sum(other < rank for other in outside) for rank in inside} - {0})
+    if collective.name == "alltoall":
+        rows = [collective.parts[len(ends) * rank : len(ends) * (rank + 1)] for rank in range(len(ends))]
+        most = max(map(sum, rows))
+        return sum(rows[a][b] / most if most else 1 / len(ends) for a in outside for b in inside)
     shares = [part / sum(collective.parts) if any(collective.parts) else 1 / len(ends) for part in collective.parts]
     if collective.name == "gather":
         return sum(shares[rank] for rank in outside) if collective.root in inside else 0

@@ -52,7 +52,7 @@ def test_plans_of_shared_endpoints_parts_and_shards_pass(collective, port_model)
     ends = ["GPU0", "GPU0", "GPU1", "GPU2", "GPU1", "GPU3", "GPU3"]
     options = {"ranks": ends, "port_model": port_model}
     if collective in IN_PARTS:
-        options["parts"] = [0, 500, 0, 300, 100, 100, 0]
+        options["parts"] = [0, 500, 0, 300, 100, 100, 0] * (7 if collective == "alltoall" else 1)
     if collective == "allreduce":
         options |= {"order": "canonical", "shards": [0, 0, 2, 2, 5, 6, 6, 8]}
     for objective in OBJECTIVES:

@@ -6,6 +6,7 @@ import pytest
 
 import topocomm
 from tests.machines import hosts, line, switch
+from tests.planning.replay import part_count
 from topocomm import Device, Link, PlanError, Topology
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.routing.connectivity import refuse_disconnected
@@ -16,7 +17,7 @@ from topocomm.topology.merge.degradation import without
 def check(topology, name="allreduce", endpoints=None, **fields):
     ends = endpoints or topology.endpoints
     if name in IN_PARTS:
-        fields = {"parts": (1,) * len(ends)} | fields
+        fields = {"parts": (1,) * part_count(name, len(ends))} | fields
     refuse_disconnected(PathFinder(topology), Collective(name, len(ends), **fields), ends)
 
 
@@ -83,7 +84,7 @@ def test_one_way_links_serve_some_collectives():
     machine = Topology("one way", "test", devices, (Link("a", "b", "k", 1, 1.0, 1.0), Link("b", "c", "k", 1, 1.0, 1.0)))
     for name in ("broadcast", "scatter", "scan", "exscan"):
         check(machine, name)
-    for name in ("allreduce", "allgather", "reduce_scatter"):
+    for name in ("allreduce", "allgather", "reduce_scatter", "alltoall"):
         with pytest.raises(PlanError, match=r"3 pieces: a; b; c; .* that lead both ways"):
             check(machine, name)
     circle = replace(machine, links=(*machine.links, Link("c", "a", "k", 1, 1.0, 1.0)))

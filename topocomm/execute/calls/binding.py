@@ -29,7 +29,7 @@ from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.layout import ROWS, Field
 from topocomm.operators.operator import Operator, as_operator
-from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, PARTS_GIVEN, PARTS_GOT, Collective
+from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PAIRS, IN_PARTS, PARTS_GIVEN, PARTS_GOT, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.schedule.schedule import split_rows
@@ -89,6 +89,8 @@ def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
             f"{request.collective} cuts values along axis 0, which operator {bound.operator.name!r} or "
             "the value does not have; give arrays with rows"
         )
+    if request.collective in IN_PAIRS:
+        return _bind_pairs(session, request, bound)
     gives = request.collective in PARTS_GIVEN
     if gives:
         counts = (leading[0],) * session.size if counts is None else counts
@@ -110,6 +112,30 @@ def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
     if request.collective == "gather" and session.rank != request.root:
         result = Span(0, (0, *leading[1:]))
     return bound._replace(layout=layout, value=value, result=result, parts=tuple(count * item for count in counts))
+
+
+def _bind_pairs(session: Session, request: Request, bound: Bound) -> Bound:
+    """As `_bind_parts`; `rows` has the entries from each rank to each, those of one rank after the other."""
+    leading, rank, size = bound.layout.leading, session.rank, session.size
+    pairs = request.rows
+    if pairs is None:
+        pairs = tuple(rows for _, rows in split_rows(leading[0], size)) * size
+    for peer in range(size):
+        own = pairs[peer * size : (peer + 1) * size]
+        if len(own) != size or min(own) < 0 or (peer == rank and sum(own) != leading[0]):
+            raise OperatorError(
+                f"rows of rank {peer}: expected {size} counts, whole and none below 0, that add up to the length of "
+                "axis 0 of its value"
+            )
+    item, starts = prod(leading[1:]), list(accumulate(pairs, initial=0))
+    places = list(accumulate(pairs[rank::size], initial=0))
+    stretches = zip(starts[rank:-1:size], places[:-1], strict=True)
+    return bound._replace(
+        layout=replace(bound.layout, leading=(starts[-1], *leading[1:])),
+        value=Span(starts[rank * size] * item, leading),
+        result=Span(0, (places[-1], *leading[1:]), tuple((first * item, at * item) for first, at in stretches)),
+        parts=tuple(count * item for count in pairs),
+    )
 
 
 def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedCall:
@@ -250,10 +276,11 @@ def _check_plan(session: Session, plan: Plan, request: Request, bound: Bound) ->
             f"the plan is for another topology (digest {plan.topology_digest[:12]}, this machine has "
             f"{session.topology.digest[:12]}); plan for this one"
         )
-    if plan.payload_bytes != layout.rows * layout.row_bytes or plan.schedule.rows != layout.rows:
+    payload_bytes = wanted.counted(layout.rows) * layout.row_bytes
+    if plan.payload_bytes != payload_bytes or plan.schedule.rows != layout.rows:
         raise PlanError(
             f"the plan is for {plan.payload_bytes} bytes in {plan.schedule.rows} rows, the value has "
-            f"{layout.rows * layout.row_bytes} bytes in {layout.rows} rows; comm.explain(...) plans for a value at hand"
+            f"{payload_bytes} bytes in {layout.rows} rows; comm.explain(...) plans for a value at hand"
         )
     if plan.operator != operator.name:
         raise PlanError(f"the plan is for operator {plan.operator!r}, the call's is {operator.name!r}")
@@ -280,7 +307,7 @@ def carrier(x: Any, *, by_rows: str = "") -> Operator:
     same_head = all(count > 0 for _, count in axes) and len(heads) == 1
     if by_rows and not same_head:
         raise OperatorError(
-            f"{by_rows} {'joins' if by_rows in PARTS_GIVEN else 'cuts'} values along axis 0, which every array must "
+            f"{by_rows} {'cuts' if by_rows in PARTS_GOT else 'joins'} values along axis 0, which every array must "
             "have, of one length on a rank; give a scalar as x.reshape(1)"
         )
     if len(axes) == 1:

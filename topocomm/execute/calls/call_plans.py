@@ -16,7 +16,7 @@ from topocomm.execute.host.canonical_nodes import LocalNodes
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning import request as planning_request
-from topocomm.planning.collectives import collective_of, shards_of
+from topocomm.planning.collectives import Collective, shards_of, whole_number, whole_numbers
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
 from topocomm.planning.request import port_model_of
@@ -39,6 +39,7 @@ class Request:
         operator: None for collectives that combine nothing.
         root: Of reduce, broadcast, gather and scatter.
         rows: Entries of axis 0 by rank: what each gives (allgather, gather) or gets (reduce_scatter, scatter).
+            Of alltoall by pair: from rank 0 to each, from rank 1 to each, and so on.
         order: "any" or "canonical".
         shards: Of canonical order, the first virtual shard of every rank and the end of the last; None: one a rank.
         plan: The plan to execute; None takes the planner's.
@@ -64,7 +65,7 @@ class Bound(NamedTuple):
     value: Span
     result: Span
     parts: tuple[int, ...] | None = None
-    """Rows of every rank's part, if the collective has parts."""
+    """Rows of every part, if the collective has parts."""
     local: LocalNodes | None = None
     """Folds this rank's virtual shards, if it has several."""
 
@@ -95,9 +96,8 @@ def plan_for(session: Session, request: Request, bound: Bound, launch_us: float 
 def _make(session: Session, request: Request, bound: Bound, launch_us: float | None) -> Plan:
     layout, topology, places, transport = bound.layout, session.topology, session.places, session.transport
     shards = shards_of(request.order, len(places), request.shards)
-    collective = collective_of(
-        request.collective, len(places), layout.rows, root=request.root, parts=bound.parts, shards=shards
-    )
+    root, parts = whole_number("root", request.root), whole_numbers("parts", bound.parts or ())
+    collective = Collective(request.collective, len(places), root, parts, shards)
     planned = planning_request.Request(
         collective, bound.operator, layout, tuple(places), "auto", 1, port_model_of("auto")
     )

@@ -54,7 +54,7 @@ class PreparedCall:
         value = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._values, self._results = _shapes(work.layout, value), _shapes(work.layout, work.result)
         self._identity = work.operator.identities(work.layout) if work.first_of_exscan else None
-        self._gives = work.gives_result
+        self._gives, self._same = work.gives_result, work.value == work.result
         self._handle: Handle | None = None
         self._freed = False
         self.fast_path = self._bind_fast_path()
@@ -266,7 +266,7 @@ class PreparedCall:
         They must be aligned and C-contiguous, and overlap the value's only where they are the value's.
         """
         plain = given is not None and all(array.flags.carray for array in given.values())
-        if given is not None and plain and (_apart(fields, given) or _in_place(fields or {}, given)):
+        if given is not None and plain and (_apart(fields, given) or (self._same and _in_place(fields or {}, given))):
             return given
         return {name: self._session.results.empty(shape, dtype) for name, shape, dtype in self._results}
 

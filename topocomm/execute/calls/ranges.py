@@ -104,6 +104,22 @@ def gather_rows(calls: CallCache, session: Session, x: Any) -> tuple[int, ...]:
     return tuple(calls.run(which, np.array([rows_of(x)]), None).tolist())
 
 
+def gather_pairs(calls: CallCache, session: Session, x: Any, rows: Any) -> tuple[int, ...] | None:
+    """How many rows every rank sends to each; NO_ROWS from one whose `rows` are none of its value's. Collective.
+
+    None where `rows` is: then nothing is exchanged.
+    """
+    if rows is None:
+        return None
+    record = [NO_ROWS] * session.size
+    with suppress(TypeError):
+        counts = [index(count) for count in rows]
+        if len(counts) == session.size and min(counts) >= 0 and sum(counts) == rows_of(x):
+            record = counts
+    which = ("allgather", None, 0, (session.size,) * session.size)
+    return tuple(calls.run(which, np.array(record, np.int64), None).tolist())
+
+
 def gather_shards(calls: CallCache, session: Session, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
     """The first virtual shard of every rank and the end of the last; None where no rank says. Collective."""
     which = ("allgather", None, 0, (2,) * session.size)

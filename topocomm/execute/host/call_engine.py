@@ -7,10 +7,12 @@ memory that all ranks map have two, used in turn; on one host they run in C, apa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from topocomm.execute.calls.structure import Fields
@@ -34,10 +36,19 @@ class Span:
     Attributes:
         first: The first of them.
         leading: The array's shape in place of `*rows`.
+        stretches: Where they are not contiguous, the first row in the payload, and in the array, of each stretch.
     """
 
     first: int
     leading: tuple[int, ...]
+    stretches: tuple[tuple[int, int], ...] = ()
+
+    def place(self, row: int) -> int:
+        """Return the place in the array of a row of the payload, which it holds."""
+        if not self.stretches:
+            return row - self.first
+        first, place = self.stretches[bisect_right(self.stretches, row, key=itemgetter(0)) - 1]
+        return place + row - first
 
     @property
     def rows(self) -> int:
@@ -145,7 +156,7 @@ def parts_of_pieces(
     parts, slots = [], work.input_slots(pieces)
     for slot, chunk in pieces:
         first, rows = work.parts[chunk]
-        first += (slots.index(slot) if value else 0) * work.layout.rows - span.first
+        first = span.place(first) + (slots.index(slot) if value else 0) * work.layout.rows
         parts += [Part(name, slice(first, first + rows), view) for name, view in views((slot, chunk), rows).items()]
     return tuple(parts)
 

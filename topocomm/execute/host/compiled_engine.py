@@ -126,7 +126,7 @@ class _OutsideFolds:
             for combine in stage.folds:
                 piece, rows = (combine.out_slot, combine.chunk), work.chunk_rows(combine.chunk)
                 fold = work.bind_fold(memory, program.offsets, combine)
-                first = work.parts[combine.chunk][0] - work.result.first
+                first = work.result.place(work.parts[combine.chunk][0])
                 where = slice(first, first + rows) if piece in results else None
                 target = work.layout.views(memory, program.offsets[piece], rows) if where is None else {}
                 self.folds[-1].append((fold, where, target))
@@ -195,7 +195,7 @@ class _Encoder:
         span, first_array = (self._work.value, 0) if value else (self._work.result, len(self._row_bytes))
         for slot, chunk in pieces:
             first, rows = self._work.parts[chunk]
-            first += (self._slot_row(slot) if value else 0) - span.first
+            first = span.place(first) + (self._slot_row(slot) if value else 0)
             places = self._work.layout.addresses(self._program.offsets[slot, chunk], rows)
             for field, (at, size) in enumerate(zip(places, self._row_bytes, strict=True)):
                 copies.append((first_array + field, first * size, at, rows * size))

@@ -57,34 +57,52 @@ def gossip_allgather(gossip: Gossip, parts: Sequence[int]) -> Schedule:
 def gossip_gather(gossip: Gossip, parts: Sequence[int], root: int) -> Schedule:
     """Return a gather: the root ends with the chunks of all, by a gossip that leads to it."""
     chunks, owners = part_chunks(parts)
-    loads, owner = _loads_to(gossip, len(parts), owners, root), np.array(owners, dtype=np.int64)
-    src_slot = (loads.src != owner[loads.chunk]).astype(np.int64)
-    schedule = schedule_of_columns(
-        len(parts),
-        chunks,
-        outputs=_columns(root, (owner != root).astype(np.int64), np.arange(len(chunks))).astype(np.int64),
-        transfers=_columns(loads.round, loads.src, src_slot, loads.dst, 1, loads.chunk, NO_PATH),
-        combines=np.zeros((0, 4), np.int64),
-        operands=[],
-    )
-    return replace(schedule, owners=owners)
+    loads = _loads_to(gossip, len(parts), owners, [root] * len(owners))
+    moves = (loads.round, loads.src, loads.dst, loads.chunk)
+    return carried(len(parts), chunks, moves, givers=owners, takers=[root] * len(owners))
+
+
+def gossip_alltoall(gossip: Gossip, parts: Sequence[int], ranks: int) -> Schedule:
+    """Return an alltoall by a gossip of all ranks: every chunk on the way that comes first."""
+    chunks, pairs = part_chunks(parts)
+    givers, takers = [pair // ranks for pair in pairs], [pair % ranks for pair in pairs]
+    loads = _loads_to(gossip, ranks, givers, takers)
+    return carried(ranks, chunks, (loads.round, loads.src, loads.dst, loads.chunk), givers=givers, takers=takers)
 
 
 def gossip_scatter(gossip: Gossip, parts: Sequence[int], root: int) -> Schedule:
     """Return a scatter, the gather of the gossip backwards: chunks go from the root the way that they come to it."""
     chunks, owners = part_chunks(parts)
-    loads, owner = _loads_to(gossip, len(parts), owners, root), np.array(owners, dtype=np.int64)
+    loads = _loads_to(gossip, len(parts), owners, [root] * len(owners))
     backwards = (loads.rounds - 1 - loads.round, loads.dst, loads.src, loads.chunk)
     round_, src, dst, chunk = (np.ascontiguousarray(column[::-1]) for column in backwards)
-    return schedule_of_columns(
-        len(parts),
+    scattered = carried(len(parts), chunks, (round_, src, dst, chunk), givers=[root] * len(owners), takers=owners)
+    return replace(scattered, owners=(), inputs=np.array([[root, 0, root]], dtype=np.int32))
+
+
+def carried(
+    ranks: int,
+    chunks: Sequence[tuple[int, int]],
+    moves: tuple[Ints, Ints, Ints, Ints],
+    *,
+    givers: Sequence[int],
+    takers: Sequence[int],
+) -> Schedule:
+    """Return the schedule that brings every chunk from the rank that gives it to the one that takes it.
+
+    `moves` are round, source, destination and chunk of every transfer; a chunk comes to no rank twice: in slot 1.
+    """
+    giver, taker = np.array(givers, dtype=np.int64), np.array(takers, dtype=np.int64)
+    round_, src, dst, chunk = moves
+    schedule = schedule_of_columns(
+        ranks,
         chunks,
-        inputs=np.array([[root, 0, root]]),
-        outputs=_columns(owner, (owner != root).astype(np.int64), np.arange(len(chunks))).astype(np.int64),
-        transfers=_columns(round_, src, (src != root).astype(np.int64), dst, 1, chunk, NO_PATH),
+        outputs=np.stack([taker, (taker != giver).astype(np.int64), np.arange(len(chunks))], axis=1),
+        transfers=_columns(round_, src, (src != giver[chunk]).astype(np.int64), dst, 1, chunk, NO_PATH),
         combines=np.zeros((0, 4), np.int64),
         operands=[],
     )
+    return replace(schedule, owners=tuple(givers))
 
 
 def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree | None) -> Schedule:
@@ -134,11 +152,11 @@ def _loads_of(gossip: Gossip, ranks: int, owners: Sequence[int]) -> _Loads:
     return _Loads(len(gossip), rounds, src, dst, chunk, holds)
 
 
-def _loads_to(gossip: Gossip, ranks: int, owners: Sequence[int], root: int) -> _Loads:
-    """Return what messages carry of what the root gets: every chunk on one way."""
-    loads = _loads_of(gossip, ranks, owners)
+def _loads_to(gossip: Gossip, ranks: int, givers: Sequence[int], takers: Sequence[int]) -> _Loads:
+    """Return what messages carry of what takers get: every chunk on one way."""
+    loads = _loads_of(gossip, ranks, givers)
     needs = np.zeros_like(loads.holds)
-    needs[root] = True
+    needs[list(takers), np.arange(len(takers))] = True
     kept = np.zeros(len(loads.round), dtype=bool)
     for turn in range(loads.rounds - 1, -1, -1):
         own = np.flatnonzero(loads.round == turn)

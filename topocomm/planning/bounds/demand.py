@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
 from topocomm.planning.bounds.machine_columns import Floats, Ints, Machine
-from topocomm.planning.collectives import FROM_ROOT, IN_PARTS, PARTS_GIVEN, PARTS_GOT, TO_ROOT, Collective
+from topocomm.planning.collectives import FROM_ROOT, IN_PAIRS, IN_PARTS, PARTS_GIVEN, PARTS_GOT, TO_ROOT, Collective
 
 MOST_SOURCES = 256
 """Largest rank count for which all sources are tried; above it, sweeps."""
@@ -33,6 +33,7 @@ class Demand:
         gets: Per rank, whether it may need something of another.
         prefix: Whether a rank needs those before it only (scan, exscan).
         shares: Share of each rank's part in a payload in parts, equal where there are no rows; zeros for others.
+        pairs: [ranks, ranks]: of alltoall, in place of shares, that of the part from each rank to each.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Demand:
     gets: NDArray[np.bool_]
     prefix: bool
     shares: NDArray[np.float64]
+    pairs: NDArray[np.float64] | None = None
 
     @property
     def ranks(self) -> int:
@@ -50,17 +52,23 @@ class Demand:
         """Return, per rank, the number of ranks whose values it knows in the end, its own included."""
         if self.prefix:
             return np.arange(1, self.ranks + 1)
+        if self.pairs is not None:
+            return np.asarray(1 + np.count_nonzero(_away(self.pairs), axis=0))
         return np.where(self.gets, int(self.gives.sum()) - self.gives + 1, 1)
 
     def reached(self) -> NDArray[np.int64]:
         """Return, per rank, the number of ranks that know something of its value in the end, itself included."""
         if self.prefix:
             return np.arange(self.ranks, 0, -1)
+        if self.pairs is not None:
+            return np.asarray(1 + np.count_nonzero(_away(self.pairs), axis=1))
         return np.where(self.gives, int(self.gets.sum()) - self.gets + 1, 1)
 
     def partners(self, rank: int, side: str) -> NDArray[np.bool_]:
         """Return which other ranks `rank` "hears" of, or "reaches"."""
         others = np.arange(self.ranks) != rank
+        if self.pairs is not None:
+            return np.asarray(others & ((self.pairs[:, rank] if side == "hears" else self.pairs[rank]) > 0))
         if self.prefix:
             others = np.arange(self.ranks) < rank if side == "hears" else np.arange(self.ranks) > rank
         if side == "hears":
@@ -78,6 +86,8 @@ class Demand:
         if self.prefix or self.ranks == 1:
             return self.ranks - 1
         givers, getters = int(self.gives.sum()), int(self.gets.sum())
+        if self.pairs is not None and np.count_nonzero(_away(self.pairs)) < self.ranks * (self.ranks - 1):
+            return max(givers, getters)
         if getters == 1:
             return int((self.gives & ~self.gets).sum())
         return int((self.gets & ~self.gives).sum()) if givers == 1 else self.ranks - 1 + min(givers, getters) - 1
@@ -95,6 +105,10 @@ class Demand:
                 np.bincount(labels[1:][steps], minlength=groups).astype(float),
                 np.bincount(labels[:-1][steps], minlength=groups).astype(float),
             )
+        if self.pairs is not None:
+            away = self.pairs * (labels[:, None] != labels)
+            into, out = (np.bincount(labels, away.sum(axis), groups).astype(float) for axis in (0, 1))
+            return into, out
         gives = np.bincount(labels, self.gives, groups)
         gets = np.bincount(labels, self.gets, groups)
         enters = (gets > 0) & (gives < self.gives.sum())
@@ -112,6 +126,11 @@ def demand_of(collective: Collective) -> Demand:
     ranks = np.arange(collective.ranks)
     gives, gets = np.ones(len(ranks), bool), np.ones(len(ranks), bool)
     shares = np.zeros(len(ranks))
+    if collective.name in IN_PAIRS:
+        rows = np.array(collective.parts, dtype=float).reshape(len(ranks), -1)
+        pairs = rows / rows.sum(1).max() if rows.any() else np.full(rows.shape, 1 / len(ranks))
+        gives, gets = (np.asarray(_away(pairs).any(axis=axis)) for axis in (1, 0))
+        return Demand(collective.name, gives, gets, False, shares, pairs)
     if collective.name in IN_PARTS:
         rows = np.array(collective.parts, dtype=float)
         shares = rows / rows.sum() if rows.sum() else np.full(len(rows), 1 / len(rows))
@@ -126,6 +145,11 @@ def demand_of(collective: Collective) -> Demand:
     elif collective.shards:
         gives = np.diff(collective.shards) > 0
     return Demand(collective.name, gives, gets, collective.name in ("scan", "exscan"), shares)
+
+
+def _away(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The shares without what ranks send to themselves."""
+    return pairs * ~np.eye(len(pairs), dtype=bool)
 
 
 def farthest(demand: Demand, machine: Machine, weights: Floats) -> tuple[float, int, int]:

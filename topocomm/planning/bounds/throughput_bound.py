@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import inf
 
 import numpy as np
@@ -32,6 +32,8 @@ from topocomm.planning.collectives import IN_PARTS, PARTS_GIVEN
 
 MOST_EXACT = 64
 """Endpoints, or hosts, up to which all cuts and partitions are searched with minimum cuts."""
+MOST_ATOMS = 8
+"""Endpoints, or hosts, of which every set is tried as a cut of an alltoall."""
 ENOUGH = 1 - 1e-9
 """Share of the wanted flow that counts as all of it."""
 
@@ -107,6 +109,8 @@ def _exact(demand: Demand, machine: Machine, node: Ints, best: _Candidate) -> _C
     arcs = list(zip(node[machine.src].tolist(), node[machine.dst].tolist(), machine.gb_per_s.tolist(), strict=True))
     network = FlowNetwork(nodes, arcs)
     of_rank = node[machine.place]
+    if demand.pairs is not None:
+        return _least_cut_of_pairs(demand, machine, node, network, best)
     for into, out_of, scaled in _terminals(demand, of_rank, nodes):
         best = _least_cut(demand, machine, node, network, (into, out_of, scaled), best)
     if demand.name == "allreduce" and demand.gives.all():
@@ -124,6 +128,44 @@ def _exact(demand: Demand, machine: Machine, node: Ints, best: _Candidate) -> _C
                 capacity = sum(border(side) for side in partition[1])
                 best = _lower(best, _Candidate(partition[0], direction, tuple(groups), capacity))
     return best
+
+
+def _least_cut_of_pairs(
+    demand: Demand, machine: Machine, node: Ints, network: FlowNetwork, best: _Candidate
+) -> _Candidate:
+    """Return the least cut by what crosses it, of the sets of nodes with ranks of `_sides`."""
+    of_rank = node[machine.place]
+    for chosen, others in _sides(machine, node, sorted(set(of_rank.tolist()))):
+        share = float(demand.crossing(np.isin(of_rank, chosen).astype(np.int64), 2)[1][1])
+        into, out_of = dict.fromkeys(chosen, UNLIMITED), dict.fromkeys(others, UNLIMITED)
+        side = network.min_cut(into, out_of, best.rate * share * ENOUGH) if share > 0 else None
+        if side is not None:
+            inside = np.isin(node, sorted(side))
+            capacity = machine.border(inside.astype(np.int64), 2)[1][1].item()
+            few = bool(2 * inside[machine.ends].sum() <= len(machine.ends))
+            devices = np.flatnonzero(inside == few)
+            best = _lower(best, _Candidate(capacity / share, "out" if few else "in", (devices,), capacity, share))
+    return best
+
+
+def _sides(machine: Machine, node: Ints, atoms: list[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield sets of nodes with ranks, and the others: all where they are few, else those around a forwarding device."""
+    if len(atoms) <= MOST_ATOMS:
+        some = [set(chosen) for count in range(1, len(atoms)) for chosen in combinations(atoms, count)]
+    else:
+        src, dst = node[machine.src], node[machine.dst]
+        forwards = np.ones(int(node.max()) + 1, dtype=bool)
+        forwards[node[machine.ends]] = False
+        some = []
+        for hub in np.flatnonzero(forwards).tolist():
+            near, reached = np.zeros(0, np.int64), np.array([hub])
+            while len(near) < len(reached):
+                near = reached
+                reached = np.unique(np.concatenate([near, dst[np.isin(src, near[forwards[near]])]]))
+                some.append(set(reached.tolist()) & set(atoms))
+    for chosen in {frozenset(side): None for one in some for side in (one, set(atoms) - one) if side}:
+        if len(chosen) < len(atoms):
+            yield sorted(chosen), sorted(set(atoms) - chosen)
 
 
 def _terminals(demand: Demand, of_rank: Ints, nodes: int) -> Iterator[tuple[dict[int, float], dict[int, float], bool]]:

@@ -50,15 +50,15 @@ def check_certificate(topology: Topology, plan: Plan) -> None:
 
 def _check_figures(topology: Topology, plan: Plan) -> None:
     """Compare the figures of the plan with those of its schedule on the topology."""
-    row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
     cost = Cost(
         plan.schedule,
         plan.ranks,
         PathFinder(topology),
-        row_bytes=row_bytes,
+        row_bytes=plan.row_bytes,
         ports=plan.ports,
         port_model=plan.port_model,
         launch_us=plan.launch_us,
+        collective=plan.collective,
     )
     for part in ("rounds", "wire_bytes", "alpha_us", "predicted_us", "throughput_gb_per_s"):
         stated, derived = getattr(plan.figures, part), getattr(cost, part)

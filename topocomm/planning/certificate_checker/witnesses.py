@@ -10,7 +10,7 @@ from typing import Any
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.hierarchy_witness import least_levels_us
 from topocomm.planning.certificate_checker.witness_graph import WitnessGraph
-from topocomm.planning.collectives import FROM_ROOT, IN_PARTS, PARTS_GIVEN, TO_ROOT, Collective
+from topocomm.planning.collectives import FROM_ROOT, IN_PAIRS, IN_PARTS, PARTS_GIVEN, TO_ROOT, Collective
 from topocomm.planning.plan import Plan
 from topocomm.topology.model import Topology
 
@@ -32,7 +32,10 @@ class Needs:
         everybody = [True] * self.ranks
         self.gives, self.gets = everybody, everybody
         self.shares = [0.0] * self.ranks
-        if collective.name in IN_PARTS:
+        self.pairs: list[list[float]] = []
+        if collective.name in IN_PAIRS:
+            self._set_pairs(collective)
+        elif collective.name in IN_PARTS:
             rows = sum(collective.parts)
             self.shares = [part / rows if rows else 1 / self.ranks for part in collective.parts]
             some = [share > 0 for share in self.shares]
@@ -45,8 +48,18 @@ class Needs:
         elif collective.name in TO_ROOT:
             self.gets = only_root
 
+    def _set_pairs(self, collective: Collective) -> None:
+        ranks = range(self.ranks)
+        rows = [collective.parts[low : low + self.ranks] for low in range(0, self.ranks**2, self.ranks)]
+        most = max(map(sum, rows))
+        self.pairs = [[part / most if most else 1 / self.ranks for part in own] for own in rows]
+        self.gives = [any(self.pairs[a][b] for b in ranks if b != a) for a in ranks]
+        self.gets = [any(self.pairs[a][b] for a in ranks if a != b) for b in ranks]
+
     def __call__(self, src: int, dst: int) -> bool:
         """Whether the result of dst contains something of src, another rank."""
+        if self.pairs:
+            return src != dst and self.pairs[src][dst] > 0
         in_order = self.name not in ("scan", "exscan") or src < dst
         return src != dst and self.gives[src] and self.gets[dst] and in_order
 
@@ -64,6 +77,10 @@ class Needs:
         """
         if self.ranks == 1 or self.name in ("scan", "exscan"):
             return self.ranks - 1
+        if self.pairs and any(
+            not self(src, dst) for src in range(self.ranks) for dst in range(self.ranks) if src != dst
+        ):
+            return max(sum(self.gives), sum(self.gets))
         if 1 in (sum(self.gives), sum(self.gets)):
             alone, some = (self.gets, self.gives) if sum(self.gets) == 1 else (self.gives, self.gets)
             return sum(some) - some[alone.index(True)]
@@ -78,6 +95,8 @@ class Needs:
                 before += rank not in inside
                 stretches |= {before} if rank in inside else set()
             return float(len(stretches - {0}))
+        if self.pairs:
+            return sum(self.pairs[src][dst] for src in outside for dst in inside)
         if not any(self.gives[rank] for rank in outside) or not any(self.gets[rank] for rank in inside):
             return 0.0
         if self.name in IN_PARTS:

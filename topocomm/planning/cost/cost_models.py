@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from topocomm.planning.collectives import IN_PAIRS, Collective
 from topocomm.planning.cost.fluid import ready_times_us
 from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.port_time import PortRules, port_time_us
@@ -54,12 +55,13 @@ class Cost:
         ports: int = 1,
         port_model: PortModel = "alpha",
         launch_us: float = 0.0,
+        collective: Collective | None = None,
     ) -> None:
         self._schedule, self._rules = unrolled(schedule), PortRules(ports, port_model == "loggp")
         self._endpoints, self._paths, self._row_bytes = endpoints, paths, row_bytes
         self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
         self._routes = routes_of(self._messages, self._schedule, endpoints, paths)
-        self._launch_us = launch_us
+        self._launch_us, self._collective = launch_us, collective
         self.rounds = len(np.unique(self._messages.round))
         self.messages = len(self._messages)
         self.wire_bytes = int(self._messages.payload_bytes.sum())
@@ -94,9 +96,11 @@ class Cost:
 
         Without a payload it is that of a payload of equal chunks.
         """
-        payload_bytes, sizes = self._schedule.rows * self._row_bytes, self._messages.payload_bytes
+        in_pairs = self._collective is not None and self._collective.name in IN_PAIRS
+        counted = self._schedule.rows if self._collective is None else self._collective.counted(self._schedule.rows)
+        payload_bytes, sizes = counted * self._row_bytes, self._messages.payload_bytes
         if not payload_bytes:
-            payload_bytes = len(self._schedule.chunks)
+            payload_bytes = len(self._schedule.chunks) // (self._schedule.ranks if in_pairs else 1)
             sizes = np.bincount(self._messages.of_transfer, minlength=self.messages)
         busiest_us = self._busiest_us(sizes, 0, self.messages)
         return payload_bytes / busiest_us / 1e3 if busiest_us else None

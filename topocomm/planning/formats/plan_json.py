@@ -164,7 +164,7 @@ def _read(document: dict[str, Json]) -> PlanFields:
             raise PlanError(f"proof.{part} is {getattr(proof, part)}, the schedule proves {getattr(proved, part)}")
     figures = a_record(PlanFigures, document, "", others=True)
     payload_bytes = entry(document, "payload_bytes", Whole("bytes", MOST_ROWS))
-    _check_figures(figures, schedule, payload_bytes)
+    _check_figures(figures, schedule, payload_bytes, collective.counted(schedule.rows))
     plan = PlanFields(
         collective=collective,
         operator=entry(document, "operator", a_text),
@@ -203,11 +203,11 @@ def _read_collective(document: dict[str, Json], ranks: int) -> Collective:
     return Collective(name, ranks, root, parts, shards)
 
 
-def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int) -> None:
+def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int, rows: int) -> None:
     """Check the figures that follow from a schedule and a payload; of a pipeline, over all its slices."""
-    if payload_bytes % max(schedule.rows, 1):
-        raise PlanError(f"payload_bytes {payload_bytes} is no multiple of the {schedule.rows} rows")
-    row_bytes = payload_bytes // max(schedule.rows, 1)
+    if payload_bytes % max(rows, 1):
+        raise PlanError(f"payload_bytes {payload_bytes} is no multiple of the {rows} rows")
+    row_bytes = payload_bytes // max(rows, 1)
     rounds, messages = count_messages(schedule)
     counted = {"rounds": rounds, "transfers": messages, "wire_bytes": rows_sent(schedule) * row_bytes}
     for part, number in counted.items():

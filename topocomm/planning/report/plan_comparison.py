@@ -12,7 +12,7 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
-from topocomm.planning.request import NO_LIMITS, Limits, Request, layout_of
+from topocomm.planning.request import NO_LIMITS, Limits, Request, layout_of, whole_layout
 from topocomm.topology.model import Topology
 
 SAME = 5e-4
@@ -35,7 +35,7 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
     request = Request(
         plan.collective,
         operator,
-        layout_of(operator, plan.payload_bytes),
+        whole_layout(layout_of(operator, plan.payload_bytes), plan.collective),
         plan.ranks,
         plan.objective,
         plan.ports,

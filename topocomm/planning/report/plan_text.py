@@ -9,7 +9,7 @@ from textwrap import wrap
 
 import numpy as np
 
-from topocomm.planning.collectives import PARTS_GIVEN
+from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN, collective_of
 from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
 from topocomm.planning.cost.fluid import ready_times_us
 from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
@@ -156,9 +156,13 @@ def _shares(plan: Plan) -> list[str]:
             for low, high in pairwise(collective.shards)
         ]
         return _wrap("  shards  ", f"of ranks 0..{collective.ranks - 1}, canonical order: {', '.join(owned)}")
-    even = tuple(rows for _, rows in split_rows(plan.schedule.rows, collective.ranks))
+    in_pairs = collective.name in IN_PAIRS
+    even = collective_of(collective.name, collective.ranks, collective.counted(plan.schedule.rows)).parts
     if collective.parts in ((), even):
         return []
+    if in_pairs:
+        most = max(collective.parts)
+        return _wrap("  parts   ", f"of {sum(map(bool, collective.parts))} pairs of ranks, up to {plural(most, 'row')}")
     verb = "given" if collective.name in PARTS_GIVEN else "got"
     return _wrap(
         "  parts   ", f"rows {verb} by ranks 0..{collective.ranks - 1}: {', '.join(map(str, collective.parts))}"
@@ -200,7 +204,7 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     The times are those of the plan's own port model and payload. For a schedule of very many messages, and for a
     pipeline, whose slices overlap, only the bytes of one slice are given.
     """
-    row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
+    row_bytes = plan.row_bytes
     schedule, repeat = plan.schedule, plan.schedule.repeat
     messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
     low = high = messages.payload_bytes

@@ -22,7 +22,7 @@ from topocomm.planning.collectives import collective_of
 from topocomm.planning.plan import Objective, Plan
 from topocomm.planning.planner import make_plan
 from topocomm.planning.report.plan_comparison import figure_of
-from topocomm.planning.request import Request, layout_of, place_ranks, port_model_of
+from topocomm.planning.request import Request, layout_of, place_ranks, port_model_of, whole_layout
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.model import Topology
 
@@ -86,10 +86,11 @@ def best_order(
     layout = layout_of(operator, payload_bytes)
     if len(set(given)) < len(given):
         raise PlanError("order: two ranks on one endpoint; expected each endpoint once")
+    asked = collective_of(collective, len(given), layout.rows)
     request = Request(
-        collective_of(collective, len(given), layout.rows),
+        asked,
         operator,
-        layout,
+        whole_layout(layout, asked),
         given,
         objective,
         1,

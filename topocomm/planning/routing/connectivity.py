@@ -35,7 +35,7 @@ def refuse_disconnected(paths: PathFinder, collective: Collective, endpoints: Se
     kept = open_[src] & open_[dst]
     src, dst = src[kept], dst[kept]
     both_ways = collective.name == "allreduce" and not collective.shards
-    both_ways |= collective.name in ("allgather", "reduce_scatter") and (
+    both_ways |= collective.name in ("allgather", "reduce_scatter", "alltoall") and (
         all(collective.parts) or not any(collective.parts)
     )
     if not both_ways:

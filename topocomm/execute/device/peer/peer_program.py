@@ -68,7 +68,7 @@ def peer_program(work: Work) -> PeerProgram:
         first = work.parts[chunk][0] + slots.index(slot) * work.layout.rows - work.value.first
         places[slot, chunk] = INPUT, first
     results = {
-        (slot, chunk): (OUTPUT, work.parts[chunk][0] - work.result.first)
+        (slot, chunk): (OUTPUT, work.result.place(work.parts[chunk][0]))
         for slot, chunk in output_pieces(schedule, rank)
     }
     spaces = [*(places[piece] for piece in inputs), *results.values()]
