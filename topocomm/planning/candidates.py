@@ -39,6 +39,7 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.forests.forest import forest_of
+from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
@@ -342,6 +343,10 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
         for number in dict.fromkeys(min(number, most) for number in slices):
             yield f"{name}-{number}" if request.objective == "auto" else name, number
 
+    if request.objective == "throughput" and collective.name in ("gather", "scatter", "alltoall"):
+        schedule = routed(collective, paths, request.endpoints)
+        if schedule is not None:
+            yield "routed", lambda: schedule
     forest = forest_of(
         collective,
         paths,

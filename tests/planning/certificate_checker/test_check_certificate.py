@@ -23,6 +23,7 @@ def made(machine, collective="allreduce", objective="latency", **options):
 
 SEARCHED = {
     "allgather": pytest.mark.long,
+    "alltoall": pytest.mark.long,
     "exscan": pytest.mark.long,
     "reduce_scatter": pytest.mark.soak,
     "scan": pytest.mark.soak,

@@ -24,9 +24,8 @@ NOTHING = (None, None, True)
 
 def slices_of(work: Work) -> list[Work]:
     """Split the work into an even number of slices of every chunk; unsplit if it is short or cannot be split."""
-    payload_bytes = work.layout.rows * work.layout.row_bytes
     shortest = min((rows for _, rows in work.parts if rows), default=0)
-    count = min(-(-payload_bytes // SLICE_BYTES), MOST_SLICES, shortest) & ~1
+    count = min(-(-work.plan.payload_bytes // SLICE_BYTES), MOST_SLICES, shortest) & ~1
     if count < 2 or not work.layout.splittable:
         return [work]
     slices = []

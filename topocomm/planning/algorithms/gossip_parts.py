@@ -76,8 +76,8 @@ def gossip_scatter(gossip: Gossip, parts: Sequence[int], root: int) -> Schedule:
     loads = _loads_to(gossip, len(parts), owners, [root] * len(owners))
     backwards = (loads.rounds - 1 - loads.round, loads.dst, loads.src, loads.chunk)
     round_, src, dst, chunk = (np.ascontiguousarray(column[::-1]) for column in backwards)
-    scattered = carried(len(parts), chunks, (round_, src, dst, chunk), givers=[root] * len(owners), takers=owners)
-    return replace(scattered, owners=(), inputs=np.array([[root, 0, root]], dtype=np.int32))
+    moves = (round_, src, dst, chunk)
+    return carried(len(parts), chunks, moves, givers=[root] * len(owners), takers=owners, root=root)
 
 
 def carried(
@@ -87,10 +87,12 @@ def carried(
     *,
     givers: Sequence[int],
     takers: Sequence[int],
+    root: int | None = None,
 ) -> Schedule:
     """Return the schedule that brings every chunk from the rank that gives it to the one that takes it.
 
-    `moves` are round, source, destination and chunk of every transfer; a chunk comes to no rank twice: in slot 1.
+    `moves` are round, source, destination and chunk of every transfer; a chunk comes to no rank twice: in slot 1. A
+    `root` has all chunks as its value.
     """
     giver, taker = np.array(givers, dtype=np.int64), np.array(takers, dtype=np.int64)
     round_, src, dst, chunk = moves
@@ -102,7 +104,9 @@ def carried(
         combines=np.zeros((0, 4), np.int64),
         operands=[],
     )
-    return replace(schedule, owners=tuple(givers))
+    if root is None:
+        return replace(schedule, owners=tuple(givers))
+    return replace(schedule, inputs=np.array([[root, 0, root]], dtype=np.int32))
 
 
 def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree | None) -> Schedule:

@@ -1,0 +1,47 @@
+"""Parts over several paths at once: proved, near the bound where pairs are unlike, refused where they do not fit."""
+
+import pytest
+
+from tests.machines import line, switch
+from tests.planning.replay import collective_of, expected, replay
+from topocomm import Device, Link, Plan, Topology, catalog, check_certificate, plan
+from topocomm.planning.forests.routed import MOST_RANKS, routed
+from topocomm.planning.formats.plan_json import dumps
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
+
+NAMES = ("gather", "scatter", "alltoall")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_relay_on_a_line(name, ranks):
+    machine = line(ranks)
+    collective = collective_of(name, ranks, root=ranks // 2, rows=3 * ranks**2 + 1)
+    schedule = routed(collective, PathFinder(machine), machine.endpoints)
+    verify(schedule, collective, paths=PathFinder(machine), endpoints=machine.endpoints)
+    assert replay(schedule) == expected(collective, schedule.chunks)
+
+
+@pytest.mark.parametrize("system", ["dgx-1-v100", "mi250x", "rtx3090-pair"])
+@pytest.mark.parametrize("name", NAMES)
+def test_unlike_pairs_reach_the_bound(name, system):
+    machine = catalog(system)
+    made = plan(machine, name, payload_bytes=len(machine.endpoints) << 14, objective="throughput", root=1)
+    assert made.algorithm == "routed" and made.certificate.gap < 1 / 0.97
+    check_certificate(machine, made)
+    assert Plan.loads(dumps(made)).digest == made.digest
+
+
+def test_what_it_does_not_fit():
+    machine = switch(3)
+    ends, paths = machine.endpoints, PathFinder(machine)
+    assert routed(collective_of("alltoall", 3, rows=0), paths, ends) is None
+    assert routed(collective_of("alltoall", 1, rows=3), paths, ends[:1]) is None
+    assert routed(collective_of("alltoall", 3, rows=9), paths, (ends[0], ends[0], ends[1])) is None
+    large = switch(MOST_RANKS + 1)
+    count = len(large.endpoints)
+    assert routed(collective_of("alltoall", count, rows=count**2), PathFinder(large), large.endpoints) is None
+    ways = [Link(a, b, "k", 1, 1.0, 1.0) for a, b in (("a", "b"), ("b", "c"))]
+    one_way = Topology("one way", "test", tuple(Device(name, "gpu") for name in "abc"), tuple(ways))
+    assert routed(collective_of("gather", 3, root=0, rows=3), PathFinder(one_way), ("a", "b", "c")) is None
