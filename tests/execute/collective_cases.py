@@ -139,6 +139,12 @@ def alltoall(comm):
         tags = [range(first[src], first[src] + sent[src][rank]) for src in range(ranks)]
         assert got["tag"].tolist() == [tag for own in tags for tag in own]
         sent = [own[1:] + own[:1] for own in sent]
+    for step in (1, ranks - 1):
+        before = (rank - step) % ranks
+        got = comm.sendrecv(torch.tensor(BASE + rank)[: rank % 3], (rank + step) % ranks)
+        np.testing.assert_array_equal(got, (BASE + before)[: before % 3])
+    got = comm.sendrecv(BASE[:1] + rank, 0)  # what all send to one is joined
+    np.testing.assert_array_equal(got[:, 0], [] if rank else range(ranks))
     np.testing.assert_array_equal(
         comm.alltoall(BASE + rank),
         np.concatenate([(BASE + src)[7 * rank // ranks : 7 * (rank + 1) // ranks] for src in range(ranks)]),

@@ -185,8 +185,7 @@ class Communicator:
     def gather(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
         """All ranks' values joined along their first axis, in rank order, on `root`, None elsewhere.
 
-        Ranks may give different numbers of rows; these are exchanged first. A call made by `prepare` keeps those it was
-        prepared with.
+        Ranks may give different numbers of rows, exchanged in every call not made by `prepare`.
         """
         return self._calls.run(("gather", None, root, gather_rows(self._calls, self.session, x)), x, out)
 
@@ -194,8 +193,7 @@ class Communicator:
         """This rank's rows of the root's value.
 
         Args:
-            x: On the root the value, its first axis is what is scattered; elsewhere anything of the same structure,
-                shapes and dtypes, which is not read.
+            x: On the root the value, cut along its first axis; elsewhere anything of its structure, shapes and dtypes.
             root: Whose value.
             rows: How many entries of the first axis each rank gets, as in `reduce_scatter`.
             out: Where to write the result.
@@ -208,11 +206,18 @@ class Communicator:
         Args:
             x: This rank's value: along its first axis the rows for rank 0, those for rank 1, and so on.
             rows: How many entries of the first axis go to each rank, given by all ranks or by none, and exchanged in
-                every call; a call made by `prepare` keeps them. None: as equal as can be, as in `reduce_scatter`, of
-                values with as many rows on all ranks.
+                every call not made by `prepare`. None: as equal as can be, of values with as many rows on all ranks.
             out: Where to write the result (may be x, where it has the result's shape).
         """
         return self._calls.run(("alltoall", None, 0, gather_pairs(self._calls, self.session, x, rows)), x, out)
+
+    def sendrecv(self, x: Any, dest: int, *, out: Any = None) -> Any:
+        """The rows that ranks send to this one, joined in rank order; collective, an `alltoall` with `rows`.
+
+        x has this rank's rows for `dest`, as many as it likes. If all send to different ranks, each gets those of one.
+        """
+        rows = [rows_of(x) if rank == dest else 0 for rank in range(self.size)]
+        return self.alltoall(x, rows=rows if dest in range(self.size) else (), out=out)
 
     def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of ranks 0 to r, in rank order."""
@@ -270,8 +275,7 @@ class Communicator:
         """A call made ready for values like `like`; collective.
 
         Args:
-            collective: allreduce, reduce, broadcast, reduce_scatter, allgather, gather, scatter, alltoall, scan
-                or exscan.
+            collective: Any of these but barrier and sendrecv, by name.
             like: A value with the structure, shapes and dtypes to come; its contents do not matter.
             operator: The operator; those that combine nothing have none.
             root: Root of reduce, broadcast, gather and scatter.
@@ -314,10 +318,10 @@ class Communicator:
     ) -> Plan:
         """The plan that a call with such values would execute; local. Other ranks give as many rows as this one."""
         parts = None if rows is None else tuple(rows)
-        if collective in IN_PAIRS:
-            parts = None if rows is None else tuple(rows) * self.size
-        elif collective in PARTS_GIVEN:
+        if collective in PARTS_GIVEN and collective not in IN_PAIRS:
             parts = (rows_of(like),) * self.size
+        elif collective in IN_PAIRS and parts is not None:
+            parts *= self.size
         return explained(self.session, Request(collective, like, operator, root=root, rows=parts))
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:

@@ -125,7 +125,7 @@ def _bind_pairs(session: Session, request: Request, bound: Bound) -> Bound:
         if len(own) != size or min(own) < 0 or (peer == rank and sum(own) != leading[0]):
             raise OperatorError(
                 f"rows of rank {peer}: expected {size} counts, whole and none below 0, that add up to the length of "
-                "axis 0 of its value"
+                f"axis 0 of its value; of sendrecv, a dest of 0 to {size - 1}"
             )
     item, starts = prod(leading[1:]), list(accumulate(pairs, initial=0))
     places = list(accumulate(pairs[rank::size], initial=0))
