@@ -13,7 +13,7 @@ from topocomm.native import _native
 from topocomm.native._native import FINISHED, STRIDE, THROUGH, TO_FOLD, WAITING
 
 ROWS, RANKS, MEMORY_BYTES, GUARD = 4, 2, 192, 0xA5
-SECTIONS = ("PACK", "PACK_OWN", "UNPACK", "MADE", "OWN", "TARGETS", "CREDITS", "WAITS", "STAGES", "TASKS")
+SECTIONS = ("PACK", "PACK_OWN", "UNPACK", "KEPT", "MADE", "OWN", "TARGETS", "CREDITS", "WAITS", "STAGES", "TASKS")
 
 
 def program(rank):
@@ -22,6 +22,7 @@ def program(rank):
         "PACK": [(0, 0, 64 * rank, 32)],
         "PACK_OWN": [],
         "UNPACK": [],
+        "KEPT": [(0, 0, 0, 0, 1, 0)],
         "MADE": [(1, 0, 128, 32)],
         "OWN": [(0, 1 + rank, 0, 0)],
         "TARGETS": [(0, 0, 1, 0)],
@@ -222,6 +223,11 @@ DAMAGED = {
     "more rows than memory": ("TASKS", 0, 25),
     "rows below none": ("TASKS", 0, -1),
     "more operands than words": ("TASKS", 1, 3),
+    "a kept piece of a result": ("KEPT", 0, 1),
+    "a kept piece outside the value": ("KEPT", 1, 33),
+    "a kept piece outside memory": ("KEPT", 2, MEMORY_BYTES + 1),
+    "a kept piece that goes to the value": ("KEPT", 4, 0),
+    "a kept piece that leaves the result": ("KEPT", 5, 33),
     "no operands": ("TASKS", 1, 0),
     "operands that overflow": ("TASKS", 1, 1 << 62),
     "rows of more items": ("TASKS", 2, 2),

@@ -281,8 +281,7 @@ class Communicator:
             root: Root of reduce, broadcast, gather and scatter.
             rows: Of reduce_scatter, scatter and alltoall, as there.
             plan: The plan to execute; None takes the planner's best for this machine and payload.
-            order: Of allreduce, as there.
-            shards: Of allreduce, as there.
+            order, shards: Of allreduce, as there.
 
         Raises:
             MismatchError: Ranks prepare different calls.

@@ -52,6 +52,9 @@ static void write_value(Engine *engine) {
     if (!direct)
         write_pieces(engine, engine->section[PACK_OWN], engine->count[PACK_OWN], 0);
     write_pieces(engine, engine->section[PACK], engine->count[PACK], engine->streaming);
+    const Kept *kept = engine->section[KEPT];
+    for (const Kept *end = kept + (engine->direct ? 0 : engine->count[KEPT]); kept < end; kept++)
+        write_pieces(engine, &kept->from, 1, 0);
     const Redirect *own = engine->section[OWN], *target = engine->section[TARGETS];
     for (const Redirect *end = own + engine->count[OWN]; own < end; own++)
         *(int64_t *)(intptr_t)own->task = direct ? (intptr_t)(engine->data[own->array] + own->at) : own->place;
@@ -150,6 +153,12 @@ State run(Engine *engine) {
     const Copy *piece = engine->section[UNPACK];
     for (const Copy *last = piece + engine->count[UNPACK]; piece < last; piece++)
         memmove(engine->data[piece->array] + piece->at, engine->memory + piece->place, (size_t)piece->bytes);
+    const Kept *kept = engine->section[KEPT];
+    for (const Kept *last = kept + engine->count[KEPT]; kept < last; kept++) {
+        const Copy *from = &kept->from;
+        const char *source = engine->direct ? engine->data[from->array] + from->at : engine->memory + from->place;
+        memmove(engine->data[kept->result] + kept->result_at, source, (size_t)from->bytes);
+    }
     engine->worked += now(engine);
     learn(engine);
     if (engine->final)

@@ -26,6 +26,7 @@ typedef enum {
     PACK,     /* Copy: pieces of the value that other ranks read, or that are a result */
     PACK_OWN, /* Copy: pieces that only folds of this rank read: written if these may not read the caller's arrays */
     UNPACK,   /* Copy: pieces of the result that no fold makes in the caller's arrays */
+    KEPT,     /* Kept: pieces of the value that are pieces of the result, and that nothing else reads */
     MADE,     /* Copy, by stage: pieces of the result that its folds made in the caller's arrays and other ranks read */
     OWN,      /* Redirect: operands of folds that are this rank's own value */
     TARGETS,  /* Redirect: results of folds that are a piece of the result and that no fold of this rank reads */
@@ -39,6 +40,11 @@ typedef enum {
 typedef struct {
     int64_t array, at, place, bytes; /* an array and an offset in it; an offset in memory */
 } Copy;
+
+typedef struct {
+    Copy from;                 /* in the value; `place` is used where the result may lie in the value's memory */
+    int64_t result, result_at; /* an array and an offset in it */
+} Kept;
 
 /* A field of a place of a task, 0 its result, then its operands, that is a piece of an array. Once read, `task` is the
  * address of that word and `place` what it says, the address in memory. */

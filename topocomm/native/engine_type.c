@@ -212,8 +212,8 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
         Py_DECREF(self);
         return NULL;
     }
-    self->takes_value = engine->count[PACK] + engine->count[PACK_OWN] + engine->count[OWN] > 0;
-    self->gives_result = engine->count[UNPACK] + engine->count[MADE] + engine->count[TARGETS] > 0;
+    self->takes_value = engine->count[PACK] + engine->count[PACK_OWN] + engine->count[KEPT] + engine->count[OWN] > 0;
+    self->gives_result = engine->count[UNPACK] + engine->count[KEPT] + engine->count[MADE] + engine->count[TARGETS] > 0;
     return (PyObject *)self;
 }
 

@@ -31,6 +31,13 @@ static int read_copy(Engine *engine, Section section, void *record) {
            inside(copy->place, copy->bytes, engine->memory_bytes);
 }
 
+static int read_kept(Engine *engine, Section section, void *record) {
+    Kept *kept = record;
+    (void)section;
+    return read_copy(engine, PACK, &kept->from) && among(kept->result, engine->fields, engine->fields) &&
+           inside(kept->result_at, kept->from.bytes, engine->array_bytes[kept->result]);
+}
+
 /* The tasks are read before. */
 static int read_redirect(Engine *engine, Section section, void *record) {
     Redirect *redirect = record;
@@ -74,6 +81,7 @@ static const struct {
     [PACK] = {"PACK", 4, read_copy},
     [PACK_OWN] = {"PACK_OWN", 4, read_copy},
     [UNPACK] = {"UNPACK", 4, read_copy},
+    [KEPT] = {"KEPT", 6, read_kept},
     [MADE] = {"MADE", 4, read_copy},
     [OWN] = {"OWN", 4, read_redirect},
     [TARGETS] = {"TARGETS", 4, read_redirect},

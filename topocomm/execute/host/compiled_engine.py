@@ -163,9 +163,13 @@ class _Encoder:
         """Return the records of every section."""
         work, program, results = self._work, self._program, self.results
         sent = {piece for stage in program.stages for pieces in stage.sends.values() for piece in pieces}
+        read = sent | {(slot, fold.chunk) for fold in self._folds for slot in fold.operands}
         copied = [piece for piece in program.output_pieces if piece not in results]
+        kept = [piece for piece in copied if piece in program.input_pieces and piece not in read]
+        copied = [piece for piece in copied if piece not in kept]
         needed = [piece for piece in program.input_pieces if piece in sent or piece in copied]
-        own_only = [piece for piece in program.input_pieces if piece not in needed]
+        own_only = [piece for piece in program.input_pieces if piece not in (*needed, *kept)]
+        ways = zip(self._copies(kept, value=True), self._copies(kept, value=False), strict=True)
         results_sent = [
             sorted({(fold.out_slot, fold.chunk) for fold in stage.folds} & results.keys() & sent)
             for stage in program.stages
@@ -177,6 +181,7 @@ class _Encoder:
             self._copies(needed, value=True),
             self._copies(own_only, value=True),
             self._copies(copied, value=False),
+            [(*source, *target[:2]) for source, target in ways],
             self._copies(list(chain.from_iterable(results_sent)), value=False),
             self._own(),
             self._targets(),
@@ -283,7 +288,7 @@ def free_memory(readers: Iterable[int]) -> list[tuple[int, int]]:
 
 def shared_stage(shared: SharedMemory, progress: int, waits: Waits, sizes: Sizes | None = None) -> CompiledRun:
     """One stage apart from its folds, which run outside: publish this progress, wait for (position, its progress)."""
-    sections = [*[()] * 7, waits, [(progress, len(waits), 0, 0)], ()]
+    sections = [*[()] * 8, waits, [(progress, len(waits), 0, 0)], ()]
     return CompiledRun(shared, _native_engine(shared, 0, sections), sizes or {})
 
 
