@@ -3,21 +3,21 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from attention import LOGSUMEXP
+from tests.execute.peer_work import spans
 from tests.plans import every_plan
 from topocomm.execute.calls.fast_path import bind_arrays
 from topocomm.execute.calls.result_memory import ResultMemory
-from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.host.call_engine import Work
 from topocomm.execute.host.compiled_engine import CompiledEngine, covers
 from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.operators.layout import ALIGNMENT_BYTES
-from topocomm.planning.collectives import PARTS_GIVEN, TO_ROOT
+from topocomm.planning.collectives import TO_ROOT
 from topocomm.planning.program.shared_memory_layout import shared_program
 
 CALLS = 40
@@ -53,23 +53,16 @@ def run(engine, fields, target, *, apart):
     engine.begin(fields, target, apart) or through(engine)
 
 
-def spans(plan, layout, rank):
-    """What a rank's value and its result hold."""
-    collective, whole = plan.collective, Span(0, layout.leading)
-    if not collective.parts:
-        return whole, whole
-    item = prod(layout.leading[1:])
-    own = Span(sum(collective.parts[:rank]), (collective.parts[rank] // item, *layout.leading[1:]))
-    return (own, whole) if collective.name in PARTS_GIVEN else (whole, own)
-
-
 class Job:
     """The engines of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
 
     def __init__(self, plan, layout, operator=LOGSUMEXP, *, bare=None):
         self.plan, self.layout = plan, layout
         ranks = range(plan.schedule.ranks)
-        works = [Work(plan, plan.schedule, operator, layout, 16, rank, *spans(plan, layout, rank)) for rank in ranks]
+        works = [
+            Work(plan, plan.schedule, operator, layout, 16, rank, *spans(plan.collective, layout, rank))
+            for rank in ranks
+        ]
         assert all(map(covers, works))
         programs = [shared_program(plan.schedule, w.rank, w.chunk_bytes, ALIGNMENT_BYTES) for w in works]
         counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes

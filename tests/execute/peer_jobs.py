@@ -52,7 +52,7 @@ def setting(name, dtype, rows, dims=None):
     """An operator with a layout; "copy" moves rows of several fields."""
     if name == "copy":
         like = {"a": np.zeros((rows, 3), "f4"), "b": np.zeros((rows,), "i2")}
-        operator = carrier(like, by_rows=True)
+        operator = carrier(like, by_rows="allgather")
         return operator, operator.layout({key: (part.shape, part.dtype) for key, part in like.items()})
     operator = OPERATORS[name]
     if name == LOGSUMEXP.name:

@@ -16,10 +16,16 @@ def spans(collective, layout, rank):
     whole = Span(0, layout.leading)
     if not collective.parts:
         return whole, whole
-    item = prod(layout.leading[1:])
-    first = sum(collective.parts[:rank])
-    own = Span(first, (collective.parts[rank] // item, *layout.leading[1:]))
-    return (own, whole) if collective.name == "allgather" else (whole, own)
+    item, ranks, parts = prod(layout.leading[1:]), collective.ranks, collective.parts
+    if collective.name == "alltoall":
+        starts, got = [sum(parts[:part]) for part in range(ranks**2)], parts[rank::ranks]
+        sent, mine = sum(parts[rank * ranks : (rank + 1) * ranks]), tuple(sum(got[:src]) for src in range(ranks))
+        stretches = tuple(zip(starts[rank::ranks], mine, strict=True))
+        return Span(starts[rank * ranks], (sent,)), Span(0, (sum(got),), stretches)  # of values with one axis of rows
+    own = Span(sum(parts[:rank]), (parts[rank] // item, *layout.leading[1:]))
+    if collective.name == "gather" and rank != collective.root:
+        whole = Span(0, (0, *layout.leading[1:]))
+    return (own, whole) if collective.name in ("allgather", "gather") else (whole, own)
 
 
 def work_of(plan, operator, layout, rank):
@@ -31,7 +37,11 @@ def cut(value, span, layout):
     found = {}
     for f in layout.fields:
         flat = np.asarray(value[f.name]).reshape(layout.rows, *f.row_shape)
-        found[f.name] = flat[span.first : span.first + span.rows].reshape(*span.leading, *f.row_shape).copy()
+        rows = range(span.first, span.first + span.rows)
+        if span.stretches:
+            ends = [*(at for _, at in span.stretches[1:]), span.rows]
+            rows = [first + n for (first, at), end in zip(span.stretches, ends, strict=True) for n in range(end - at)]
+        found[f.name] = flat[rows].reshape(*span.leading, *f.row_shape)
     return found
 
 

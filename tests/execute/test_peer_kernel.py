@@ -41,6 +41,9 @@ def test_partials_empty_ones_among_them(ranks, size, rows, dims):
         ("exscan", "affine", {}),
         ("broadcast", "copy", {"root": 2}),
         ("allgather", "copy", {"rows": 7, "parts": [4, 1, 2]}),
+        ("gather", "copy", {"rows": 7, "parts": [4, 1, 2], "root": 1}),
+        ("scatter", "copy", {"rows": 7, "parts": [4, 1, 2], "root": 2}),
+        ("alltoall", "copy", {"rows": 18, "parts": [1, 2, 3, 0, 2, 1, 4, 5, 0]}),
     ],
 )
 def test_every_collective(ranks, kind, name, more):

@@ -281,7 +281,8 @@ class Communicator:
             root: Root of reduce, broadcast, gather and scatter.
             rows: Of reduce_scatter, scatter and alltoall, as there.
             plan: The plan to execute; None takes the planner's best for this machine and payload.
-            order, shards: Of allreduce, as there.
+            order: Of allreduce, as there.
+            shards: Of allreduce, as there.
 
         Raises:
             MismatchError: Ranks prepare different calls.
@@ -316,11 +317,9 @@ class Communicator:
         rows: Sequence[int] | None = None,
     ) -> Plan:
         """The plan that a call with such values would execute; local. Other ranks give as many rows as this one."""
-        parts = None if rows is None else tuple(rows)
+        parts = None if rows is None else tuple(rows) * (self.size if collective in IN_PAIRS else 1)
         if collective in PARTS_GIVEN and collective not in IN_PAIRS:
             parts = (rows_of(like),) * self.size
-        elif collective in IN_PAIRS and parts is not None:
-            parts *= self.size
         return explained(self.session, Request(collective, like, operator, root=root, rows=parts))
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:

@@ -74,6 +74,9 @@ CALLS = {
     "broadcast": {},
     "reduce_scatter": {"operator": SUM},
     "allgather": {},
+    "gather": {},
+    "scatter": {},
+    "alltoall": {},
     "scan": {"operator": SUM},
     "exscan": {"operator": SUM},
 }

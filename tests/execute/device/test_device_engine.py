@@ -96,6 +96,10 @@ def every_collective(comm, kind):
     found["uneven"] = comm.reduce_scatter(x, op, rows=uneven)
     mine = apply(lambda part: part[: (comm.rank * 2) % len(part)], x)
     found["allgather"] = comm.allgather(mine)
+    found["allgather to one"] = comm.gather(mine, root=last)
+    found["broadcast of parts"] = comm.scatter(x, root=last, rows=uneven)
+    found["allgather of pairs"] = comm.alltoall(x, rows=uneven)
+    found["allgather of equals"] = comm.alltoall(x)
     found["scan"], found["exscan"] = comm.scan(x, op), comm.exscan(x, op)
     found["canonical"] = comm.allreduce(x, op, order="canonical")
     return found

@@ -116,9 +116,9 @@ class PeerEngine(StreamEngine):
         """The value where the kernel can read it while it writes the result."""
         if fields is None:
             return self._sent
-        value = _readable(fields, self._sent)
+        value, in_place = _readable(fields, self._sent), self._work.value == self._work.result
         apart = all(
-            (name == target_name and x.data_ptr() == target.data_ptr() and x.numel() == target.numel())
+            (in_place and name == target_name and x.data_ptr() == target.data_ptr() and x.numel() == target.numel())
             or not overlap([place_of(x)], [place_of(target)])
             for name, x in value.items()
             for target_name, target in result.items()
