@@ -4,8 +4,14 @@ import pytest
 
 from tests.machines import hosts
 from tests.planning.algorithms.hosts.machines import GONE, groups_of, machine_without, repeated, without
+from topocomm.planning.algorithms.gossip_parts import gossip_gather
 from topocomm.planning.algorithms.gossip_schedule import gossip_allreduce, gossip_reduce
-from topocomm.planning.algorithms.hosts.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
+from topocomm.planning.algorithms.hosts.group_gossip import (
+    cyclic_gossip,
+    cyclic_tree,
+    gather_over_groups,
+    rails_to_root,
+)
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost.cost_models import Cost
@@ -61,3 +67,16 @@ def test_groups_that_lack_rails(count, gone):
         verify(schedule, Collective("allreduce", groups.starts[-1]), keep_order=True, **where)
     reduce = gossip_reduce(gather_over_groups(groups, 9), cyclic_tree(groups), 1, 9)
     verify(reduce, Collective("reduce", groups.starts[-1], root=9), **where)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 9, 2), (8, 8, 8), (1, 2, 3, 4)])
+def test_parts_come_to_the_root_over_all_its_rails(sizes):
+    ranks, groups = sum(sizes), groups_of(*sizes)
+    for root in {0, ranks // 2, ranks - 1}:
+        schedule = gossip_gather(rails_to_root(groups, root), [1] * ranks, root)
+        verify(schedule, Collective("gather", ranks, root, (1,) * ranks))
+        assert len(schedule.transfers) <= 3 * ranks
+        if set(sizes) == {8}:  # one part of each group by every member of the root's
+            home = [rank for rank in range(ranks) if rank // 8 == root // 8]
+            across = [t for t in schedule.transfer_list() if t.src // 8 != t.dst // 8]
+            assert sorted(t.dst for t in across) == sorted(home * 2)

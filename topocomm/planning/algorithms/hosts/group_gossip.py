@@ -72,7 +72,8 @@ def rails_to_root(groups: Groups, root: int) -> Gossip:
     Every member sends over its rail, or that of a member of its group if it has none, to the root's group.
     """
     home, on = bisect_right(groups.starts, root) - 1, groups.members_on
-    rounds: list[list[tuple[int, int]]] = [[]]
+    rounds: list[list[tuple[int, int]]] = []
+    most = max(map(groups.members, range(groups.count)))
     for group in range(groups.count):
         start, away = groups.starts[group], (group - home) % groups.count
         if away:
@@ -81,7 +82,7 @@ def rails_to_root(groups: Groups, root: int) -> Gossip:
             relayed = [[(start + member, start + pairs[i % len(pairs)][0])] for i, member in enumerate(members)]
             _write(rounds, 0, relayed, 0)
             across = [(start + src, groups.starts[home] + dst) for src, dst in pairs]
-            _write(rounds, groups.count + away, [across], 0)
+            _write(rounds, most + away, [across], 0)
     others = [rank for rank in range(groups.starts[home], groups.starts[home + 1]) if rank != root]
     return [messages for messages in rounds if messages] + [[(rank, root)] for rank in others]
 
