@@ -74,6 +74,14 @@ def test_any_number_of_ranks(ranks):
         check(machine, request(machine, name, machine.endpoints, root=0))
 
 
+def test_an_alltoall_of_one_pair_goes_over_those_between():
+    machine = line(4)
+    asked = request(machine, "alltoall", machine.endpoints, parts=(*[0] * 12, 3, 0, 0, 0))
+    check(machine, asked)
+    (build,) = (build for _, build in relayed_builds(asked, PathFinder(machine)))
+    assert build().transfers[:, [1, 3]].tolist() == [[3, 2], [2, 1], [1, 0]]
+
+
 def test_the_cheapest_way_is_taken():
     """A ring of three, one link slow: its ends talk over the third."""
     links = [("a", "b", 9.0), ("b", "c", 1.0), ("a", "c", 1.0)]

@@ -22,6 +22,7 @@ from plans import AFFINE, LIMIT_GAP, Value, cut, random_request, replay, tree, v
 
 import topocomm
 from topocomm import Device, Field, Link, Operator, PlanError, Topology
+from topocomm.planning.collectives import IN_PARTS, Collective
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.transforms import unrolled
@@ -145,12 +146,12 @@ def odd_call(rng: np.random.Generator, ranks: int) -> tuple[dict[str, Any], Oper
     operator = OPERATORS[str(rng.choice(list(OPERATORS)))]
     if not operator.splittable:
         call.pop("parts", None)
-        if call["collective"] in ("allgather", "reduce_scatter"):
+        if call["collective"] in IN_PARTS:
             operator = OPERATORS["affine"]
     rows = int(rng.choice([0, 1, 2, 7, 40, 1000] if operator.splittable else [0, 1]))
     if "parts" in call:
         call["parts"] = [part * int(rows**0.5 + 1) for part in call["parts"]]
-        rows = sum(call["parts"])
+        rows = Collective(call["collective"], ranks, parts=tuple(call["parts"])).counted(sum(call["parts"]))
     if "shards" in call:
         call["order"] = "canonical"
     call["objective"] = str(rng.choice(["latency", "rounds", "throughput", "auto"]))

@@ -12,14 +12,18 @@ from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 
+import numpy as np
+
 from topocomm.planning.algorithms.canonical_allreduce import relayed_canonical
+from topocomm.planning.algorithms.gossip_parts import carried
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.algorithms.multiport import reversed_gossip
 from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS
-from topocomm.planning.collectives import FROM_ROOT, IN_PARTS, TO_ROOT
+from topocomm.planning.collectives import FROM_ROOT, IN_PAIRS, IN_PARTS, TO_ROOT, Collective
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.route_search import nearest_first
+from topocomm.planning.schedule.schedule import Schedule, part_chunks
 from topocomm.planning.searched import built
 from topocomm.topology.model import ENDPOINT_KINDS
 
@@ -37,6 +41,9 @@ def relayed_builds(request: Request, paths: PathFinder) -> Builds:
         hub = next(rank for rank, (low, high) in enumerate(pairwise(collective.shards)) if low < high)
         build = partial(relayed_canonical, collective.shards, request.layout.rows, hub)
         yield "relayed", partial(build, relays.gather(hub), relays.spread(hub))
+        return
+    if name in IN_PAIRS:
+        yield "relayed", partial(relays.pairs, collective)
         return
     if name in ("scan", "exscan"):
         gossip = relays.chain()
@@ -84,6 +91,20 @@ class _Relays:
                 path.append(source[path[-1]])
             rounds += [[message] for message in pairwise(reversed(path))]
         return rounds
+
+    def pairs(self, collective: Collective) -> Schedule:
+        """Return the alltoall in which every part goes its own way from rank to rank."""
+        chunks, parts = part_chunks(collective.parts)
+        givers, takers = zip(*(divmod(part, collective.ranks) for part in parts), strict=True)
+        sources = {giver: self._sources(giver, self.ahead) for giver in sorted(set(givers))}
+        moves: list[tuple[int, int, int, int]] = []
+        for chunk, (giver, taker) in enumerate(zip(givers, takers, strict=True)):
+            path = [taker]
+            while path[-1] != giver:
+                path.append(sources[giver][path[-1]])
+            moves += [(hop, *ends, chunk) for hop, ends in enumerate(pairwise(reversed(path)))]
+        round_, src, dst, chunk_of = np.array(moves, dtype=np.int64).reshape(-1, 4).T
+        return carried(collective.ranks, chunks, (round_, src, dst, chunk_of), givers=givers, takers=takers)
 
     def _levels(self, root: int, near: Near) -> Gossip:
         """A round for every distance from the root, in endpoints."""

@@ -189,3 +189,11 @@ def test_no_bound_where_something_crosses_is_found():
     )
     without = changed(one, throughput_upper_bound_gb_per_s=None, other_witnesses=none)
     refused(CLUSTER, without, "throughput without a bound, and something must cross")
+
+
+def test_parts_that_stay_on_an_endpoint_need_no_bound():
+    """Ranks 0 and 1 give to rank 4 beside them, the others nothing: no byte crosses between endpoints."""
+    ends = ["GPU1", "GPU1", "GPU0", "GPU0", "GPU1"]
+    one = made(switch(2), "gather", "throughput", ranks=ends, root=4, parts=(400, 600, 0, 0, 0))
+    assert one.certificate.throughput_upper_bound_gb_per_s is None
+    check_certificate(switch(2), one)

@@ -45,3 +45,13 @@ def test_what_it_does_not_fit():
     ways = [Link(a, b, "k", 1, 1.0, 1.0) for a, b in (("a", "b"), ("b", "c"))]
     one_way = Topology("one way", "test", tuple(Device(name, "gpu") for name in "abc"), tuple(ways))
     assert routed(collective_of("gather", 3, root=0, rows=3), PathFinder(one_way), ("a", "b", "c")) is None
+
+
+def test_no_endpoint_without_a_rank_relays():
+    """Of any kind: a CPU beside GPUs is none of the topology's endpoints, and still no forwarding device."""
+    devices = (Device("a", "gpu"), Device("cpu", "cpu"), Device("b", "gpu"))
+    pairs = (("a", "cpu", 100.0), ("cpu", "b", 100.0), ("a", "b", 1.0))
+    links = tuple(Link(x, y, "k", 1, rate, 1.0) for a, b, rate in pairs for x, y in ((a, b), (b, a)))
+    machine = Topology("beside", "test", devices, links)
+    schedule = routed(collective_of("alltoall", 2, rows=8), PathFinder(machine), ("a", "b"))
+    assert not schedule.paths and len(schedule.transfers) == 2

@@ -20,6 +20,7 @@ from topocomm.planning.collectives import FROM_ROOT, IN_PAIRS, Collective
 from topocomm.planning.forests.tree_schedule import whole_rows
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
+from topocomm.topology.model import ENDPOINT_KINDS
 
 SEARCHES, FEWEST_SLICES = 256, 8
 """Searches of a pass, each of the paths from one rank at one time's prices; and the fewest slices of a part."""
@@ -75,7 +76,8 @@ class _Flow:
         self.endpoints, self.edges = endpoints, paths.edges
         self.rates = [max(figures.gb_per_s, 1e-9) for figures in paths.links.values()]
         self.load = [0.0] * len(self.edges)
-        closed = {end for end in paths.topology.endpoints if end not in self.rank_of}
+        ends = [device.id for device in paths.topology.devices if device.kind in ENDPOINT_KINDS]
+        closed = set(ends) - self.rank_of.keys()
         self.after: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for edge, (a, b) in enumerate(self.edges):
             if not {a, b} & closed:
