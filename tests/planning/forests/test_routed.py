@@ -5,6 +5,7 @@ import pytest
 from tests.machines import line, switch
 from tests.planning.replay import collective_of, expected, replay
 from topocomm import Device, Link, Plan, Topology, catalog, check_certificate, plan
+from topocomm.planning.collectives import Collective
 from topocomm.planning.forests.routed import MOST_RANKS, routed
 from topocomm.planning.formats.plan_json import dumps
 from topocomm.planning.proof.verify import verify
@@ -39,6 +40,8 @@ def test_what_it_does_not_fit():
     assert routed(collective_of("alltoall", 3, rows=0), paths, ends) is None
     assert routed(collective_of("alltoall", 1, rows=3), paths, ends[:1]) is None
     assert routed(collective_of("alltoall", 3, rows=9), paths, (ends[0], ends[0], ends[1])) is None
+    kept = Collective("alltoall", 2, parts=(3, 0, 0, 5))
+    assert verify(routed(kept, PathFinder(switch(2)), ends[:2]), kept).complete  # nothing is sent
     large = switch(MOST_RANKS + 1)
     count = len(large.endpoints)
     assert routed(collective_of("alltoall", count, rows=count**2), PathFinder(large), large.endpoints) is None

@@ -120,7 +120,7 @@ class _Flow:
             rows.update({(side, self.endpoints[rank]): self.size[part] * self.slices for side, rank in enumerate(pair)})
         for ends, rate in zip(self.edges, self.rates, strict=True):
             rates.update(dict.fromkeys(enumerate(ends), rate))
-        return max(sent / rates[end] for end, sent in rows.items() if rates[end])
+        return max((sent / rates[end] for end, sent in rows.items() if rates[end]), default=0.0)
 
     def _add(self, path: Path, size: float) -> None:
         for edge in path:
