@@ -12,6 +12,7 @@ import argparse
 import os
 import time
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Ready:
     def make(cls, comm: topocomm.Communicator, call: Call, rng: np.random.Generator) -> Ready:
         """Prepare the call; collective."""
         made: list[list[Value]] = [call.values(rng) for _ in range(VALUES)]
-        gives = call.collective != "broadcast" or call.root == comm.rank
+        gives = call.collective not in ("broadcast", "scatter") or call.root == comm.rank
         given = [values[comm.rank] if gives else None for values in made]
         return cls(call, call.prepare(comm), given, [call.expected(values, comm.rank) for values in made])
 
@@ -82,14 +83,11 @@ def series(world: MPI.Comm, way: str, calls: int, seed: int) -> None:
     """Run all calls over one transport; print the figures."""
     rng = np.random.default_rng(seed)
     with topocomm.Communicator.from_mpi(world, topology(way, world.size)) as comm:
+        names = [name for name in COLLECTIVES if name != "barrier"] * 2
+        roots = rng.integers(0, comm.size, len(names)).tolist()
         kinds = [
-            Call(name, operator, (int(rng.integers(1, 40)),) * comm.size, int(rng.integers(1, 40)), int(root), "")
-            for name, operator, root in zip(
-                [name for name in COLLECTIVES if name != "barrier"] * 2,
-                OPERATORS * 4,
-                rng.integers(0, comm.size, 16),
-                strict=True,
-            )
+            Call(name, operator, (int(rng.integers(1, 40)),) * comm.size, int(rng.integers(1, 40)), root, "")
+            for name, operator, root in zip(names, cycle(OPERATORS), roots, strict=False)
         ]
         ready = [Ready.make(comm, call, rng) for call in kinds]
         run(ready, rng, WARM_UP)
