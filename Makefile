@@ -62,11 +62,11 @@ test: style
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak-inputs SOAK_S=18
 	$(MAKE) --no-print-directory soak-ranks SOAK_S=18
 
-# What takes minutes: .ci/run runs a sixth of the files, another one after each commit (PART of PARTS). Files with long cases
+# What takes minutes: .ci/run runs a sixth of the files, another one after each commit (SHARE of SHARES). Files with long cases
 # say so themselves, or by a function of tests/thinning.py.
-PARTS ?= 1
-PART ?= 0
-LONG_TESTS = $(shell grep -rlE --include='test_*.py' 'mark\.long|tests.thinning' tests | sort | awk 'NR % $(PARTS) == $(PART)')
+SHARES ?= 1
+SHARE ?= 0
+LONG_TESTS = $(shell grep -rlE --include='test_*.py' 'mark\.long|tests.thinning' tests | sort | awk 'NR % $(SHARES) == $(SHARE)')
 test-long: setup
 	pytest -m "long and not alone and not soak" --numprocesses 2 --dist worksteal $(LONG_TESTS)
 	pytest -m "long and alone and not soak" $(LONG_TESTS) || test $$? -eq 5  # a part may have none
