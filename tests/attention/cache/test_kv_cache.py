@@ -228,7 +228,7 @@ def test_runs_of_single_tokens_hold_what_appends_do(shards, rank, prompt, window
     for each in (cache, wanted):
         each.append(*tokens(prompt))
     keys, values = tokens(single, start=prompt)
-    left, own, by_runs = 0, False, 0
+    left, own = 0, False
     for at in range(single):
         k, v = (x[:, :, at : at + 1] for x in (keys, values))
         wanted.append(k, v)
@@ -240,13 +240,26 @@ def test_runs_of_single_tokens_hold_what_appends_do(shards, rank, prompt, window
                 for memory, x in zip(cache.storage, (k, v), strict=True):
                     memory[:, :, row : row + 1] = x
             cache.grow(own=own)
-            left, by_runs = left - 1, by_runs + 1
+            left -= 1
         else:
             cache.append(k, v)
         assert cache.length == wanted.length and cache.first == wanted.first
     assert torch.equal(cache.k, wanted.k) and torch.equal(cache.v, wanted.v)
     assert torch.equal(cache.positions, wanted.positions)
-    assert by_runs or single < shards.block_size + 2
+
+
+def test_most_tokens_come_in_runs():
+    for rank in range(2):
+        cache, appended = ShardedKVCache(ShardMap(2, block_size=4), rank), 0
+        cache.append(*tokens(6))
+        while cache.length < 200:
+            left, own = cache.next_run()
+            for _ in range(left):
+                cache.grow(own=own)
+            if not left:
+                cache.append(*tokens(1, start=cache.length))
+                appended += 1
+        assert appended <= 16  # where memory has to grow
 
 
 def test_no_run_where_an_append_does_more():
