@@ -196,11 +196,6 @@ class TokenRows:
         self._known[rows : rows + len(positions)] = positions
         return len(positions)
 
-    def grow(self) -> None:
-        """Count one row more."""
-        self.k.rows += 1
-        self.v.rows += 1
-
     def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Add rows in order of position; a position that is stored keeps its row."""
         new = np.flatnonzero(~np.isin(positions, self.known_positions))

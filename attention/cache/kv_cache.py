@@ -137,7 +137,8 @@ class ShardedKVCache:
         """Count one more token, of such a run."""
         self.length += 1
         if own:
-            self._own.grow()
+            self._own.k.rows += 1
+            self._own.v.rows += 1
 
     def first_seen_row(self) -> int:
         """Return which of the owned rows is the first that the last token sees."""

@@ -55,6 +55,8 @@ class TokenRecord:
         if ids is None or self.length < start:
             return
         count = ids.shape[1]
+        if count == 1 and self._add_one(ids, places, mask):
+            return
         if places is None:
             places = torch.arange(start, start + count, device=ids.device)[None]
         if places.shape not in ((1, count), ids.shape):
@@ -63,6 +65,22 @@ class TokenRecord:
         present = mask[:, start:] if mask is not None and fits else torch.ones_like(ids)
         rows = [x.to(ids.device).long().expand_as(ids) for x in (ids, places, present)]
         self._rows.append(torch.stack(rows, -1)[:, None])
+
+    def _add_one(self, ids: torch.Tensor, places: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
+        """Add a token of each entry without an operation of torch, as decode steps do; False: not of that kind."""
+        storage, rows = self._rows.storage, self._rows.rows
+        if storage is None or self._rows.begin + rows == storage.shape[2] or places is None or mask is None:
+            return False
+        if mask.shape != (len(ids), rows + 1) or places.shape not in ((1, 1), ids.shape) or len(storage) != len(ids):
+            return False
+        if storage.device.type != "cpu" or not all(
+            x.device.type == "cpu" and not x.dtype.is_floating_point for x in (ids, places, mask)
+        ):
+            return False
+        row = storage.numpy()[:, 0, self._rows.begin + rows]
+        row[:, IDS], row[:, PLACES], row[:, PRESENT] = ids.numpy()[:, 0], places.numpy()[:, 0], mask.numpy()[:, rows]
+        self._rows.rows += 1
+        return True
 
     def truncate(self, length: int) -> None:
         """Forget the tokens from position `length` on."""

@@ -26,14 +26,15 @@ def before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     state = ACTIVE.get()
     if state is None:
         return None
-    arguments = {**dict(zip(_parameters(model), args, strict=False)), **kwargs}
-    cache = arguments.get("past_key_values")
-    if cache is None:
-        cache = kwargs["past_key_values"] = state.cache.fresh()
-    if isinstance(cache, ShardedCache):
-        cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
-        kept = arguments.get("logits_to_keep")
-        cache.kept = kept if isinstance(kept, int) else 0
+    with torch._C.DisableTorchFunction():  # a mode would be asked even for a shape
+        arguments = {**dict(zip(_parameters(model), args, strict=False)), **kwargs} if args else kwargs
+        cache = arguments.get("past_key_values")
+        if cache is None:
+            cache = kwargs["past_key_values"] = state.cache.fresh()
+        if isinstance(cache, ShardedCache):
+            cache.record.add(cache.get_seq_length(), *map(arguments.get, RECORDED))
+            kept = arguments.get("logits_to_keep")
+            cache.kept = kept if isinstance(kept, int) else 0
     state.passes.append(torch._C.DisableTorchFunction())
     state.passes[-1].__enter__()
     return args, kwargs

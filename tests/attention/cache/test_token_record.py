@@ -1,5 +1,6 @@
 """What is known of the tokens behind a cache, also after passes that were undone or gave no tokens."""
 
+import pytest
 import torch
 
 from attention.cache.token_record import TokenRecord
@@ -50,3 +51,19 @@ def test_another_record_joins():
     assert record.ids.tolist() == [[1, 2, 0, 3], [101, 102, 0, 103], [5, 6, 7, 8]]
     assert record.mask.tolist() == [[1, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
     assert record.places[:, -1].tolist() == [2, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.int32])
+def test_tokens_one_by_one_are_recorded_as_several_are(dtype):
+    one, several = TokenRecord(), TokenRecord()
+    tokens, mask = ids(*range(1, 41)), torch.ones(2, 40, dtype=dtype)
+    mask[0, :3] = 0
+    places = mask.cumsum(1) - 1
+    for at in range(40):
+        one.add(at, tokens[:, at : at + 1], places[:, at : at + 1], mask[:, : at + 1])
+    several.add(0, tokens, places, mask)
+    assert torch.equal(one.ids, several.ids)
+    assert torch.equal(one.places, several.places)
+    assert torch.equal(one.mask, several.mask)
+    one.add(40, tokens[:, :1], places[:1, :1], torch.ones(2, 40))  # a mask that does not fit is no mask
+    assert one.mask[:, 40].tolist() == [1, 1]

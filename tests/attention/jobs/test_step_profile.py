@@ -15,18 +15,26 @@ from topocomm import Communicator, PreparedCall, run_local
 
 def test_parts_add_up_to_the_whole(monkeypatch):
     now_ns = iter([0, 5, 7, 10, 30, 40, 41, 42, 51, 57])
-    monkeypatch.setattr("attention.jobs.step_profile.time.perf_counter_ns", lambda: next(now_ns))
-    kernel, reduce = _clocked(LOCAL, lambda: 1), _clocked(REDUCTION, lambda: 2)
-    attend = _clocked(PYTHON, lambda: (kernel(), _clocked(PYTHON, reduce)()))
     with profiled() as profile:
+        monkeypatch.setattr("attention.jobs.step_profile.time.perf_counter_ns", lambda: next(now_ns))
+        kernel, reduce = _clocked(LOCAL, lambda: 1), _clocked(REDUCTION, lambda: 2)
+        attend = _clocked(PYTHON, lambda: (kernel(), _clocked(PYTHON, reduce)()))
         assert reduce() == 2  # before it runs
         profile.lap()
         assert attend() == (1, 2)
         with pytest.raises(ZeroDivisionError):
             _clocked(REDUCTION, lambda: 1 / 0)()
         profile.lap()
-    assert profile.ns == {MODEL: 5 + 1 + 6, PYTHON: 2 + 20 + 1, LOCAL: 3, REDUCTION: 10 + 9}
-    assert profile.reductions == [10, 9] and profile.tokens == 1
+        assert profile.ns == {MODEL: 5 + 1 + 6, PYTHON: 2 + 20 + 1, LOCAL: 3, REDUCTION: 10 + 9}
+        assert profile.reductions == [10, 9] and profile.tokens == 1
+
+
+def test_what_clocks_take_is_left_out():
+    profile = StepProfile()
+    profile.ns |= {MODEL: 10_000, PYTHON: 20_000, LOCAL: 5_000}
+    profile.calls |= {(MODEL, PYTHON): 2, (PYTHON, LOCAL): 3}
+    profile.leave_out(100, 10)
+    assert profile.ns == {MODEL: 10_000 - 200, PYTHON: 20_000 - 20 - 300, LOCAL: 5_000 - 30, REDUCTION: 0}
 
 
 def test_waiting_is_what_others_spend_more_than_the_last_to_come():
