@@ -54,22 +54,24 @@ types: setup
 	python tools/house.py
 	lint-imports
 
+# Of functions with many cases a sample is run here and the others in test-long (tests/conftest.py).
+SAMPLE := --sample 3
+
 # Two tests at a time, then one by one those that have the machine to themselves; types beside what soaks on one core.
 marked = $(shell grep -rl --include='*.py' 'mark\.$(1)' tests)
 test: style
-	pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
-	pytest -m "alone and not long and not soak" $(call marked,alone)
+	pytest $(SAMPLE) -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
+	pytest $(SAMPLE) -m "alone and not long and not soak" $(call marked,alone)
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak-inputs SOAK_S=18
 	$(MAKE) --no-print-directory soak-ranks SOAK_S=18
 
-# What takes minutes: .ci/run runs a sixth of the files, another one after each commit (SHARE of SHARES). Files with long cases
-# say so themselves, or by a function of tests/thinning.py.
+# What takes minutes: .ci/run runs a sixth of the files, another one after each commit (SHARE of SHARES).
 SHARES ?= 1
 SHARE ?= 0
-LONG_TESTS = $(shell grep -rlE --include='test_*.py' 'mark\.long|tests.thinning' tests | sort | awk 'NR % $(SHARES) == $(SHARE)')
+LONG_TESTS = $(shell find tests -name 'test_*.py' | sort | awk 'NR % $(SHARES) == $(SHARE)')
 test-long: setup
-	pytest -m "long and not alone and not soak" --numprocesses 2 --dist worksteal $(LONG_TESTS)
-	pytest -m "long and alone and not soak" $(LONG_TESTS) || test $$? -eq 5  # a part may have none
+	pytest $(SAMPLE) -m "long and not alone and not soak" --numprocesses 2 --dist worksteal $(LONG_TESTS)
+	pytest $(SAMPLE) -m "long and alone and not soak" $(LONG_TESTS) || test $$? -eq 5  # a part may have none
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
 VENV_MPICH ?= .venv-mpich
@@ -97,11 +99,11 @@ KERNEL_TESTS := tests/operators/kernels tests/execute/device/peer tests/execute/
 test-oldest-kernels: $(VENV_OLDEST)/ready
 	$(VENV_OLDEST)/bin/python tools/gpu/compile_report.py --arch sm_90 --every $(REPORT_EVERY) --output $(VENV_OLDEST)/compile-report.md
 	sed -n '/^| GPU | kernel | cases/,/^$$/p' $(VENV_OLDEST)/compile-report.md
-	$(VENV_OLDEST)/bin/python -m pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(KERNEL_TESTS)
+	$(VENV_OLDEST)/bin/python -m pytest $(SAMPLE) -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(KERNEL_TESTS)
 
 NUMPY_TESTS := tests/operators tests/execute tests/bench tests/doctor tests/cli tests/topology tests/planning tests/test_pyproject.py
 test-oldest-numpy: $(VENV_NUMPY)/ready
-	$(VENV_NUMPY)/bin/python -m pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(NUMPY_TESTS)
+	$(VENV_NUMPY)/bin/python -m pytest $(SAMPLE) -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(NUMPY_TESTS)
 
 $(VENV_OLDEST)/ready: pyproject.toml tools/constraints-oldest.txt
 	$(PYTHON) -m venv $(VENV_OLDEST)

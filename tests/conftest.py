@@ -3,7 +3,9 @@
 import gc
 import os
 import sys
+from collections import defaultdict
 from importlib.util import find_spec
+from zlib import crc32
 
 import pytest
 
@@ -29,6 +31,27 @@ class _Module(pytest.Module):
 def pytest_pycollect_makemodule(module_path, parent):
     """Files of tests are collected by the class above."""
     return _Module.from_parent(parent, path=module_path)
+
+
+def pytest_addoption(parser):
+    """`make test` runs a sample of the cases, `make test-long` the others; without the option all run."""
+    parser.addoption("--sample", type=int, default=1, metavar="N", help="leave all but 1 of N cases to the long tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark as long all but a sample of the cases of functions that have four and more, but of those marked every_case.
+
+    Checksums of their names choose, so that no value of an axis is left out for being every second one.
+    """
+    every, functions = config.getoption("sample"), defaultdict(list)
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("long", "soak", "every_case")):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    for cases in functions.values():
+        if every > 1 and len(cases) > 3:
+            for item in sorted(cases, key=lambda item: crc32(item.nodeid.encode()))[max(2, -(-len(cases) // every)) :]:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -136,6 +136,7 @@ def test_bits_agree(capsys):
     assert out.splitlines()[-1].endswith("the same, OK")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("form", ["text", "json", "csv"])
 def test_bits_that_differ_are_status_1_with_the_first_difference(capsys, planted, form):
     planted(operators.DITHER)

@@ -111,6 +111,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_faults_are_told(name):
     planted, laws, parts = PLANTED[name]

@@ -88,6 +88,7 @@ def test_the_cases_are_all_there():
         assert {case.schedule.repeat and case.schedule.repeat.stagger_rounds for case in alike} == {None, 0, 1, 3}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mutant(kind, every):
@@ -97,12 +98,14 @@ def test_every_mutant(kind, every):
         assert 0 < accepted < refused, case.name
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_mutants_in_slices_and_with_limits_of_ports(kind):
     for number, case in enumerate(islice(cases(kind, once=False), 0, None, FEW)):
         check_all(case.schedule, case.collective, case.fast, case.slow, every=EVERY, first=7 * number % EVERY)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("name", "stagger"), [("binomial", 0), ("binomial", 1), ("binomial", 6), ("direct", 1), ("ring", 2)]
 )

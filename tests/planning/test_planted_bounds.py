@@ -14,6 +14,8 @@ from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Combine, Transfer, make_schedule
 
+pytestmark = pytest.mark.every_case
+
 OBJECTIVES = ("rounds", "latency", "throughput", "auto")
 MACHINES = (switch(5, gap_us=0.2), hosts(2, 3), line(3))
 COUNTED = (

@@ -65,6 +65,7 @@ def corrupt(call, merged, what):
         merged.out[1, 1, 0, 0] += 1e-6
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("what", "part"),
     [

@@ -1,7 +1,6 @@
 """`enable`: plain `model.generate` keeps its cache sharded; which caches it takes the place of, and what it refuses."""
 
 import copy
-from functools import cache as once
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from attention.huggingface.generation import enable, shard_generation
 from attention.huggingface.sharded_cache import ShardedCache
 from tests.attention.huggingface.test_hf_layers import build, generate, prompt, small
 from tests.attention.losing import leave
+from tests.once import once
 from tests.thinning import alternating
 from topocomm import RankFailedError, run_local
 

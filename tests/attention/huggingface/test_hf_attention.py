@@ -1,7 +1,5 @@
 """What the attention and the mask function refuse: whatever would give other results than one process."""
 
-from functools import cache as once
-
 import pytest
 import torch
 import transformers
@@ -9,6 +7,7 @@ import transformers
 from attention.huggingface.generation import shard_generation
 from tests.attention.huggingface.tiny_llama import build, generate, refused, small
 from tests.attention.losing import leave
+from tests.once import once
 from topocomm import RankFailedError, run_local
 
 BART = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}

@@ -3,14 +3,13 @@
 Models are random and tiny. Where a test says that a feature matters, it is seen to change the tokens.
 """
 
-from functools import cache as once
-
 import pytest
 import torch
 import transformers
 
 from attention.cache.shards import ShardMap
 from attention.huggingface.generation import enable, shard_generation
+from tests.once import once
 from tests.thinning import alternating
 from topocomm import run_local
 

@@ -1,7 +1,6 @@
 """Models whose layers keep latents (DeepSeek V2, V3 and their layout): the same tokens and logits as alone."""
 
 import copy
-from functools import cache as once
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from attention.huggingface import hf_attention, latents, ring_or_gather, split_p
 from attention.huggingface.generation import enable
 from tests.attention.huggingface.tiny_latents import FAMILIES, RANK, ROTARY, SIZES, build
 from tests.attention.huggingface.tiny_llama import generate, refused, small
+from tests.once import once
 from tests.thinning import thinned
 from topocomm import run_local
 
@@ -240,6 +240,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("tokens", [67, 12])
 def test_planted_faults_change_the_result(fault, tokens, monkeypatch):

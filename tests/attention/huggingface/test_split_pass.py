@@ -204,6 +204,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("fault", [*FAULTS, "keys in the order of ranks", "logits of another token"])
 def test_planted_faults_change_the_result(fault, monkeypatch):
     model, given = build(), inputs_of(64, 1)

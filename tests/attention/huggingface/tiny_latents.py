@@ -1,8 +1,7 @@
 """Tiny random models whose layers keep latents, with experts and scales as theirs."""
 
-from functools import cache as once
-
 from tests.attention.huggingface import tiny_llama
+from tests.once import once
 
 RANK, NOPE, ROTARY, VALUE, HEADS = 16, 8, 4, 6, 4
 SIZES = {

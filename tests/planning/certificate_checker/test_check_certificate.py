@@ -126,6 +126,7 @@ def refused(machine, one, message):
 CLUSTER = catalog("dgx-h100", hosts=2)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize(
     ("part", "bound"),

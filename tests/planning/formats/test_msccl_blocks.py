@@ -214,6 +214,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("what", "values", "why"), FAULTS)
 def test_the_parser_of_the_tests_sees_planted_faults(what, values, why):
     text = dumps(named("rabenseifner", "allreduce", 4), switch(4), "rccl")

@@ -98,6 +98,7 @@ def _numbered(root):
     return ET.tostring(text, encoding="unicode")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("algorithm", ["flat", "recursive-doubling", "ring"])
 def test_planted_faults_are_seen(algorithm):
     text = dumps(flat(algorithm=algorithm), switch(4))

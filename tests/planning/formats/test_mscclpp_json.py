@@ -113,6 +113,7 @@ def faults(text):
                     yield "not flushed", json.dumps(altered)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("algorithm", ["flat", "recursive-doubling", "ring"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_planted_faults_are_seen(algorithm, count):

@@ -135,6 +135,7 @@ def another_rows(part):
     return cut
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("where", "name", "fault"),
     [

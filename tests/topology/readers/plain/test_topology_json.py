@@ -171,6 +171,7 @@ def with_(path, value):
 LINK = ("links", 0)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("document", "message"),
     [
