@@ -10,7 +10,8 @@ from textwrap import wrap
 
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import Rival, behind
-from topocomm.topology.draw.svg.svg_page import KIND_COLOURS, Page, fitted
+from topocomm.topology.draw.svg.colours import KIND_COLOURS
+from topocomm.topology.draw.svg.svg_page import Page, fitted
 
 COLUMNS = 80
 """Width of the text."""

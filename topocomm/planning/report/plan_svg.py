@@ -16,8 +16,9 @@ from topocomm.planning.report.plan_text import placed, round_times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, Transfer
 from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.svg.colours import kind_class
 from topocomm.topology.draw.svg.host_svg import draw_host
-from topocomm.topology.draw.svg.svg_page import Page, Point, fitted, kind_class
+from topocomm.topology.draw.svg.svg_page import Page, Point, fitted
 from topocomm.topology.model import Topology
 
 WIDTH = 1180.0

@@ -7,7 +7,7 @@ from math import log2
 
 from topocomm.topology.draw.describe import links_words
 from topocomm.topology.draw.names import kind_words, named
-from topocomm.topology.draw.svg.svg_page import KIND_COLOURS, OTHER_COLOURS
+from topocomm.topology.draw.svg.colours import KIND_COLOURS, OTHER_COLOURS
 from topocomm.topology.model import Device, Link, Topology
 
 _SHAPES = {"gpu": "box", "cpu": "box", "nic": "component", "switch": "hexagon", "numa": "folder", "host": "tab"}

@@ -3,7 +3,7 @@ import re
 from tests.topology.draw.geometry import SVG, facts, parsed, words
 from tests.topology.draw.machines import linked_pair, shown
 from topocomm.topology.draw.svg.machine_svg import render
-from topocomm.topology.draw.svg.svg_page import Page, fitted, kind_class
+from topocomm.topology.draw.svg.svg_page import Page, fitted
 
 
 def test_names_are_escaped_and_warnings_below():
@@ -55,7 +55,3 @@ def test_an_arrow_has_a_head_at_its_end_or_at_both():
 def test_a_bend_is_round_at_its_corner_and_ends_where_it_should():
     root = page_of(lambda page: page.bend([(0, 0), (0, 20), (20, 20)], "pcie"))
     assert root.find(f"{SVG}path").get("d") == "M0 0 L0 13 Q0 20 7 20 L20 20"
-
-
-def test_kinds_without_a_colour_share_one():
-    assert [kind_class(kind) for kind in ("nvlink", "telepathy")] == ["nvlink", "other"]

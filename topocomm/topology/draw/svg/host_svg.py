@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from topocomm.topology.draw.describe import devices_words, links_words
 from topocomm.topology.draw.device_tree import Host, split_hosts
+from topocomm.topology.draw.svg.colours import kind_class
 from topocomm.topology.draw.svg.host_blocks import build
 from topocomm.topology.draw.svg.host_layout import lay_out
 from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Plot
-from topocomm.topology.draw.svg.svg_page import BOLD_LETTER, LETTER, NAME_LETTER, Page, Point, fitted, kind_class
+from topocomm.topology.draw.svg.svg_page import BOLD_LETTER, LETTER, NAME_LETTER, Page, Point, fitted
 from topocomm.topology.model import Link, Topology
 
 MOST_ENDS = 16

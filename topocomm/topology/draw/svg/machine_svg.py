@@ -14,10 +14,11 @@ from typing import NamedTuple
 from topocomm.topology.draw.describe import device_words, links_words
 from topocomm.topology.draw.device_tree import FABRICS, Host, alike, split_hosts
 from topocomm.topology.draw.names import counts, kind_words, plural, ranges
+from topocomm.topology.draw.svg.colours import kind_class
 from topocomm.topology.draw.svg.gpu_fabric import rate_words
 from topocomm.topology.draw.svg.host_svg import SIZE, Cable, paint_host, plot_host
 from topocomm.topology.draw.svg.plot import Plot
-from topocomm.topology.draw.svg.svg_page import LETTER, Page, Point, fitted, kind_class
+from topocomm.topology.draw.svg.svg_page import LETTER, Page, Point, fitted
 from topocomm.topology.draw.topology_text import network_lines
 from topocomm.topology.model import Device, Link, Topology
 

@@ -1,6 +1,6 @@
 """A page of shapes and words as one SVG file without scripts or fonts: the same bytes every time.
 
-Shapes have classes, with colours for light and dark viewers. Coordinates are pixels, to a tenth.
+Shapes have classes, which `colours` gives their colours. Coordinates are pixels, to a tenth.
 """
 
 from __future__ import annotations
@@ -10,26 +10,10 @@ from collections.abc import Sequence
 from math import dist, hypot
 from xml.sax import saxutils
 
+from topocomm.topology.draw.svg.colours import style_sheet
+
 Point = tuple[float, float]
 
-KIND_COLOURS = {
-    "nvlink": ("#1f8a4c", "#4cc38a"),
-    "xgmi": ("#c2374a", "#f2777f"),
-    "xgmi-cpu": ("#66701c", "#bccb5c"),
-    "pcie": ("#b36b00", "#f0b04d"),
-    "smp": ("#7a45b5", "#b794f0"),
-    "network": ("#1d5fc2", "#74a9ff"),
-    "shared-memory": ("#0b7a7d", "#4dc4c7"),
-}
-"""Colours of each kind of link, on light and on dark."""
-OTHER_COLOURS = ("#5b6472", "#a7b0be")
-_PAPER = {
-    "paper": ("#ffffff", "#14181f"),
-    "panel": ("#f6f7f9", "#1c222b"),
-    "group": ("#eaedf1", "#262e39"),
-    "device": ("#ffffff", "#323c49"),
-}
-_INK = {"ink": ("#1b2330", "#e8ecf2"), "soft": ("#5b6472", "#a7b0be")}
 LETTER = 0.56
 """Estimated width of a letter, as a part of its size."""
 BOLD_LETTER = 0.68
@@ -37,12 +21,6 @@ NAME_LETTER = 0.64
 """The same for bold words, and for names that are mostly digits."""
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Control characters, which no XML file can hold."""
-_FONT = "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Arial,sans-serif"
-
-
-def kind_class(kind: str) -> str:
-    """Return the class of a kind of link; kinds without a colour share `other`."""
-    return kind if kind in KIND_COLOURS else "other"
 
 
 def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> str:
@@ -130,7 +108,7 @@ class Page:
                 f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label={name}>',
                 f"<title>{_escaped(self.title)}</title>",
                 f"<desc>{_escaped(self.description)}</desc>",
-                f"<style>{_style()}</style>",
+                f"<style>{style_sheet()}</style>",
                 f'<rect x="0" y="0" width="{_n(width)}" height="{_n(height)}" class="paper"/>',
                 *self.items,
                 "</svg>",
@@ -141,23 +119,6 @@ class Page:
 
 def _escaped(words: str) -> str:
     return saxutils.escape(_UNWRITABLE.sub("\ufffd", words))
-
-
-def _style() -> str:
-    fixed = (
-        f".words{{{_FONT}}}.bold{{font-weight:600}}.wire{{fill:none}}.head{{stroke:none}}.guess{{stroke-dasharray:3 3}}"
-    )
-    schemes = []
-    for scheme in (0, 1):
-        rules = [f".{name}{{fill:{both[scheme]}}}" for name, both in {**_PAPER, **_INK}.items()]
-        edge = _INK["soft"][scheme]
-        rules += [f".{name}{{stroke:{edge};stroke-width:1}}" for name in ("group", "device", "panel")]
-        for name, both in {**KIND_COLOURS, "other": OTHER_COLOURS}.items():
-            colour = both[scheme]
-            rules.append(f".{name}.wire{{stroke:{colour};fill:none}}.{name}.head,.{name}.fill{{fill:{colour}}}")
-            rules.append(f".{name}.edge{{stroke:{colour};stroke-width:1.6}}")
-        schemes.append("".join(rules))
-    return f"{fixed}{schemes[0]}@media (prefers-color-scheme:dark){{{schemes[1]}}}"
 
 
 def _towards(a: Point, b: Point, distance: float) -> Point:
