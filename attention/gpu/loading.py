@@ -157,7 +157,6 @@ def _kinds_of_strides(*arrays: torch.Tensor) -> tuple[tuple[bool, bool], ...]:
 
 
 def _inputs_of(form: _Form, few: Inputs, moved: bool) -> Inputs:
-    """Inputs of a form: this call's with few keys, all of which exist."""
     q_shape, n, device = few.q.shape, few.k.shape[2], few.q.device
     masking = Masking(
         q_positions=torch.arange(q_shape[2]),

@@ -227,7 +227,6 @@ class Waiting:
             self.reports.take(peer, WaitReport.decode(note), time.monotonic())
 
     def _notes(self, tag: int) -> Iterator[tuple[int, bytes]]:
-        """Take all notes with a tag, each with the rank that it is from."""
         for peer in range(self.transport.size):
             while peer != self.transport.rank and (note := self.transport.take(peer, tag)) is not None:
                 yield peer, note

@@ -30,8 +30,6 @@ GROUPS = 4
 
 @dataclass(frozen=True)
 class _State:
-    """A moment of a schedule."""
-
     now_us: float
     known: tuple[int, ...]
     flying: tuple[tuple[float, int, int, int], ...]

@@ -134,7 +134,6 @@ class JoinedLinks:
         return counts or dict(self._coded())
 
     def _coded(self) -> Iterator[tuple[PairKey, int]]:
-        """Yield the NVLinks of each pair, from codes."""
         for key, pair in self.pairs.items():
             if pair.code and pair.code[:2] == "NV" and pair.code[2:].isdigit() and set(key) <= set(self.gpus):
                 yield key, int(pair.code[2:])
@@ -178,7 +177,6 @@ class JoinedLinks:
         return round(lanes * min(rate for rate in rates if rate is not None), 6)
 
     def _rated(self, links: Sequence[Link]) -> list[Link]:
-        """NVLinks with the rates that were read."""
         rated = []
         odd: dict[str, None] = {}
         for link in links:

@@ -135,11 +135,7 @@ MOST_WORDS = 12
 def _network(
     page: Page, topology: Topology, cables: Sequence[Cable], corner: Point, width: float
 ) -> tuple[float, list[Link]]:
-    """Draw the switches outside of hosts below the hosts; in words where they are too many or have no cable.
-
-    Returns:
-        The bottom, and the links that are drawn.
-    """
+    """Draw the switches outside of hosts below these, or say which; return the bottom, and the links that are drawn."""
     hosts = set(topology.hosts)
     plain = {end for link in topology.links if link.kind not in FABRICS for end in link[:2]}
     switches = {d.id: d for d in topology.devices if d.kind == "switch" and d.host not in hosts and d.id in plain}
