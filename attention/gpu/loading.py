@@ -87,7 +87,6 @@ class _Form(NamedTuple):
     """What chooses a kernel beside the kind of a call and the number of keys.
 
     Attributes:
-        mask: Whether there is one.
         lengths: Their dtype; None: there are none.
         page: Keys of a page; 0: there are no pages.
     """

@@ -1,12 +1,7 @@
-"""Generation with Hugging Face models whose key-value cache is sharded over ranks.
+"""Generation with Hugging Face models whose key-value cache is sharded over ranks (docs/guide/attention.md).
 
     with enable(model, comm):
         tokens = model.generate(**inputs)
-
-Every rank runs this with the same inputs and holds the whole model, or its slices of it (`weights`). Each token's keys
-and values stay on the rank that owns its position, so the cache needs 1/P of the memory on each of P ranks. Of a prompt
-each rank takes its own tokens through a whole model (`split_pass`). While decoding every rank passes the new tokens; at
-every attention layer it attends to its own keys, and one planned reduction merges the partial results.
 
 Three hooks of transformers carry this: a `Cache` whose layers keep only what the rank owns, an attention function that
 finds them, and a mask function that hands the padding mask through by position. Layers that keep latents in the cache

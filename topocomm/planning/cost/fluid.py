@@ -106,8 +106,7 @@ class _Events:
                 flow.left_bytes -= flow.rate_bytes_per_us * (until_us - self.now_us)
             self.now_us = until_us
             self._finish_flows()
-            touched = self._pop_events()
-            self._start(touched)
+            self._start(self._pop_events())
 
     def _set_ready(self, place: int) -> set[int]:
         """Mark a place ready now, run the folds this completes, and return the ports of messages now ready."""

@@ -1,7 +1,6 @@
 """The order of ranks that makes plans cheapest: which rank goes on which endpoint.
 
-Plans treat neighbours in rank order as near: trees join them first, and cut the ranks where the route from one to the
-next becomes longer (`hierarchy.py`). Good orders therefore keep near endpoints together at every level. Candidates are
+Plans treat neighbours in rank order as near, so good orders keep near endpoints together at every level. Candidates are
 the given order; endpoints by host, by host and NUMA node, and by nested groups of the nearest; and within hosts the
 orders in which partners at distance 1, 2, 4 have the best links (for cube meshes). Each is planned and the best is
 kept, if it is better than the given one; for few ranks, exchanges of two ranks follow as long as they help.

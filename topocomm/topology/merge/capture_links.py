@@ -105,8 +105,7 @@ class JoinedLinks:
             per_lane = [x for key, x in old.items() if a in key and x.lanes and x.gb_per_s is not None]
             if per_lane:
                 rate = (per_lane[0].gb_per_s or 0) / (per_lane[0].lanes or 1) * lanes
-                source = per_lane[0].gb_per_s_source
-                link = link._replace(gb_per_s=rate, gb_per_s_source=source)
+                link = link._replace(gb_per_s=rate, gb_per_s_source=per_lane[0].gb_per_s_source)
             links += (link, link._replace(src=b, dst=a))
         full: InNetworkKind | None = "nvls" if all(lanes == MAX_LINKS_PER_GPU for lanes in counts.values()) else None
         switch = Device(free, "switch", name="NVSwitch", in_network=full)

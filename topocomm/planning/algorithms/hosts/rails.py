@@ -58,7 +58,6 @@ class GroupColumns:
     """Writes the columns of a schedule: what a builder has for one group of ranks, at once for many.
 
     Attributes:
-        first: First rank of each group.
         free: First free slot of each rank.
     """
 
