@@ -15,7 +15,6 @@ from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_text import placed, round_times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, Transfer
-from topocomm.topology.draw.device_tree import alike, split_hosts
 from topocomm.topology.draw.names import plural, ranges
 from topocomm.topology.draw.svg.host_svg import draw_host
 from topocomm.topology.draw.svg.svg_page import Page, Point, fitted, kind_class
@@ -75,10 +74,7 @@ def _machine(page: Page, plan: Plan, topology: Topology, y: float) -> float:
     for rank, end in enumerate(plan.ranks):
         ranks.setdefault(end, []).append(rank)
     x, bottom = EDGE, y
-    groups = [[host] for host in hosts]
-    if len(hosts) > MOST_HOST_TYPES:  # wherever their links lead
-        inside = [host._replace(outward=()) for host in split_hosts(topology)]
-        groups = [[host.name for host in same] for same in alike(inside)]
+    groups = [[host] for host in hosts] if len(hosts) <= MOST_HOST_TYPES else _alike(topology)
     ports: list[Point] = []
     for names in groups[:MOST_HOST_TYPES]:
         shown = f"{len(names)} hosts alike: {ranges(names)}; the ranks of {names[0]}" if len(names) > 1 else names[0]
@@ -97,6 +93,22 @@ def _machine(page: Page, plan: Plan, topology: Topology, y: float) -> float:
     for port in ports:
         page.line(port, (port[0], bottom + 16), "network")
     return _network(page, topology, bottom + 16)
+
+
+def _alike(topology: Topology) -> list[list[str]]:
+    """Groups of hosts with the same devices and links, but for the host's name in the ids."""
+    parts: dict[str, list[tuple[object, ...]]] = {host: [] for host in topology.hosts}
+    for device in topology.devices:
+        if device.host in parts:
+            parts[device.host].append((device.id.removeprefix(f"{device.host}/"), device.kind, device.numa))
+    for link in topology.links:
+        host = topology.by_id[link.src].host
+        if host in parts and topology.by_id[link.dst].host == host:
+            parts[host].append((*(end.removeprefix(f"{host}/") for end in link[:2]), *link[2:6]))
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for host, own in parts.items():
+        groups.setdefault(tuple(own), []).append(host)
+    return list(groups.values())
 
 
 def _network(page: Page, topology: Topology, y: float) -> float:
