@@ -4,10 +4,7 @@ For a query q, the keys k_a that it sees, their values v_a and a probe zeta, wit
 
     F(zeta) = ln sum_a exp(s_a + zeta.v_a)
 
-F(0) is the lse of a Partial, the gradient at 0 its out, and the Hessian at 0 the covariance of the values under the
-weights exp(s_a - F(0)). Energies over disjoint keys merge by ln(e^F1 + e^F2), which is topocomm.LOGADDEXP.
-Source: Shyam et al., "Tree Attention" (2024, arXiv 2408.04093), equations 5-6, 19-28 and appendix F. Explained in
-docs/concepts/energy.md.
+What it is good for, and its source (Shyam et al., arXiv 2408.04093): docs/concepts/energy.md.
 """
 
 from __future__ import annotations

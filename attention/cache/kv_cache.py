@@ -111,8 +111,7 @@ class ShardedKVCache:
             OperatorError: Shapes, dtype or device do not fit each other or the tokens before, the tokens lie beyond
                 the capacity, gradients are wanted, or positions before are lost.
         """
-        tokens = self._tokens_in(k, v)
-        self._keep(k, v, None, tokens, evict=evict)
+        self._keep(k, v, None, self._tokens_in(k, v), evict=evict)
 
     def next_run(self) -> tuple[int, bool]:
         """Return how many of the next tokens this rank may add to `storage` by itself, and count with `grow`.

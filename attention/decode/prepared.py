@@ -237,7 +237,6 @@ class PreparedDecode:
         return merged if q.dtype is torch.float32 else Partial(merged.out.to(q.dtype), merged.lse)
 
     def _check_kind(self, call: ShardedCall) -> None:
-        """Raise an OperatorError for a step of another kind."""
         kind = _kind_of(call)
         if kind != self._kind:
             name, was, got = next((name, was, kind[name]) for name, was in self._kind.items() if kind[name] != was)

@@ -87,7 +87,6 @@ class _Form(NamedTuple):
     """What chooses a kernel beside the kind of a call and the number of keys.
 
     Attributes:
-        mask: Whether there is one.
         lengths: Their dtype; None: there are none.
         page: Keys of a page; 0: there are no pages.
     """
@@ -157,7 +156,6 @@ def _kinds_of_strides(*arrays: torch.Tensor) -> tuple[tuple[bool, bool], ...]:
 
 
 def _inputs_of(form: _Form, few: Inputs, moved: bool) -> Inputs:
-    """Inputs of a form: this call's with few keys, all of which exist."""
     q_shape, n, device = few.q.shape, few.k.shape[2], few.q.device
     masking = Masking(
         q_positions=torch.arange(q_shape[2]),

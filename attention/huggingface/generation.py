@@ -1,12 +1,7 @@
-"""Generation with Hugging Face models whose key-value cache is sharded over ranks.
+"""Generation with Hugging Face models whose key-value cache is sharded over ranks (docs/guide/attention.md).
 
     with enable(model, comm):
         tokens = model.generate(**inputs)
-
-Every rank runs this with the same inputs and holds the whole model, or its slices of it (`weights`). Each token's keys
-and values stay on the rank that owns its position, so the cache needs 1/P of the memory on each of P ranks. Of a prompt
-each rank takes its own tokens through a whole model (`split_pass`). While decoding every rank passes the new tokens; at
-every attention layer it attends to its own keys, and one planned reduction merges the partial results.
 
 Three hooks of transformers carry this: a `Cache` whose layers keep only what the rank owns, an attention function that
 finds them, and a mask function that hands the padding mask through by position. Layers that keep latents in the cache
@@ -276,11 +271,7 @@ def _of_own_depth(model: PreTrainedModel) -> Callable[..., Any]:
 
 @contextmanager
 def _in_this_thread(state: Active) -> Iterator[bool]:
-    """Let the model attend by this state in this thread, while no other one does; gives whether it generates already.
-
-    Raises:
-        OperatorError: Another thread generates with it.
-    """
+    """Let the model attend by this state in this thread alone; gives whether it generates already."""
     if not state.generating.acquire(blocking=False):
         raise OperatorError("generate: another thread generates on this rank; wait for its end")
     before, nested, passes = ACTIVE.set(state), state.generates, len(state.passes)
@@ -295,11 +286,7 @@ def _in_this_thread(state: Active) -> Iterator[bool]:
 
 
 def _state_elsewhere(model: PreTrainedModel) -> Active | None:
-    """The state for a thread that has none, such as one that runs `generate` beside a streamer; None: none is known.
-
-    Raises:
-        OperatorError: Ranks on threads share the model, so whose call this is cannot be told.
-    """
+    """The state for a thread that has none, such as one that runs `generate` beside a streamer; None: none is known."""
     with _IN_USE_LOCK:
         use = _IN_USE.get(id(model))
         states = [state for state in use.states if state.model is model] if use else []
@@ -312,11 +299,7 @@ def _state_elsewhere(model: PreTrainedModel) -> Active | None:
 
 
 def _take_place(state: Active, cache: Any) -> None:
-    """Put into `state.cache` the cache of a `generate` that was given this one.
-
-    Raises:
-        OperatorError: The cache given is another's and has tokens, or took part before.
-    """
+    """Put into `state.cache` the cache of a `generate` that was given this one."""
     instead = "give no past_key_values to begin afresh, or the .cache of what enable returned to go on from it"
     if isinstance(cache, ShardedCache):
         if cache.comm is not state.cache.comm:

@@ -160,11 +160,7 @@ class _Call:
 
 
 def _layer_of(state: Active, module: torch.nn.Module, key: torch.Tensor) -> tuple[ShardedLayer, str]:
-    """The layer of the cache that has these keys, and what it is called in errors.
-
-    Raises:
-        OperatorError: There is none.
-    """
+    """The layer of the cache that has these keys, and what it is called in errors."""
     index = getattr(module, "layer_idx", None)
     if not isinstance(index, int) or index >= len(state.cache.sharded_layers):
         raise OperatorError(f"sharded attention: {type(module).__name__} is no layer of the text decoder; {WITHOUT}")

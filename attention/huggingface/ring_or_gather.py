@@ -32,7 +32,6 @@ class Exchange:
     Attributes:
         tokens: On all ranks together.
         batch: Sequences.
-        heads: Query heads.
         width: Of a query's and of a value's head together.
         token_bytes: Keys and values of a token, over batch and key heads.
         place: "cpu" or "gpu".

@@ -55,8 +55,7 @@ class ShardedCache(Cache):
     def __init__(
         self, model: PreTrainedModel, comm: Communicator, shards: ShardMap | None = None, replicas: int | None = None
     ) -> None:
-        config = model.config.get_text_config(decoder=True)
-        windows = layer_windows(config)
+        windows = layer_windows(model.config.get_text_config(decoder=True))
         shards = shards or ShardMap(comm.size)
         if shards.ranks != comm.size:
             raise OperatorError(f"ShardedCache: the map is for {shards.ranks} ranks, the communicator has {comm.size}")
@@ -181,8 +180,7 @@ class ShardedCache(Cache):
                 "ShardedCache.recover: the weights are sharded, so a lost rank held some that no other has; load the "
                 "model again over the ranks that are left"
             )
-        stores = [layer.store for layer in self.sharded_layers]
-        recovery = Recovery(stores, comm)
+        recovery = Recovery([layer.store for layer in self.sharded_layers], comm)
         own = np.array([self.record.length, self.record.batch], np.int64)
         records = [record.view(np.int64).tolist() for record in comm.allgather_bytes(own.view(np.uint8))]
         root = max(range(comm.size), key=lambda rank: records[rank][0])

@@ -2,14 +2,10 @@
 
 Two hooks on the model's decoder carry this (`forward_passes`): one leaves a rank the tokens that it will own, the other
 gives back to all ranks the hidden states that are asked for. In between every layer computes for its rank's tokens
-only; attention gets the keys and values of all ranks layer by layer, gathered or by the ring (`ring_or_gather`). They
-stay where they were computed: the cache deals a prompt in two runs of tokens a rank, in zigzag, which balances causal
-attention (as in context-parallel training, Llama 3, arXiv:2407.21783, section 3.3.2). Of latents the rows are gathered,
-whatever their number, and every rank expands them.
-
-What goes the other way, where every rank passes all tokens and each layer's partials are reduced: short prompts, few
-tokens after many cached ones, canonical order, models that take no position ids or mix tokens outside of attention,
-and passes that ask for the states of all layers.
+only; attention gets the keys and values of all ranks layer by layer, gathered or by the ring (`ring_or_gather`). The
+cache deals a prompt in zigzag, as in context-parallel training (Llama 3, arXiv:2407.21783, section 3.3.2). Of latents
+the rows are gathered, whatever their number, and every rank expands them. What goes the other way, where every rank
+passes all tokens and each layer's partials are reduced, is in docs/guide/attention.md.
 """
 
 from __future__ import annotations

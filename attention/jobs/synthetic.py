@@ -48,8 +48,7 @@ def block(sizes: Sizes, number: int) -> torch.Tensor:
 def shard(sizes: Sizes, shards: ShardMap, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the keys and values [batch, kv_heads, n_local, head_dim] that `rank` owns."""
     positions = shards.owned(rank, 0, sizes.context)
-    shape = (2, sizes.batch, sizes.kv_heads, len(positions), sizes.head_dim)
-    kv = torch.empty(shape)
+    kv = torch.empty((2, sizes.batch, sizes.kv_heads, len(positions), sizes.head_dim))
     start = 0
     for number in np.unique(positions // BLOCK_TOKENS):
         part = block(sizes, int(number))

@@ -57,7 +57,6 @@ class Call:
         dtypes: Of q, and of k and v; names of torch.
         seen: Which query sees which key, unless there are positions: "all" see all; causal with the queries as the
             "last" of more keys than queries, or of as many keys: "square". No row is empty in any of these.
-        features: Of `FEATURES`.
         latents: Whether the values are the first columns of the keys, in the same memory.
         exact: Whether out must not be rounded to q's dtype.
     """

@@ -161,7 +161,6 @@ def _attend_by_library(
 
 
 def _chosen(call: Call, device: torch.device) -> str:
-    """The name of the kernel for a call on the machine of a device."""
     return choose(call, machine_of(device, gpu=call.device == "cuda")).row.name
 
 

@@ -145,7 +145,6 @@ def attend_latents(
 
 
 def _counts(lengths: Any, batch: int, n: int, device: torch.device) -> list[int]:
-    """Keys of every entry."""
     if lengths is None:
         return [n] * batch
     if capturing(device):

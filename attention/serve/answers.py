@@ -16,7 +16,6 @@ class Progress:
     """News of one answer of a request.
 
     Attributes:
-        index: Which answer.
         text: What it goes on with.
         tokens: Tokens so far.
         finish_reason: "stop", "length", or None: it goes on.

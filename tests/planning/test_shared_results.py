@@ -30,19 +30,18 @@ class Counted:
         return key, len(self.calls)
 
 
-class Waited(Event):
-    """An event that says when so many threads wait for it."""
+class Waited:
+    """A wait that says when so many threads have come to it."""
 
-    def __init__(self, threads):
-        super().__init__()
-        self.lock, self.missing, self.all_wait = Lock(), threads, Event()
+    def __init__(self, threads, wait):
+        self.lock, self.missing, self.all_wait, self.wait = Lock(), threads, Event(), wait
 
-    def wait(self, timeout=None):
+    def __call__(self):
         with self.lock:
             self.missing -= 1
             if not self.missing:
                 self.all_wait.set()
-        return super().wait(timeout)
+        return self.wait()
 
 
 def asked_together(make, key="key"):
@@ -51,7 +50,8 @@ def asked_together(make, key="key"):
     with ThreadPoolExecutor(THREADS) as pool:
         asked = [pool.submit(results.get, key, partial(make, key))]
         assert make.begun.wait(WAIT_S)
-        waited = results._pending[key].done = Waited(THREADS - 1)
+        pending = results._pending[key]
+        waited = pending.result = Waited(THREADS - 1, pending.result)
         asked += [pool.submit(results.get, key, partial(make, key)) for _ in range(THREADS - 1)]
         assert waited.all_wait.wait(WAIT_S)
         make.go_on.set()

@@ -64,7 +64,6 @@ class Outcome:
         order: any or canonical.
         plan_digest: Of the plan that all trials executed; in canonical order there are several plans: None.
         digest: SHA-256 of the result's bytes, field after field.
-        results: Number of results compared.
         trials: Descriptions of the calls, each once.
         difference: The first difference, by rank; None where all bits are the same.
     """

@@ -36,7 +36,6 @@ class Wanted:
 
     Attributes:
         operator: The operator; for broadcast and allgather its values are carried.
-        rows: The sizes, in rows.
     """
 
     collective: str

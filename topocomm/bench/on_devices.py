@@ -66,7 +66,6 @@ class DeviceMethod:
         return {name: as_array(tensor.cpu()) for name, tensor in self._problem.fields_of(self._result).items()}
 
     def _tensors(self, arrays: Arrays) -> Tensors:
-        """Copy arrays to tensors of the device."""
         import torch
 
         tensors = {}

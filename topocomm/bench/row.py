@@ -86,8 +86,6 @@ class Row:
 
 
 class _Set:
-    """A method prepared out of place or in place."""
-
     def __init__(self, method: Method, x: Fields, out: Fields, original: Fields) -> None:
         self.method = method
         self.x, self.out, self._original = x, out, original

@@ -7,7 +7,6 @@ time per call is that of the slowest rank.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.builtin import MAX
+from topocomm.planning.formats.plan_json import no_collection
 
 BLOCK_US = 1000.0
 MOST_CALLS = 128
@@ -102,16 +102,11 @@ def in_turns(
     """
     us = np.zeros((rounds, methods))
     made = 0
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with no_collection():
         while made < rounds and goes_on(made):
             for index in np.random.default_rng(made).permutation(methods):
                 us[made, index] = block_us(int(index))
             made += 1
-    finally:
-        if collecting:
-            gc.enable()
     return us[:made].T
 
 

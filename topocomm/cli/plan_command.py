@@ -163,7 +163,6 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
 
 
 def _crossover(args: argparse.Namespace, topology: Topology) -> str:
-    """Return the best plan for each size as text, JSON or a picture."""
     given = [option for option in ("bytes", "plan", "save") if getattr(args, option) is not None]
     if given or args.format not in ("text", "json", "svg"):
         what = f"--{given[0]}" if given else f"--format {args.format}"

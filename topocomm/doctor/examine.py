@@ -180,5 +180,4 @@ def _local_rank(launcher: str, environment: Environment = os.environ) -> int | N
 
 
 def _fine(findings: Sequence[Finding], check: str) -> bool:
-    """Return whether a check was made and was ok."""
     return {finding.level for finding in findings if finding.check == check} == {"ok"}

@@ -106,8 +106,6 @@ def check_laws(
 
 
 class _Case(NamedTuple):
-    """A triple of values, and the results of combining them."""
-
     a: Values
     b: Values
     c: Values

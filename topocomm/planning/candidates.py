@@ -14,7 +14,6 @@ from topocomm.errors import PlanError
 from topocomm.planning.algorithms import (
     alltoall,
     binomial,
-    dissemination,
     flat,
     halving,
     multiport,
@@ -237,7 +236,7 @@ def _allgather_builds(request: Request, groups: _RankGroups) -> Builds:
     parts = request.collective.parts
     many = _many_parts(request)
     if not many or groups.hierarchy.flat or len(parts) > MOST_LISTED_RANKS:
-        yield "dissemination", partial(dissemination.dissemination_allgather, parts)
+        yield "dissemination", partial(in_parts.gossip_allgather, multiport.circulant_gossip(len(parts), 1), parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allgather, parts)
     if not many:
@@ -274,11 +273,12 @@ def _reduce_scatter_builds(request: Request, groups: _RankGroups) -> Builds:
     if not (many and commutative):
         yield "halving", partial(halving.halving_reduce_scatter, parts)
     if len(parts) <= MOST_FLAT_RANKS:
-        yield "flat", partial(flat.flat_reduce_scatter, parts)
+        yield "flat", partial(flat.reduce_scatter_by, flat.collect, parts)
     if commutative and (not many or groups.hierarchy.flat or len(parts) > MOST_LISTED_RANKS):
-        yield "dissemination", partial(dissemination.dissemination_reduce_scatter, parts)
+        circulant = multiport.circulant_gossip(len(parts), 1)
+        yield "dissemination", partial(in_parts.gossip_reduce_scatter, circulant, parts, None)
     if commutative and request.bytes_count and not many:
-        yield "ring", partial(ring.ring_reduce_scatter, parts)
+        yield "ring", partial(flat.reduce_scatter_by, ring.collect_around, parts)
     if commutative or not many:
         for pattern in islice(groups.patterns(), 1 if many else None):
             expression = None if commutative else pattern.tree

@@ -254,6 +254,5 @@ def whole_number(what: str, number: int) -> int:
 
 
 def _few(numbers: Sequence[int]) -> str:
-    """At most 8 of the numbers."""
     shown = ", ".join(map(str, numbers[:8]))
     return f"({shown}, ... {len(numbers)} in all)" if len(numbers) > 8 else f"({shown})"

@@ -1,8 +1,6 @@
 """Comparison of a plan's schedule with a library's own collective, by predicted time.
 
-It is made for objective "auto" between NVIDIA GPUs with one rank each, for the collectives of NCCL: sums, products,
-maxima and minima of one array of its dtypes, and all-gathers of one array, in equal parts. NCCL has an order of its
-own, so canonical order is never compared; AMD's library has another model.
+Where it is made, and where not, is in docs/concepts/cost-models.md, "A library's own collective".
 """
 
 from __future__ import annotations

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Event, Lock
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from threading import Lock
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
-
-
-class _Pending(Generic[Result]):
-    """A result in the making: at the end a result or an error, or neither if its thread was interrupted."""
-
-    def __init__(self) -> None:
-        self.done = Event()
-        self.result: Result | None = None
-        self.error: Exception | None = None
 
 
 class SharedResults(Generic[Key, Result]):
@@ -27,7 +20,7 @@ class SharedResults(Generic[Key, Result]):
         self._most = most
         self._lock = Lock()
         self._kept: OrderedDict[Key, Result] = OrderedDict()
-        self._pending: dict[Key, _Pending[Result]] = {}
+        self._pending: dict[Key, Future[Result]] = {}
 
     def get(self, key: Key, make: Callable[[], Result]) -> Result:
         """Return the result of a key: kept, made by another thread meanwhile, or made here.
@@ -47,24 +40,22 @@ class SharedResults(Generic[Key, Result]):
                     return self._kept[key]
                 pending = self._pending.get(key)
                 if pending is None:
-                    own = self._pending[key] = _Pending[Result]()
+                    own = self._pending[key] = Future[Result]()
                     break
-            pending.done.wait()
-            if pending.error is not None:
-                raise pending.error
-            if pending.result is not None:
-                return pending.result
+            with suppress(CancelledError):  # its thread was interrupted
+                return pending.result()
         try:
-            own.result = result = make()
+            result = make()
+            with self._lock:
+                self._kept[key] = result
+                if len(self._kept) > self._most:
+                    self._kept.popitem(last=False)
+            own.set_result(result)
         except Exception as error:
-            own.error = error
+            own.set_exception(error)
             raise
         finally:
             with self._lock:
                 del self._pending[key]
-                if own.result is not None:
-                    self._kept[key] = own.result
-                    if len(self._kept) > self._most:
-                        self._kept.popitem(last=False)
-            own.done.set()
+            own.cancel()  # in vain where it is done
         return result

@@ -215,7 +215,6 @@ def _ready_for(
     shared: bool,
     many: bool | None,
 ) -> _Ready:
-    """Choose the launch for checked arguments."""
     batch, heads, q_len, d = q.shape
     kv_heads, n, d_v = v.shape[1:]
     page_size = 1  # a constant of the kernel, so without pages it must not be n, which grows

@@ -143,7 +143,6 @@ def _launch(
     *,
     merges: bool,
 ) -> None:
-    """Launch the kernel for checked arguments."""
     if result.lse.numel() == 0:
         return
     q, k, v = arrays
@@ -234,7 +233,6 @@ def _strides(x: torch.Tensor) -> list[int]:
 
 
 def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:
-    """The tile for this GPU."""
     if INTERPRETED:
         return Tile(32, 32, 4, 1)
     target = triton.runtime.driver.active.get_current_target()

@@ -179,7 +179,6 @@ def _run_start(positions: torch.Tensor) -> int | None:
 def _visibility(
     function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
 ) -> Visibility:
-    """What queries see by positions, starts, masks and lengths."""
     batch, _, q_len, _ = q_shape
     if masking.kv_mask is not None:
         mask = torch.as_tensor(masking.kv_mask)

@@ -26,7 +26,6 @@ class ShardedWeights:
     """How the weights of a model are sharded.
 
     Attributes:
-        comm: The ranks.
         cut: Names of the parameters of which this rank holds a slice.
         heads: The query heads whose attention this rank's output projections take; None: they take columns of all.
         whole_bytes: Of all weights of the model.

@@ -37,7 +37,6 @@ class Cut:
     """What one rank holds of a weight.
 
     Attributes:
-        axis: The axis that is cut.
         ranges: What is kept of it, (start, stop) one after another.
     """
 
@@ -70,7 +69,6 @@ class SplitModule:
     Attributes:
         name: In the model.
         style: Of transformers' plan.
-        module: The module.
         attention: Whether it is a projection of an attention layer, whose queries, keys and values all ranks need.
         cuts: By the name of a weight, what is held of it; all of those that are not named.
         heads: Of an attention's output projection, the query heads that it takes here; None: any columns.

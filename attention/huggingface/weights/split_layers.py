@@ -1,9 +1,8 @@
 """What the modules of a split model compute on one rank, and the collectives between them.
 
 A layer is a column-parallel product, then a row-parallel one, whose partial sums meet in one planned all-reduce
-(tensor parallelism, Megatron-LM, arXiv:1909.08053). Attention's own projections are split as well, but every rank
-needs all queries, since it attends with all heads to its own keys: their features are gathered, of all projections of
-one input at once (Helix parallelism, arXiv:2507.07120, which computes them everywhere).
+(tensor parallelism, Megatron-LM, arXiv:1909.08053). Attention's own projections are split as well, and their features
+gathered, of all projections of one input at once (Helix parallelism, arXiv:2507.07120, computes them everywhere).
 """
 
 from __future__ import annotations

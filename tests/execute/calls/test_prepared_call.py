@@ -157,7 +157,7 @@ def test_one_call_at_a_time():
 def test_a_kept_call_by_messages_inspects_a_value_once(monkeypatch):
     """Its shapes are those of its signature, by which the call was found."""
     checked = []
-    monkeypatch.setattr(prepared_call, "_check", lambda what, fields, shapes: checked.append(what))
+    monkeypatch.setattr(prepared_call, "check_shapes", lambda what, fields, shapes: checked.append(what))
 
     def body(comm):
         for x in (np.ones(3), np.ones((2, 2)), np.ones(3)):

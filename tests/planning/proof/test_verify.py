@@ -11,10 +11,11 @@ from topocomm import PlanError
 from topocomm.planning.algorithms.binomial import binomial_reduce
 from topocomm.planning.algorithms.canonical_allreduce import flat_canonical
 from topocomm.planning.algorithms.flat import (
+    collect,
     flat_allgather,
     flat_allreduce,
-    flat_reduce_scatter,
     flat_scan,
+    reduce_scatter_by,
 )
 from topocomm.planning.algorithms.prefix import doubling_scan
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
@@ -187,7 +188,7 @@ def test_a_rank_reads_no_part_of_another_in_an_allgather():
         ),
         (flat_allreduce(3, 1), Collective("scan", 3), r"output of rank 0 chunk 0 must not contain rank 1"),
         (
-            flat_reduce_scatter((1, 1)),
+            reduce_scatter_by(collect, (1, 1)),
             Collective("reduce_scatter", 2, parts=(2, 0)),
             r"rank 1 chunk 1 is output twice or belongs to no result",
         ),

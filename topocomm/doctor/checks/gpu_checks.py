@@ -95,7 +95,6 @@ def check_p2p(topology: Topology) -> list[Finding]:
 
 
 def _renumbered(host: Host) -> list[Finding]:
-    """Find ranks that differ from device numbers in a source."""
     reported = host.facts.get("gpu_rank")
     if not isinstance(reported, dict):
         return []

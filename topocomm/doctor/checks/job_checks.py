@@ -109,7 +109,6 @@ def check_local_ranks(started: Sequence[Started]) -> list[Finding]:
 
 
 def _places(topology: Topology, ranks: Sequence[RankPlace]) -> list[Finding]:
-    """Compare the GPUs of each host with the ranks on it."""
     findings = []
     place = {end: index for index, end in enumerate(topology.endpoints)}
     for host in hosts_of(topology):

@@ -51,8 +51,6 @@ class Kind:
 
 
 class _Kept(NamedTuple):
-    """A call in the cache: its key and its memory."""
-
     which: Hashable
     key: Hashable
     memory: tuple[int, int]
@@ -132,12 +130,6 @@ class CallCache:
         self._kept.clear()
         self._users.clear()
         self.bytes = 0
-
-    def drop(self, which: Hashable) -> None:
-        """Drop all calls of a kind; collective."""
-        for kept in [kept for kept in self._kept if kept.which == which]:
-            self._kept.remove(kept)
-            self._let_go(kept)
 
     def _keep(self, kept: _Kept, call: PreparedCall) -> None:
         self.kinds.setdefault(kept.which, Kind()).calls[kept.key] = call

@@ -6,7 +6,7 @@ runs the stages of this rank's program, and copies the result out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import is_
 from typing import Any
@@ -229,7 +229,7 @@ class PreparedCall:
         elif x is self._inputs[turn - 1]:
             raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
         fields = take(x, self._structure.names)
-        _check("x", fields, self._values)
+        check_shapes("x", fields, self._values)
         return fields if self._local is None else self._local.fold(fields)
 
     def fit_result(self, out: Any) -> Fields:
@@ -243,7 +243,7 @@ class PreparedCall:
                         f"out: field {name!r} is a NumPy scalar, which cannot be written; give an array"
                     )
             given = take(out, self._structure.names)
-        _check("out", given, self._results)
+        check_shapes("out", given, self._results)
         for name, array in given.items():
             if not array.flags.writeable:
                 raise OperatorError(f"out: field {name!r} is read-only; give a writable array")
@@ -293,7 +293,8 @@ def _in_place(fields: Fields, given: Fields) -> bool:
     )
 
 
-def _check(what: str, fields: Fields, shapes: Shapes) -> None:
+def check_shapes(what: str, fields: Mapping[str, Any], shapes: Iterable[tuple[str, tuple[int, ...], Any]]) -> None:
+    """Raise an OperatorError where an array has another shape or dtype than the call was prepared for."""
     for name, shape, dtype in shapes:
         got = fields[name]
         if got.shape != shape or got.dtype != dtype:

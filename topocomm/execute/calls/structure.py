@@ -146,16 +146,9 @@ def take(x: Any, names: tuple[str, ...]) -> Fields:
 
 def _as_numpy(name: str, part: Any) -> NDArray[Any]:
     if _is_torch(part):
-        if part.requires_grad:
-            raise OperatorError(f"field {name!r} requires gradients; pass x.detach()")
-        if part.device.type != "cpu":
+        if part.device.type != "cpu" and not part.requires_grad:
             raise OperatorError(f"field {name!r} is on {part.device}; this transport takes CPU tensors: pass x.cpu()")
-        if str(part.layout) != "torch.strided":
-            raise OperatorError(f"field {name!r} is sparse ({part.layout}); pass x.to_dense()")
-        if part.is_conj() or part.is_neg():
-            raise OperatorError(
-                f"field {name!r} is conjugated or negated when it is read; pass x.resolve_conj().resolve_neg()"
-            )
+        part = to_tensor(name, part)
         try:
             return as_array(part)
         except TypeError as error:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.agreement import gather_notes
 from topocomm.execute.calls.handle import Handle
-from topocomm.execute.calls.prepared_call import PreparedCall
+from topocomm.execute.calls.prepared_call import PreparedCall, check_shapes
 from topocomm.execute.calls.structure import Structure
 from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.device_engine import DeviceEngine, NativeEngine, StreamEngine
@@ -58,13 +58,7 @@ class DeviceValues:
                 place = getattr(part, "device", "host memory")
                 raise OperatorError(f"{what}: field {name!r} is on {place}; the call was prepared for {device.place}")
         fields = {name: to_tensor(name, part) for name, part in parts.items()}
-        for name, (shape, dtype) in shapes.items():
-            tensor = fields[name]
-            if tensor.shape != shape or tensor.dtype != dtype:
-                raise OperatorError(
-                    f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, got {tensor.dtype} "
-                    f"{list(tensor.shape)}"
-                )
+        check_shapes(what, fields, ((name, *of) for name, of in shapes.items()))
         return fields
 
     def writable(self, out: Any) -> Tensors:

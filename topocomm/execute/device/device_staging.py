@@ -127,8 +127,6 @@ class StagedHandle(Handle):
 
 
 class _Pinned:
-    """Pinned memory for the fields of a value, as tensors and as NumPy arrays."""
-
     def __init__(self, device: Device, shapes: TensorShapes) -> None:
         import torch
 

@@ -60,8 +60,6 @@ class HostShift:
 
 
 class _Messages:
-    """A batch, to wait for."""
-
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
 

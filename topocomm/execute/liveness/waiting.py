@@ -90,8 +90,7 @@ class Waiting:
         engine = call.engine
         if engine.advance(SPIN_S if not self.under_way else 0.0):
             return
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
-        look = WaitMonitor(self, call, limit_s)
+        look = WaitMonitor(self, call, self.timeout_s if timeout_s is None else timeout_s)
         while True:
             self._advance_others(engine)
             if engine.advance(TURN_S if self.under_way else SLICE_S):
@@ -100,8 +99,7 @@ class Waiting:
 
     def for_note(self, peer: int, tag: int, what: str) -> bytes:
         """Wait for a note from `peer`; raises like `for_call`."""
-        number = self.recorder.calls
-        look = WaitMonitor(self, UnderWay(None, tag, number, what), self.timeout_s)
+        look = WaitMonitor(self, UnderWay(None, tag, self.recorder.calls, what), self.timeout_s)
         awaited = AwaitedMessages(0, (), (Message(peer, ()),))
         while (data := self.transport.take(peer, tag)) is None:
             self._advance_others(None)
@@ -227,7 +225,6 @@ class Waiting:
             self.reports.take(peer, WaitReport.decode(note), time.monotonic())
 
     def _notes(self, tag: int) -> Iterator[tuple[int, bytes]]:
-        """Take all notes with a tag, each with the rank that it is from."""
         for peer in range(self.transport.size):
             while peer != self.transport.rank and (note := self.transport.take(peer, tag)) is not None:
                 yield peer, note

@@ -1,10 +1,4 @@
-"""Settings from the environment, read once per communicator and checked.
-
-TOPOCOMM_CHECK      first (default), always, never: when ranks prove that they make the same call
-TOPOCOMM_TIMEOUT_S  300 by default: limit of every wait, in seconds
-TOPOCOMM_LOG        off (default), info, debug: what rank 0, or every rank, says on standard error of what it prepares
-TOPOCOMM_RECORD_DIR where a rank writes its last calls when something fails; by default a directory for temporary files
-"""
+"""Settings from the environment (docs/guide/settings.md), read once per communicator and checked."""
 
 from __future__ import annotations
 

@@ -101,8 +101,6 @@ class TorchBatch(Batch):
 
 
 class _Part:
-    """The memory of one message."""
-
     def __init__(self, torch: Any, buffer: Buffer, message: Message, *, writes: bool) -> None:
         if not isinstance(buffer, np.ndarray):
             raise TopocommError(f"gloo moves host memory, got {type(buffer).__name__}; copy the value to the CPU")

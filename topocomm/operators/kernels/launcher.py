@@ -97,7 +97,6 @@ def on_device(x: Any) -> AbstractContextManager[Any]:
 
 
 def _launch(kernel: Any, grid: Grid, *args: Any, **options: Any) -> None:
-    """Launch for arguments of a possibly new kind."""
     number = id(kernel)
     known = _known.get(number)
     if known is None:

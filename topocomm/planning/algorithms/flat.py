@@ -61,11 +61,6 @@ def flat_allgather(parts: Sequence[int]) -> Schedule:
     return build.build()
 
 
-def flat_reduce_scatter(parts: Sequence[int]) -> Schedule:
-    """Every part straight to its owner, which folds once in rank order: P-1 one-port rounds."""
-    return reduce_scatter_by(collect, parts)
-
-
 def reduce_scatter_by(collect: Callable[[ScheduleBuilder, Sequence[int]], list[int]], parts: Sequence[int]) -> Schedule:
     """Return the reduce-scatter by a function that folds every chunk at its owner and returns the slots by chunk."""
     chunks, owners = part_chunks(parts)

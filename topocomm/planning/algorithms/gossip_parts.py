@@ -134,7 +134,6 @@ def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree 
 
 
 def _loads_of(gossip: Gossip, ranks: int, owners: Sequence[int]) -> _Loads:
-    """Return what each message of an allgather carries."""
     holds = np.zeros((ranks, len(owners)), dtype=bool)
     holds[list(owners), np.arange(len(owners))] = True
     by_round: list[tuple[Ints, Ints, Ints]] = []

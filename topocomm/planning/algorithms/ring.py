@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topocomm.planning.algorithms.flat import reduce_scatter_by
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule, part_chunks, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
 
@@ -46,11 +45,6 @@ def ring_allreduce(ranks: int, rows: int) -> Schedule:
         combines=combines.reshape(-1, 4),
         operands=[operands.reshape(-1, 2)],
     )
-
-
-def ring_reduce_scatter(parts: Sequence[int]) -> Schedule:
-    """P-1 rounds; every part is folded on its way around to its owner."""
-    return reduce_scatter_by(collect_around, parts)
 
 
 def ring_allgather(parts: Sequence[int]) -> Schedule:

@@ -20,8 +20,6 @@ class Level:
     """A partition of the endpoints, with several assignments of forwarding devices to its groups.
 
     Attributes:
-        machine: The machine.
-        count: Number of groups.
         owned: Group of each device, or NOBODY; one column per assignment.
     """
 

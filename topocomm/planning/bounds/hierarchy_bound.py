@@ -1,31 +1,7 @@
 """Least time under `alpha` where messages inside groups of ranks are cheap and messages between them are not.
 
-Let every message inside a group take at least a, and every message between groups at least b >= a. What a rank
-knows is a pair: values of its own group, values of others ("foreign"). R(t) is a set of pairs that holds the pair of
-every rank at time t, closed downward and the same for all ranks.
-
-Soundness. By time t, the messages on one receive port of a rank do not overlap. If the last one was inside, it began
-by t-a; so what the port brought by t is at most what it brought by t-a plus a pair of R(t-a), since a sender sends at
-most what it knows when the message begins. If it came from another group: what it brought by t-b plus what a sender
-with (own, foreign) in R(t-b) has for a rank of another group, (z, own+foreign-z) with z <= foreign: what the sender
-has of its own group is foreign here, and of what is foreign there some z may be the receiver's own. A rank has K
-ports and at first itself: R(t) = (1, 0) + the sum over K ports. Own values are at most those of the largest group.
-
-Cap. The E endpoints of a group have K E receive ports, and a message from outside holds one for b at least. The i-th
-last one on a port began by t - i b and brought at most S(t - i b), S(t) the most that a pair of R(t) has in all. So
-all ranks of a group together know at most U(t) = U(t-b) + K E S(t-b) foreign values, and so does each.
-
-Spread. What members import must still reach the others. In a window of length a one message at most ends on a port.
-So what a set of s ranks of a group knows at t is what it knew at t-a, and what i more ranks of the group knew at t-a
-(messages inside), and at most S(t - b) for each of c messages from outside, i + c <= K s. A port that a message from
-outside has held is not free in the windows before, b/a of them. Going back M windows, from one rank, with c_m messages
-from outside in window m: s_0 = 1, f_0 = K free ports, s_m+1 = s_m + f_m - c_m, f_m+1 = (1 + K) (f_m - c_m), and the
-rank knows at most the sum of c_m S(t - m a - b) and what s_M ranks know at t - M a: U(t - M a), and s_M times what one
-may. For every M up to b/a the most over all c is a cap. Where no port is left free, all b/a windows are gone back.
-
-The least t with (own, foreign) of a rank in R(t) is a lower bound. A rank waits, relays, forwards raw values and
-keeps ports idle as it likes: nothing above excludes it. With time reversed the same sets bound the ranks that a value
-reaches: pairs are ranks of the own group and others that know something of it, senders and receivers change places.
+Why no schedule is faster: docs/concepts/cost-models.md, "Levels". R(t) there is a front here: by own values known, the
+most foreign ones. `Cap` is U(t), and `Spread` is by the mixes of messages from outside and inside in each window.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ class Bound:
 
     Attributes:
         value: Rounds, us or GB/s; None where nothing bounds the throughput.
-        argument: The argument in words.
         witness: The argument as plain JSON data, from which others derive the value again: which of the three bounds it
             is (`bounds`), the `kind` of argument, and its ranks, devices and figures (docs/concepts/cost-models.md).
     """

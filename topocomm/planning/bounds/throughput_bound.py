@@ -1,16 +1,8 @@
 """Greatest throughput of a collective in GB/s, by what must cross the borders of groups of devices.
 
-Cut: of each row of the payload at least one value must enter a group that needs it from outside, and leave a group
-that others need it from (`Demand.crossing`), over the links of the group. Partition, of an allreduce: with the
-endpoints in m groups, of which c have contributions, at least c-1 + m-1 values of each row leave groups: until the
-first group knows all, each of the c-1 other contributing groups sends one, and after that every other group receives
-one (m = c = P: Patarasuk, Yuan 2009). Each value leaves its sender's group and enters its receiver's, so the sum over
-groups of what can leave them (or enter them) bounds the rate, whichever groups own the forwarding devices. Any groups
-give a bound; the least found is taken.
-
-All machines: single endpoints, hosts, and clusters of fast links, alone and mixed. Small ones, and the hosts of middle
-ones: exactly the least over all cuts (minimum cuts, with Newton's method where the share depends on the group:
-Edmonds 1973; Frank 1978) and over all partitions (`partitions.py`).
+A bound is a cut (`Demand.crossing` over the links of a group) or, of an allreduce, a partition of the endpoints; the
+arguments, and which are searched, are in docs/concepts/cost-models.md. Least cuts are minimum cuts, with Newton's
+method where the share depends on the group (Edmonds 1973; Frank 1978); partitions are in `partitions.py`.
 """
 
 from __future__ import annotations

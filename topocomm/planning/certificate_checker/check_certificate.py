@@ -49,7 +49,6 @@ def check_certificate(topology: Topology, plan: Plan) -> None:
 
 
 def _check_figures(topology: Topology, plan: Plan) -> None:
-    """Compare the figures of the plan with those of its schedule on the topology."""
     cost = Cost(
         plan.schedule,
         plan.ranks,
@@ -102,7 +101,6 @@ def _bytes_us(plan: Plan) -> float:
 
 
 def _check_against_bounds(plan: Plan) -> None:
-    """Check that no figure is better than its bound, and the gap."""
     figures, certificate = plan.figures, plan.certificate
     least_us, most = certificate.alpha_lower_bound_us, certificate.throughput_upper_bound_gb_per_s
     longest_us = max(least_us, _bytes_us(plan)) + (plan.launch_us if certificate.rounds_lower_bound else 0.0)

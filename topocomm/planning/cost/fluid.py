@@ -1,9 +1,7 @@
 """Times of a schedule with bytes: messages as fluid flows that share links max-min fairly, driven by events.
 
 The rules are those of docs/concepts/cost-models.md: a message starts when its slots are ready and fewer than K earlier
-messages of each of its ports are unfinished. Its bytes flow at the max-min fair rate of its route; it arrives one path
-latency after its last byte left. Under `alpha` it holds its ports until then, under `loggp` until its last byte left
-plus the gap, and a NIC serves one message per gap.
+messages of each of its ports are unfinished, and arrives one path latency after its last byte left.
 """
 
 from __future__ import annotations
@@ -108,8 +106,7 @@ class _Events:
                 flow.left_bytes -= flow.rate_bytes_per_us * (until_us - self.now_us)
             self.now_us = until_us
             self._finish_flows()
-            touched = self._pop_events()
-            self._start(touched)
+            self._start(self._pop_events())
 
     def _set_ready(self, place: int) -> set[int]:
         """Mark a place ready now, run the folds this completes, and return the ports of messages now ready."""

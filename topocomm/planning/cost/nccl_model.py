@@ -1,9 +1,8 @@
 """Times of NCCL's collectives, by the model with which NCCL itself chooses algorithms.
 
 Source of all figures: NCCL 2.30.7, `src/graph/tuning.cc` (defaults of the tuner), `src/transport/nvls.cc` (channels of
-NVLink SHARP). Times in us; protocols in the order LL, LL128, Simple. The bandwidth that NCCL finds by searching rings
-is replaced by the bound of the machine. Left out, since a topology does not have them: limits of a single channel and
-of a generation's LL, and the CPU's vendor (1 us to post to the network, as for Intel); also PAT and CollNet.
+NVLink SHARP). Times in us; protocols in the order LL, LL128, Simple. What is left out is in
+docs/concepts/cost-models.md; also a generation's LL, and the CPU's vendor (1 us to post to the network, as for Intel).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Time of a schedule without bytes: one pass over the messages in the order in which their ports serve them.
 
-A message starts when its slots are ready at the source and its ports are free: K places to send at the source endpoint,
-K to receive at the destination's, and under loggp one at every NIC of its route. It holds them for its latency (alpha)
-or its gap (loggp), and arrives after its latency. Rounds order the messages of a port and are no barriers.
+The rules of ports are in docs/concepts/cost-models.md: K places to send at the source endpoint, K to receive at the
+destination's, and under loggp one at every NIC of the route.
 """
 
 from __future__ import annotations
@@ -79,8 +78,6 @@ def port_time_us(
 
 
 class _Combines:
-    """The combines of a schedule by the numbers of their places."""
-
     def __init__(self, schedule: Schedule, folded: Ints, operands: Ints, fold_of: Ints) -> None:
         self._folded, self._operands, self._round = folded, operands, schedule.combines[:, 0]
         self._starts = schedule.operand_starts.astype(np.int64)
@@ -140,7 +137,6 @@ class _Ports:
         return start_us + self._latency_us[which]
 
     def _at_once(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
-        """Start times of messages that share no port."""
         place = self._free_us[held].argmin(axis=1)
         free_us = np.maximum.reduceat(self._free_us[held, place], np.cumsum(counts) - counts)
         start_us = np.maximum(slots_us, free_us)
@@ -148,7 +144,6 @@ class _Ports:
         return start_us
 
     def _in_turn(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
-        """Start times of messages that share ports: one after the other."""
         known = np.unique(held)
         queues = dict(zip(known.tolist(), self._free_us[known].tolist(), strict=True))
         for queue in queues.values():

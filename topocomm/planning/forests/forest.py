@@ -296,13 +296,11 @@ def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
 
 
 def _pruned(request: _Request, pricer: Pricer, packing: Packing, parts: Parts, symmetry: Symmetry) -> _Planned:
-    """Return the plan of the packing with fewer trees."""
     kept = prune(pricer, parts, symmetry, most=request.max_trees, loss=LOSS)
     return _Planned(_paired(request, kept), symmetry.elements, pricer.total(kept), packing.bound_gb_per_s)
 
 
 def _paired(request: _Request, parts: Parts) -> list[tuple[float, Pair]]:
-    """Return the weights with the trees of each direction."""
     up = request.collective.name in ("reduce", "reduce_scatter")
     pairs = [(weight, column.pair) for weight, column in parts]
     return [(weight, Pair(pair.down, None) if up and pair.up is None else pair) for weight, pair in pairs]

@@ -128,7 +128,6 @@ class _Exchanges:
         return change
 
     def _enough(self) -> float:
-        """Return what an exchange must save."""
         return GAINS * float(self.sums[range(len(self.roots)), self.roots].max())
 
     def _exchange(self, device: int) -> bool:

@@ -177,7 +177,6 @@ class Program:
             before = steps
 
     def _local(self, rank: int, kind: str, src: Place, dst: Place, chunk: int) -> list[Step]:
-        """Add local steps for all units of a chunk."""
         whole, own = self.units.count[chunk], (rank, rank)
         steps = [
             Step(own, self._turn(own), kind, _after(src, at), _after(dst, at), min(MOST_COUNT, whole - at))

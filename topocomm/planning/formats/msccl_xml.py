@@ -74,9 +74,6 @@ def _fitting(schedule: Schedule, units: Units, runtime: Runtime) -> tuple[Progra
 
     Steps that move several chunks are fewer, but one of them may wait for more thread blocks than a thread block has
     steps; so a program with a step for each chunk is tried second.
-
-    Raises:
-        PlanError: Neither fits.
     """
     reasons = []
     for merged in (True, False):
@@ -99,7 +96,6 @@ def _fitting(schedule: Schedule, units: Units, runtime: Runtime) -> tuple[Progra
 
 
 def _gpu_lines(units: Units, rank: int, scratch: int, blocks: RankBlocks) -> list[str]:
-    """The element of one GPU."""
     sizes = {
         "id": rank,
         "i_chunks": units.input,

@@ -61,7 +61,6 @@ def dumps(plan: Plan, topology: Topology) -> str:
 
 
 def _program(plan: Plan, schedule: Schedule, units: Units, hosts: list[str]) -> str:
-    """The plan of a schedule without `repeat`."""
     memory = _Memory(schedule, units)
     document = {
         "name": program_name(plan),
@@ -115,8 +114,6 @@ class _Block:
 
 
 class _Rank:
-    """Writes the program of one rank."""
-
     def __init__(self, rank: int, memory: _Memory, hosts: list[str]) -> None:
         self.rank, self.memory, self.hosts = rank, memory, hosts
         self.moves = memory.schedule.transfers_of(rank)
@@ -260,7 +257,6 @@ class _Rank:
             operands = [out, *operands] if operands else []
 
     def _compute(self, name: str, operands: list[Place], out: Place, chunk: int, **more: str) -> None:
-        """Add an operation in the rank's own memory."""
         block = self._room([], [])
         self._touch([(place, chunk) for place in operands], [(out, chunk)])
         sources = [self._local(place, chunk) for place in operands]

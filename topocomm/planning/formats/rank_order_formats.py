@@ -1,13 +1,9 @@
-"""An order of ranks in the forms that launchers and torch take.
-
-A launcher places processes on hosts and cores; a process chooses its GPU itself, most often by its local rank. An
-order within a host that is not that of its GPUs therefore needs `CUDA_VISIBLE_DEVICES` as well, which is said.
+"""An order of ranks in the forms that launchers and torch take; docs/guide/planning.md says what they mean.
 
 `mpirun --map-by rankfile:file=FILE` of Open MPI 5 gives a rankfile to PRRTE, which reads `slot=PACKAGE:CORE` by hwloc's
-logical numbers: packages of the host, cores of the package (`package_core_to_cpu_set` in PRRTE's
-src/hwloc/hwloc_base_util.c). Up to PRRTE 3.0.14 it multiplies the package by the cores of that package, so where
-packages differ only the number of the core in the whole host is right: `slot=CORE`. A rank without `slot` is not bound.
-Linux's CPU numbers are none of these, so a host whose cores no source numbers (`cpu_lists.py`) gets no slots.
+logical numbers (`package_core_to_cpu_set` in PRRTE's src/hwloc/hwloc_base_util.c). Up to PRRTE 3.0.14 it multiplies the
+package by the cores of that package, so where packages differ only `slot=CORE` is right. Linux's CPU numbers are none
+of these, so a host whose cores no source numbers (`cpu_lists.py`) gets no slots.
 """
 
 from __future__ import annotations

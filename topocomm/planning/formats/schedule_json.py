@@ -184,7 +184,6 @@ def _are_lists(values: Iterable[Any], size: int | None = None) -> bool:
 
 
 def _column(values: Sequence[Any], kind: Whole, place: Callable[[int], str]) -> IntTable:
-    """A list of whole numbers as a column."""
     if set(map(type, values)) <= {int} and (not values or (kind.low <= min(values) and max(values) <= kind.high)):
         return np.array(values, dtype=np.int32)
     for index, value in enumerate(values):

@@ -1,9 +1,7 @@
 """Proof that a Schedule computes its collective, by exact symbolic replay on columns.
 
 `dataflow.py` finds for every read the value that was written there, once and before; `expressions.py` gives every value
-its expression over the contributions: the ranks' values, in canonical order ranges of virtual shards. Two values are
-equal as expressions if and only if they have the same tree number, so `uniform` is decided by comparing integers and
-nothing is hashed in place of proof.
+its expression over the contributions as a number, so `uniform` is decided by comparing integers.
 """
 
 from __future__ import annotations

@@ -146,8 +146,6 @@ def crossover_svg(sizes: Sequence[Size], machine: str) -> str:
 
 
 class _Frame:
-    """Logarithmic axes around points."""
-
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         xs, ys = [log10(x) for x, _ in points] or [0.0], [log10(y) for _, y in points] or [0.0]
         self.low = (min(xs), floor(min(ys)))

@@ -255,7 +255,6 @@ def _shown(rows: Mapping[str, Sequence[int]], moves: Sequence[Transfer], host_of
 def _panel(
     page: Page, plan: Plan, paths: PathFinder, moves: Sequence[Transfer], places: dict[int, Point], ring: bool
 ) -> None:
-    """Draw the arrows and ranks of one round."""
     xs, ys = [x for x, _ in places.values()], [y for _, y in places.values()]
     middle = ((min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2)
     pairs = dict.fromkeys((move.src, move.dst, move.path) for move in moves)

@@ -121,7 +121,6 @@ def placed(ranks: Sequence[str]) -> str:
 
 
 def _choice(plan: Plan, rivals: Sequence[Rival] | str) -> list[str]:
-    """The reason for this algorithm, and the costs of the next ones."""
     if isinstance(rivals, str):
         return _wrap("  others  ", f"not known: {rivals}")
     if not rivals:
@@ -148,7 +147,6 @@ def _figure(plan: Plan, figure: float) -> str:
 
 
 def _shares(plan: Plan) -> list[str]:
-    """Uneven parts, and virtual shards, of the ranks."""
     collective = plan.collective
     if collective.shards:
         owned = [

@@ -1,7 +1,6 @@
 """The order of ranks that makes plans cheapest: which rank goes on which endpoint.
 
-Plans treat neighbours in rank order as near: trees join them first, and cut the ranks where the route from one to the
-next becomes longer (`hierarchy.py`). Good orders therefore keep near endpoints together at every level. Candidates are
+Plans treat neighbours in rank order as near, so good orders keep near endpoints together at every level. Candidates are
 the given order; endpoints by host, by host and NUMA node, and by nested groups of the nearest; and within hosts the
 orders in which partners at distance 1, 2, 4 have the best links (for cube meshes). Each is planned and the best is
 kept, if it is better than the given one; for few ranks, exchanges of two ranks follow as long as they help.
@@ -9,7 +8,6 @@ kept, if it is better than the given one; for few ranks, exchanges of two ranks 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +22,7 @@ from topocomm.planning.planner import make_plan
 from topocomm.planning.report.plan_comparison import figure_of
 from topocomm.planning.request import Request, layout_of, place_ranks, port_model_of, whole_layout
 from topocomm.planning.routing.paths import PathFinder
+from topocomm.topology.draw.names import natural
 from topocomm.topology.model import Topology
 
 MOST_SWAPPED = 12
@@ -121,7 +120,7 @@ def candidate_orders(topology: Topology, given: Sequence[str]) -> Iterator[tuple
     number: dict[tuple[str, object], int] = {}
     node = {e: number.setdefault((topology.by_id[e].host, topology.by_id[e].numa), len(number)) for e in ends}
     yield "host by host, NUMA node by NUMA node", tuple(sorted(ends, key=node.__getitem__))
-    yield "host by host, each host alike", tuple(end for own in by_host for end in sorted(own, key=_natural))
+    yield "host by host, each host alike", tuple(end for own in by_host for end in sorted(own, key=natural))
     if 2 < len(by_host) <= MOST_NESTED:  # near hosts beside each other, by the routes between their first endpoints
         firsts = {own[0]: own for own in by_host}
         by_host = [firsts[first] for first in _nested(list(firsts), paths)]
@@ -144,7 +143,6 @@ def host_by_host(ends: Iterable[str], topology: Topology) -> dict[str, list[str]
 
 
 def _better(best: Order, order: tuple[str, ...], rule: str, planned: Callable[[tuple[str, ...]], Plan]) -> Order:
-    """The best order so far, or this one where its plan is cheaper."""
     try:
         plan = planned(order)
     except PlanError:  # an order for which no algorithm has routes
@@ -172,11 +170,6 @@ def _exchanged(best: Order, planned: Callable[[tuple[str, ...]], Plan], tried: s
                 best = replace(best, rule=rule)
                 break
     return best
-
-
-def _natural(name: str) -> tuple[tuple[int, int | str], ...]:
-    """Sort key that takes numbers in a name by value: GPU2 before GPU10."""
-    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part)
 
 
 def _closeness(a: str, b: str, paths: PathFinder) -> tuple[float, float]:

@@ -66,7 +66,6 @@ def _reached(start: int, src: Ints, dst: Ints, size: int) -> NDArray[np.bool_]:
 
 
 def _in_words(pieces: Sequence[Sequence[str]], both_ways: bool) -> str:
-    """The pieces, and the remedy."""
     listed = []
     for piece in pieces[:_SHOWN]:
         names = ranges(piece)

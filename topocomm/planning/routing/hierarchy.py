@@ -191,8 +191,6 @@ def best_radices(
 
 
 class _Builder:
-    """Builds the groups level by level, innermost first."""
-
     def __init__(self, endpoints: Sequence[str], paths: PathFinder, ports: int) -> None:
         self.endpoints, self.paths, self.ports = endpoints, paths, ports
         self.cuts = cuts_of(endpoints, paths)

@@ -57,7 +57,6 @@ class PathFinder:
     """Routes on one topology, each searched once and kept.
 
     Attributes:
-        topology: The machine.
         links: The figures of every directed link.
         assumed: Assumptions on unknown figures in words, by link kind.
 

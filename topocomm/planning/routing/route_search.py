@@ -230,7 +230,6 @@ class RouteTemplates:
         )
 
     def _position(self, group: int, edge: Edge) -> int:
-        """Position of a link among those of its group."""
         if group not in self._positions:
             numbers = self._classes.links_of(group)
             self._positions[group] = {self._edges[number]: position for position, number in enumerate(numbers)}

@@ -30,8 +30,6 @@ GROUPS = 4
 
 @dataclass(frozen=True)
 class _State:
-    """A moment of a schedule."""
-
     now_us: float
     known: tuple[int, ...]
     flying: tuple[tuple[float, int, int, int], ...]
@@ -80,8 +78,7 @@ class LatencySearch:
 
     def _all_growths(self, away_us: NDArray[np.float64]) -> list[tuple[int, Growth]]:
         """Return (ranks as bits, growth) of all ranks and of what is outside each cluster of the coarsest partition."""
-        everybody = np.ones(len(away_us), bool)
-        groups = [everybody]
+        groups = [np.ones(len(away_us), bool)]
         for label in clusters(away_us)[:1]:
             names = np.unique(label).tolist()
             groups += [label != name for name in names] if len(names) <= GROUPS else []

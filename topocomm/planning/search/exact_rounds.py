@@ -170,5 +170,4 @@ class RoundsSearch:
 
 
 def _together(known: tuple[int, ...], ranks: int) -> int:
-    """What these ranks know."""
     return reduce(or_, (mask for rank, mask in enumerate(known) if ranks >> rank & 1), 0)

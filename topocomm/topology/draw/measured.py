@@ -31,7 +31,6 @@ def render(topology: Topology) -> str:
 
 
 def _figures(pair: Mapping[str, Any], key: str) -> str:
-    """The measured figure, the nominal one and their quotient."""
     measured, nominal = pair[key], pair[f"nominal_{key}"]
     if nominal is None:
         return f"{measured:>8.4g}  {'?':>8}  {'':>5}"

@@ -113,7 +113,6 @@ def _shown(value: object) -> str:
 
 
 def _listed(keys: Sequence[str]) -> str:
-    """Some of the names, and how many more."""
     drawn = ranges(keys)
     if len(drawn) <= MOST_LETTERS and not any(c in key for key in keys for c in "- "):
         return drawn

@@ -211,7 +211,6 @@ class _Writer:
         return False
 
     def _node(self, device: Device, link: Link | None) -> Element:
-        """One `<pci>` with its content; `link` leads to it."""
         self.written.add(device.id)
         inside: list[Element] = []
         if device.kind == "gpu":

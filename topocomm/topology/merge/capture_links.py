@@ -105,8 +105,7 @@ class JoinedLinks:
             per_lane = [x for key, x in old.items() if a in key and x.lanes and x.gb_per_s is not None]
             if per_lane:
                 rate = (per_lane[0].gb_per_s or 0) / (per_lane[0].lanes or 1) * lanes
-                source = per_lane[0].gb_per_s_source
-                link = link._replace(gb_per_s=rate, gb_per_s_source=source)
+                link = link._replace(gb_per_s=rate, gb_per_s_source=per_lane[0].gb_per_s_source)
             links += (link, link._replace(src=b, dst=a))
         full: InNetworkKind | None = "nvls" if all(lanes == MAX_LINKS_PER_GPU for lanes in counts.values()) else None
         switch = Device(free, "switch", name="NVSwitch", in_network=full)
@@ -134,7 +133,6 @@ class JoinedLinks:
         return counts or dict(self._coded())
 
     def _coded(self) -> Iterator[tuple[PairKey, int]]:
-        """Yield the NVLinks of each pair, from codes."""
         for key, pair in self.pairs.items():
             if pair.code and pair.code[:2] == "NV" and pair.code[2:].isdigit() and set(key) <= set(self.gpus):
                 yield key, int(pair.code[2:])
@@ -178,7 +176,6 @@ class JoinedLinks:
         return round(lanes * min(rate for rate in rates if rate is not None), 6)
 
     def _rated(self, links: Sequence[Link]) -> list[Link]:
-        """NVLinks with the rates that were read."""
         rated = []
         odd: dict[str, None] = {}
         for link in links:

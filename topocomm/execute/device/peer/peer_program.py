@@ -107,8 +107,6 @@ def _arenas(work: Work) -> tuple[list[dict[Piece, int]], int]:
 
 
 class _Step:
-    """What is done with a chunk in one stage."""
-
     def __init__(self) -> None:
         self.sends: dict[Place, list[tuple[int, int]]] = {}
         self.told: dict[int, None] = {}

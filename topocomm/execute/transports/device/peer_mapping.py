@@ -30,7 +30,6 @@ class PeerFacts(NamedTuple):
 
     Attributes:
         host: Unique id of its machine.
-        process: Its process there.
         gpu: Unique id of its GPU.
         number: Of the GPU in its process.
         address: PCI address of the GPU, for messages.

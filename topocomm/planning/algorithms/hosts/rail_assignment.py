@@ -120,7 +120,6 @@ class _EdgeColoring:
         return self._take(demand, demand.sources[0], colour)
 
     def _take(self, demand: RailDemand, source: int, colour: int) -> bool:
-        """Give a demand a colour, if that is free on both sides."""
         if not (self._can_send(source, colour) and self._can_receive(demand.group, colour)):
             return False
         self._put(source, demand, colour)

@@ -1,9 +1,7 @@
 """Allreduce over groups of ranks (hosts, sockets) whose members have rails, routes of their own to the other groups.
 
-First the members of every group fold their values. Then, level by level, blocks of r neighbouring groups become one: in
-one round every member receives, on its own rail, from another of the r-1 other blocks, and in ceil(log2 (r-1)) rounds
-the members of a group exchange what they received. So 4 hosts of 8 need one hop between hosts and 16 hosts two, where
-recursive doubling takes two and four. r-1 is at most rails times ports; with r = 2 the rounds inside are not needed.
+First the members of every group fold their values. Then, level by level, blocks of r neighbouring groups become one, as
+docs/concepts/cost-models.md says; r-1 is at most rails times ports, and with r = 2 the rounds inside are not needed.
 
 Blocks are contiguous in rank order and fold in an aligned tree, the same on all ranks. Groups need not be equal, nor
 their number a product: a level cuts groups into blocks whose sizes differ by at most one.
@@ -60,7 +58,6 @@ class GroupColumns:
     """Writes the columns of a schedule: what a builder has for one group of ranks, at once for many.
 
     Attributes:
-        first: First rank of each group.
         free: First free slot of each rank.
     """
 
@@ -137,8 +134,6 @@ def _joining(
 
 
 class _Rails(GroupColumns):
-    """Writes the schedule phase by phase."""
-
     def __init__(self, groups: Groups, ports: int) -> None:
         super().__init__(groups)
         self.groups, self.ports = groups, ports

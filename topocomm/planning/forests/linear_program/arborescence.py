@@ -112,7 +112,6 @@ class _Contraction:
         return parents
 
     def _contract(self, cycle: list[int]) -> int:
-        """Make one node of a cycle; return its name."""
         rows = [self.row[name] for name in cycle]
         keep = min(rows)
         for row in rows:

@@ -102,7 +102,6 @@ class Pricer(ABC):
     """Finds cheap columns for prices on the rows.
 
     Attributes:
-        network: The machine.
         row: Row of every link, int64 [links].
         capacity: GB/s of every row; 0 of rows after those of links, which balance columns against each other.
         links: Number of rows that stand for links and have prices.

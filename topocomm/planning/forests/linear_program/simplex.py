@@ -132,7 +132,6 @@ class Simplex:
         return out
 
     def _enter(self, column: int, reduced: float, change: Floats) -> None:
-        """Pivot a column into the basis."""
         able = np.flatnonzero(change > TINY)
         if not len(able):
             raise ArithmeticError("linear program is unbounded")

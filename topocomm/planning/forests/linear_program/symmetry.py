@@ -25,7 +25,6 @@ class Symmetry:
     """A group of permutations of the devices.
 
     Attributes:
-        network: The machine.
         elements: Image of every device, int64 [elements, devices]; the first element is the identity.
     """
 

@@ -169,7 +169,6 @@ def _exchanged(parts: Parts, prices: Floats, pool: Sequence[Column]) -> Iterator
 
 
 def _heaviest_of_roots(columns: Sequence[Column], most: int) -> list[Column]:
-    """Return the first `most` columns of each root."""
     kept: list[Column] = []
     for column in columns:
         kept += [column] * (sum(column.pair.root == column.pair.root for column in kept) < most)
@@ -189,7 +188,6 @@ def _height(parts: Parts) -> int:
 
 
 def _fits(parts: Parts, most: int) -> bool:
-    """Whether no root has more than `most` trees."""
     roots = [column.pair.root for _, column in parts]
     return all(roots.count(root) <= most for root in set(roots))
 

@@ -189,7 +189,6 @@ class Split:
         self._join_paths(pairs)
 
     def _drop(self, device: int) -> None:
-        """Remove the units that are left at a device."""
         for other in bits(self.units.into[device]):
             self.units.add(other, device, -self.units.left[other][device])
         for other in bits(self.units.out[device]):
@@ -220,7 +219,6 @@ class Split:
         return pairs
 
     def _neighbours(self, device: int) -> list[int]:
-        """Return the devices that units lead to or from."""
         return list(bits(self.units.into[device] | self.units.out[device]))
 
     def _try_pairs(self, pairs: Pairs) -> bool:
@@ -247,7 +245,6 @@ class Split:
         return True
 
     def _nearest_ranks(self, device: int) -> list[int]:
-        """Return the `NEAR` nearest ranks of a device."""
         known, ranks = {device}, []
         for device_at in (queue := [device]):
             if device_at < self.network.ends:
@@ -266,7 +263,6 @@ class Split:
         return any(self._try_pairs([(a, device, b)]) for a in enter for b in leave if a != b)
 
     def _join(self, pairs: Pairs, units: int) -> None:
-        """Replace units through a device by units past it."""
         for tail, device, head in pairs:
             self.units.add(tail, device, -units)
             self.units.add(device, head, -units)

@@ -239,7 +239,6 @@ def _order(roots: list[Block], chords: Mapping[Pair, list[Link]]) -> Row:
 
 
 def _measure(block: Block, spread: float, linked: Collection[str]) -> None:
-    """Set widths and levels."""
     for kid in block.kids:
         _measure(kid, spread, linked)
     block.level = 0 if block.is_end else 1 + max((kid.level for kid in block.kids), default=0)

@@ -64,7 +64,6 @@ class _Layout:
         return x
 
     def _down(self) -> None:
-        """Place everything row by row, downwards."""
         ends = [end for root in self.blocks.roots for end in root.ends()]
         middles = {d.id: end.x + end.width / 2 for end in ends for d in end.devices}
         hubs = [hub for hub in self.blocks.fabric.hubs if any(end in middles for end in hub.links_of)]
@@ -196,7 +195,6 @@ class _Layout:
         return y
 
     def _both(self, kid: Block, parent: Block) -> list[Link]:
-        """The links between a block and its parent, both directions."""
         ids = {d.id for d in (*kid.devices, *parent.devices)}
         return [link for link in self.blocks.tree_links(kid.devices) if {link.src, link.dst} <= ids]
 

@@ -136,11 +136,7 @@ MOST_WORDS = 12
 def _network(
     page: Page, topology: Topology, cables: Sequence[Cable], corner: Point, width: float
 ) -> tuple[float, list[Link]]:
-    """Draw the switches outside of hosts below the hosts; in words where they are too many or have no cable.
-
-    Returns:
-        The bottom, and the links that are drawn.
-    """
+    """Draw the switches outside of hosts below these, or say which; return the bottom, and the links that are drawn."""
     hosts = set(topology.hosts)
     plain = {end for link in topology.links if link.kind not in FABRICS for end in link[:2]}
     switches = {d.id: d for d in topology.devices if d.kind == "switch" and d.host not in hosts and d.id in plain}
@@ -180,31 +176,27 @@ def _drawn(
     towards = [link for link in topology.links if link.src in heights and link.dst in upright]
     for device in lines:
         y = heights[device.id]
-        page.begin(device_words(device))
-        page.text((left, y + 4), _short(device), "soft", size=SIZE)
-        page.line((left + name, y), (right, y), "network", width=2.4)
-        page.end()
+        with page.group(device_words(device)):
+            page.text((left, y + 4), _short(device), "soft", size=SIZE)
+            page.line((left + name, y), (right, y), "network", width=2.4)
         for link in (link for link in towards if link.src == device.id):
-            page.begin(links_words([link]))
-            page.line((right, y), (upright[link.dst], y), "network", width=2.4)
-            page.end()
+            with page.group(links_words([link])):
+                page.line((right, y), (upright[link.dst], y), "network", width=2.4)
             drawn.append(link)
     for cable in cables:
         for link in (link for link in cable.links if link.dst in heights):
             y = heights[link.dst]
-            page.begin(links_words([link]))
-            page.line(cable.at, (cable.at[0], y), "network")
-            page.circle((cable.at[0], y), 3.2, "network fill")
-            page.end()
+            with page.group(links_words([link])):
+                page.line(cable.at, (cable.at[0], y), "network")
+                page.circle((cable.at[0], y), 3.2, "network fill")
             drawn.append(link)
     bottom = top + PITCH * (len(lines) - 1)
     for device in spines:
         x = upright[device.id]
         tall = max(bottom - top + 16, len(_short(device)) * LETTER * SIZE + 14)
-        page.begin(device_words(device))
-        page.rect((x, top - 8), (SPINE, tall), "device", radius=4)
-        page.upright((x + SPINE / 2 + 4, top - 8 + tall - 6), _short(device), size=SIZE)
-        page.end()
+        with page.group(device_words(device)):
+            page.rect((x, top - 8), (SPINE, tall), "device", radius=4)
+            page.upright((x + SPINE / 2 + 4, top - 8 + tall - 6), _short(device), size=SIZE)
         bottom = max(bottom, top - 8 + tall)
     return bottom + 8, drawn
 

@@ -6,7 +6,8 @@ Shapes have classes, which `colours` gives their colours. Coordinates are pixels
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import dist, hypot
 from xml.sax import saxutils
 
@@ -43,12 +44,11 @@ class Page:
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" class="{css}"/>'
         )
 
-    def begin(self, facts: str) -> None:
-        """Open a group; viewers show the facts when pointed at it."""
+    @contextmanager
+    def group(self, facts: str) -> Iterator[None]:
+        """Group the shapes that are added within; viewers show the facts when pointed at them."""
         self.items.append(f'<g class="hot"><title>{_escaped(facts)}</title>')
-
-    def end(self) -> None:
-        """Close the group."""
+        yield
         self.items.append("</g>")
 
     def bend(self, points: Sequence[Point], css: str, *, width: float = 1.6, radius: float = 7) -> None:

@@ -56,7 +56,6 @@ class GpuLinks:
         self._xgmi(matrices)
 
     def _ends(self, matrix: Matrix) -> dict[int, str]:
-        """Return the GPUs among the objects of a matrix, by index."""
         return {i: self.by_object[id(o)] for i, o in enumerate(matrix.objects) if id(o) in self.by_object}
 
     def _nvlink(self, matrix: Matrix) -> None:

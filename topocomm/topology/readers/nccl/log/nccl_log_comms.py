@@ -152,7 +152,6 @@ def _starts(session: Session, part: Part) -> bool:
 
 
 def _note(session: Session, part: Part) -> None:
-    """Take the fields of a line into its session."""
     text = part.text
     if part.cut:  # maybe inside the last word
         text = text[: max(text.rfind(" "), text.rfind("\t")) + 1]

@@ -120,7 +120,6 @@ class Fabric:
         return pairs
 
     def _connect(self) -> None:
-        """Add the links of the tree that lead to a GPU or NIC."""
         self._place()
         for branch in self.tree.branches:
             node, parent = self.ids.get(branch.node), self.ids.get(branch.parent)

@@ -127,7 +127,6 @@ class _Reader:
         return graph
 
     def _channel(self, element: Element, pattern: int | None) -> tuple[list[int], list[int]]:
-        """Return GPU numbers and network device numbers of a channel, in order."""
         self._only(element, "gpu", "net")
         gpus: list[int] = []
         nets: list[int] = []
