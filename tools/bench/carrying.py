@@ -1,0 +1,67 @@
+"""Collectives that move values and combine none, beside MPI's own, by the bytes of a block: mpirun -n P.
+
+A block is what one rank has for one other: a whole value of a broadcast, one rank's part of an all-gather, gather or
+scatter, a rank's part for another of an alltoall. Results are compared bit by bit before anything is timed.
+
+    topocomm prepared     a call made ready once, to given arrays
+    topocomm              a plain call, to new arrays
+    MPI_...               mpi4py on the same arrays
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mpi4py import MPI
+from quartiles import compare
+
+from topocomm import SUM, Communicator
+from topocomm.bench.facts import way_of
+from topocomm.bench.libraries import MpiLibrary
+from topocomm.bench.methods import LibraryCollective, Method, Ours
+from topocomm.bench.problem import make_problem
+from topocomm.planning.collectives import CARRYING, IN_PARTS
+
+BLOCKS = "4096,65536,1048576"
+
+
+def main() -> None:
+    """Measure, and print on rank 0."""
+    parser = argparse.ArgumentParser(description="Collectives that combine nothing, beside MPI's.")
+    parser.add_argument("--collectives", default="alltoall", help=f"some of {','.join(CARRYING)}, with commas")
+    parser.add_argument("--bytes", default=BLOCKS, help=f"bytes of a block, with commas (default {BLOCKS})")
+    parser.add_argument("--blocks", type=int, default=20, help="timed blocks of calls (default 20)")
+    options = parser.parse_args()
+    world = MPI.COMM_WORLD
+    if world.size < 2:
+        sys.exit("carrying.py compares calls between ranks: run it with mpirun -n 2 or more")
+    comm, library = Communicator.from_mpi(world), MpiLibrary(world)
+    for collective in options.collectives.split(","):
+        for size_bytes in map(int, options.bytes.split(",")):
+            time_block(comm, library, collective, size_bytes, options.blocks)
+
+
+def time_block(comm: Communicator, library: MpiLibrary, collective: str, size_bytes: int, blocks: int) -> None:
+    """Compare the results of one collective on float32 blocks of this size, then time it."""
+    rows = size_bytes // 4 * (comm.size if collective in IN_PARTS else 1)
+    problem = make_problem(collective, SUM, rows, comm.size)
+    ours, plain = (Ours(comm, problem, prepared=prepared) for prepared in (True, False))
+    methods: list[Method] = [ours, plain, LibraryCollective(library, problem)]
+    x, bits = problem.value(comm.rank), []
+    for method in methods:
+        method.prepare(x, problem.empty_result())
+        method.run()
+        result = method.result()
+        bits.append(None if result is None else [array.tobytes() for array in result.values()])
+    if bits[1:] != bits[:-1]:
+        sys.exit(f"rank {comm.rank}: {collective} of {size_bytes} bytes: results differ")
+    assert ours.call is not None
+    title = f"{collective} of {size_bytes} byte blocks by {way_of(ours.call)}"
+    compare(comm, title, {method.name: method.run for method in methods}, blocks)
+    for method in methods:
+        method.free()
+
+
+if __name__ == "__main__":
+    main()
