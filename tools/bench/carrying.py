@@ -1,7 +1,8 @@
 """Collectives that move values and combine none, beside MPI's own, by the bytes of a block: mpirun -n P.
 
 A block is what one rank has for one other: a whole value of a broadcast, one rank's part of an all-gather, gather or
-scatter, a rank's part for another of an alltoall. Results are compared bit by bit before anything is timed.
+scatter, a rank's part for another of an alltoall; all that a rank sends to the next one of a sendrecv. Results are
+compared bit by bit before anything is timed.
 
     topocomm prepared     a call made ready once, to given arrays
     topocomm              a plain call, to new arrays
@@ -13,12 +14,13 @@ from __future__ import annotations
 import argparse
 import sys
 
+import numpy as np
 from mpi4py import MPI
 from quartiles import compare
 
 from topocomm import SUM, Communicator
 from topocomm.bench.facts import way_of
-from topocomm.bench.libraries import MpiLibrary
+from topocomm.bench.libraries import Call, MpiLibrary
 from topocomm.bench.methods import LibraryCollective, Method, Ours
 from topocomm.bench.problem import make_problem
 from topocomm.planning.collectives import CARRYING, IN_PARTS
@@ -29,7 +31,7 @@ BLOCKS = "4096,65536,1048576"
 def main() -> None:
     """Measure, and print on rank 0."""
     parser = argparse.ArgumentParser(description="Collectives that combine nothing, beside MPI's.")
-    parser.add_argument("--collectives", default="alltoall", help=f"some of {','.join(CARRYING)}, with commas")
+    parser.add_argument("--collectives", default="alltoall", help=f"some of {','.join(CARRYING)},sendrecv")
     parser.add_argument("--bytes", default=BLOCKS, help=f"bytes of a block, with commas (default {BLOCKS})")
     parser.add_argument("--blocks", type=int, default=20, help="timed blocks of calls (default 20)")
     options = parser.parse_args()
@@ -39,7 +41,10 @@ def main() -> None:
     comm, library = Communicator.from_mpi(world), MpiLibrary(world)
     for collective in options.collectives.split(","):
         for size_bytes in map(int, options.bytes.split(",")):
-            time_block(comm, library, collective, size_bytes, options.blocks)
+            if collective == "sendrecv":
+                time_sendrecv(comm, library.comm, size_bytes, options.blocks)
+            else:
+                time_block(comm, library, collective, size_bytes, options.blocks)
 
 
 def time_block(comm: Communicator, library: MpiLibrary, collective: str, size_bytes: int, blocks: int) -> None:
@@ -61,6 +66,24 @@ def time_block(comm: Communicator, library: MpiLibrary, collective: str, size_by
     compare(comm, title, {method.name: method.run for method in methods}, blocks)
     for method in methods:
         method.free()
+
+
+def time_sendrecv(comm: Communicator, mpi: MPI.Comm, size_bytes: int, blocks: int) -> None:
+    """The same for values of this size, each sent to the next rank."""
+    dest, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x = np.full(size_bytes // 4, comm.rank, np.float32)
+    out, received = np.empty_like(x), np.empty_like(x)
+    call = comm.prepare("alltoall", like=x, rows=[len(x) if rank == dest else 0 for rank in range(comm.size)])
+    ways: dict[str, Call] = {
+        "topocomm prepared": lambda: call(x, out=out),
+        "topocomm": lambda: comm.sendrecv(x, dest),
+        "MPI_Sendrecv": lambda: mpi.Sendrecv(x, dest, 0, received, source, 0),
+    }
+    given = [way() for way in ways.values()][1]
+    if not out.tobytes() == received.tobytes() == np.asarray(given).tobytes():
+        sys.exit(f"rank {comm.rank}: sendrecv of {size_bytes} bytes: results differ")
+    compare(comm, f"sendrecv of {size_bytes} bytes by {way_of(call)}", ways, blocks)
+    call.free()
 
 
 if __name__ == "__main__":
