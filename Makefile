@@ -138,6 +138,7 @@ soak-ranks: setup
 	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 6))
 	mpirun -n 2 python -m mpi4py tools/soak/growth.py --calls $$(($(SOAK_S) * 1000 / 18))
 	mpirun -n 3 python -m mpi4py tools/soak/disagreements.py
+	test $(SOAK_S) -lt 1800 || mpirun -n 8 python -m mpi4py tools/soak/beside_mpi.py --calls $$(($(SOAK_S) / 9))
 	test $(SOAK_S) -lt 1800 || pytest -m soak
 	python tools/soak/faults.py --kills $$(($(SOAK_S) * 10 / 18)) --stops $$(($(SOAK_S) * 10 / 18))
 

@@ -127,7 +127,16 @@ def test_the_root_of_a_reduce_gets_the_result_and_that_of_a_broadcast_gives_it(c
     assert {rank for rank, _, _ in reduce["schedule"]["outputs"]} == {root}
     assert {rank for rank, _, _ in broadcast["schedule"]["inputs"]} == {root}
     assert {rank for rank, _, _ in broadcast["schedule"]["outputs"]} == set(range(8))
-    assert run(capsys, *words, "broadcast")[1].startswith("broadcast sum, 16384 B, 8 ranks")
+    assert run(capsys, *words, "broadcast")[1].startswith("broadcast, 16384 B, 8 ranks")
+
+
+def test_a_sendrecv_is_an_alltoall_to_the_next_rank(capsys):
+    document = planned(capsys, *SMALL, "--collective", "sendrecv", "--ranks", "3")
+    assert (document["collective"], document["payload_bytes"], document["rounds"]) == ("alltoall", 16384, 1)
+    moves = [transfer for one in document["schedule"]["rounds"] for transfer in one["transfers"]]
+    assert {(src, dst) for src, _, dst, _, _ in moves} == {(0, 1), (1, 2), (2, 0)}
+    status, _, err = run(capsys, "--system", "dgx-h100", "--collective", "sendrecv", "--bytes", "0")
+    assert status and "at least one row" in err
 
 
 def test_canonical_order_is_planned_and_told(capsys, tmp_path):

@@ -29,7 +29,7 @@ def names(findings):
 
 def test_checks_of_a_process_come_in_order():
     found = names(check_process(catalog("cpu-2-socket"), None, {}))
-    order = ["python", "numpy", "mpi4py", "launcher", "shared memory", "topology", "clock", "settings"]
+    order = ["python", "numpy", "mpi4py", "launcher", "shared memory", "peer memory", "topology", "clock", "settings"]
     assert [check for check in found if check in order] == order
 
 

@@ -12,6 +12,7 @@ from tests.execute.engine_jobs import CALLS, Job, fast_path, jobs, through
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import SUM, Field, Operator, TopocommError
+from topocomm.execute.calls.binding import carrier
 from topocomm.native import _native
 
 
@@ -99,6 +100,30 @@ def test_the_fast_path_of_every_number_of_fields(fields):
         assert list(result) == names
         for index, (name, shape) in enumerate(shapes.items()):
             np.testing.assert_array_equal(result[name], np.full(shape, 1 + 2 * index))
+    job.close()
+
+
+@pytest.mark.parametrize("name", ["broadcast", "scatter"])
+@pytest.mark.parametrize("bare", [True, False], ids=["bare", "dict"])
+def test_ranks_that_put_nothing_in_give_none(name, bare):
+    ranks, root, value = 3, 1, np.arange(12, dtype=np.float32)
+    operator = carrier(value, by_rows=name if name == "scatter" else "")
+    field = operator.fields[0].name
+    layout = operator.layout({field: (value.shape, np.float32)})
+    job = Job(every_plan(switch(ranks), name, operator, layout, root=root)[0], layout, operator, bare=bare)
+
+    def body(rank):
+        own = value if name == "broadcast" else value[4 * rank : 4 * rank + 4]
+        for turn in range(4):
+            given = value + turn if rank == root else None
+            out = np.full_like(own, np.nan) if turn % 2 else None
+            named = [x if x is None or bare else {field: x} for x in (given, out)]
+            assert rank != root or job.fast_path[rank](None, named[1]) is None, "the root has to give something"
+            got = job.fast_path[rank](*named)
+            assert out is None or got is named[1]
+            np.testing.assert_array_equal(got if bare else got[field], own + turn)
+
+    job.on_threads(body)
     job.close()
 
 

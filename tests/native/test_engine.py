@@ -13,7 +13,10 @@ from topocomm.native import _native
 from topocomm.native._native import FINISHED, STRIDE, THROUGH, TO_FOLD, WAITING
 
 ROWS, RANKS, MEMORY_BYTES, GUARD = 4, 2, 192, 0xA5
-SECTIONS = ("PACK", "PACK_OWN", "UNPACK", "KEPT", "MADE", "OWN", "TARGETS", "CREDITS", "WAITS", "STAGES", "TASKS")
+SECTIONS = (
+    *("PACK", "PACK_OWN", "UNPACK", "KEPT", "MADE", "ADDRESSES", "PULLS"),
+    *("OWN", "TARGETS", "CREDITS", "WAITS", "STAGES", "TASKS"),
+)
 
 
 def program(rank):
@@ -24,11 +27,13 @@ def program(rank):
         "UNPACK": [],
         "KEPT": [(0, 0, 0, 0, 1, 0)],
         "MADE": [(1, 0, 128, 32)],
+        "ADDRESSES": [],
+        "PULLS": [],
         "OWN": [(0, 1 + rank, 0, 0)],
         "TARGETS": [(0, 0, 1, 0)],
         "CREDITS": [(1 - rank, FINISHED - 2 * STRIDE)],
         "WAITS": [(1 - rank, 1)],
-        "STAGES": [(1, 1, 1, 1)],
+        "STAGES": [(1, 1, 1, 1, 0)],
         "TASKS": [(ROWS, 2, 1, 128, 0, 64)],
     }
 
@@ -165,7 +170,7 @@ def test_an_engine_that_copies_its_result_stands_in_no_stage():
     """Seen by another thread while the last copies run, after the last stage."""
     size = 1 << 26
     memory = Memory()
-    sections = {**dict.fromkeys(SECTIONS, ()), "UNPACK": [(1, 0, 0, size)], "STAGES": [(1, 0, 0, 0)]}
+    sections = {**dict.fromkeys(SECTIONS, ()), "UNPACK": [(1, 0, 0, size)], "STAGES": [(1, 0, 0, 0, 0)]}
     large = aligned_buffer(size)
     arrays = {"value": kinds(0, dtype=np.uint8), "result": kinds(size, dtype=np.uint8)}
     settings = {**arrays, "fold": 0, "memory": large, "final": 0}
@@ -361,7 +366,7 @@ def test_arrays_are_described_as_they_are():
 
 def test_calls_without_rows_need_no_memory():
     memory = Memory()
-    sections = {**dict.fromkeys(SECTIONS, ()), "STAGES": [(1, 0, 0, 0)], "PACK": [(0, 0, 0, 0)]}
+    sections = {**dict.fromkeys(SECTIONS, ()), "STAGES": [(1, 0, 0, 0, 0)], "PACK": [(0, 0, 0, 0)]}
     empty = memory.whole[68:68]
     engine = memory.engine(words=words_of(sections), value=kinds(0), result=kinds(0), memory=empty)
     assert engine.begin((np.empty(0),), (np.empty(0),), True) == THROUGH

@@ -4,9 +4,15 @@ import dataclasses
 
 import topocomm
 from tests.machines import switch
-from topocomm import (
-    plan,
-)
+from topocomm import plan
+from topocomm.planning.collectives import CARRYING
+
+
+def test_the_title_names_an_operator_only_where_one_combines():
+    assert plan(switch(3), payload_bytes=36).title == "allreduce sum"
+    for name in CARRYING:
+        made = plan(switch(3), name, payload_bytes=36)
+        assert made.title == name and made.summary().startswith(f"{name} 36 B on 3 ranks: ")
 
 
 def test_the_summary_is_one_line():

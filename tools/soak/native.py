@@ -39,6 +39,8 @@ SANITIZER_BYTES = 1 << 30
 """Memory of a process that AddressSanitizer may hold back: freed memory, 256 MiB by default, and its shadow."""
 MOST_ROWS, MOST_OPERANDS, MOST_RANKS = 5000, 5, 4
 PROCESSES = 3
+LEAST_BYTES = 1 << 10
+"""Blocks from this length on go in one copy between processes: most that are drawn are short."""
 
 
 def main() -> None:
@@ -188,6 +190,8 @@ def soak_processes(seconds: float) -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     collectives: Any = importlib.import_module("collectives")
     collectives.GROWTH_LIMIT_BYTES += SANITIZER_BYTES
+    least_bytes: dict[str, int] = importlib.import_module("topocomm.execute.host.single_copy").LEAST_BYTES
+    least_bytes.update(dict.fromkeys(least_bytes, LEAST_BYTES))
     collectives.main()
 
 

@@ -115,6 +115,8 @@ def way_of(call: PreparedCall) -> str:
         words.append("compiled")
     if isinstance(engine, SlicedEngine):
         words.append("in slices")
+    if inner.in_one_copy:
+        words.append("in one copy")
     return ", ".join(words)
 
 

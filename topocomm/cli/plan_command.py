@@ -60,6 +60,8 @@ OF_A_PLAN = (
     "without",
 )
 """Options that a saved plan answers."""
+SENDRECV = "sendrecv"
+"""Name of an alltoall in which every rank sends to one other."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -69,7 +71,11 @@ def add_parser(subparsers: Any) -> None:
         description="Plan a collective on a topology, prove the schedule, and say how far it can be from the optimum.",
     )
     add_sources(parser)
-    parser.add_argument("--collective", choices=COLLECTIVES, help="default allreduce")
+    parser.add_argument(
+        "--collective",
+        choices=(*COLLECTIVES, SENDRECV),
+        help="default allreduce; sendrecv: an alltoall in which every rank sends to the next one",
+    )
     parser.add_argument("--bytes", metavar="N", help=BYTES)
     parser.add_argument("--sizes", metavar="A:B:FACTOR", help="a table of the best plan for each size, 8:128MiB:4")
     parser.add_argument("--operator", metavar="NAME", help="default sum; attention.logsumexp")
@@ -185,20 +191,38 @@ def _crossover(args: argparse.Namespace, topology: Topology) -> str:
 def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | None = None) -> Plan:
     if payload_bytes is None and args.bytes is None:
         raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
+    payload_bytes = parse_bytes(args.bytes) if payload_bytes is None else payload_bytes
+    operator, ranks = find_operator(args.operator or "sum"), parse_ranks(args.ranks, topology)
+    parts = None
+    if args.collective == SENDRECV:
+        rows = payload_bytes // operator.default_layout(1).row_bytes
+        parts = to_the_next(rows, len(topology.endpoints if ranks is None else ranks))
     return plan(
         topology,
-        args.collective or "allreduce",
-        payload_bytes=parse_bytes(args.bytes) if payload_bytes is None else payload_bytes,
-        operator=find_operator(args.operator or "sum"),
+        "alltoall" if parts else args.collective or "allreduce",
+        payload_bytes=payload_bytes,
+        operator=operator,
+        parts=parts,
         objective=args.objective or "auto",
         ports=1 if args.ports is None else args.ports,
         port_model=args.port_model,
-        ranks=parse_ranks(args.ranks, topology),
+        ranks=ranks,
         root=args.root or 0,
         order=args.order or "any",
         max_trees=args.max_trees,
         max_scratch_bytes=_limits(args).max_scratch_bytes,
     )
+
+
+def to_the_next(rows: int, ranks: int) -> tuple[int, ...]:
+    """Return the parts of an alltoall in which every rank sends so many rows to the one after it, in a ring.
+
+    Raises:
+        PlanError: There are none: what ranks do not send has no way.
+    """
+    if not rows:
+        raise PlanError(f"--collective {SENDRECV}: give the bytes that a rank sends, at least one row")
+    return tuple(rows if dst == (src + 1) % ranks else 0 for src in range(ranks) for dst in range(ranks))
 
 
 def _limits(args: argparse.Namespace) -> Limits:

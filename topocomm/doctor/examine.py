@@ -29,13 +29,20 @@ from topocomm.doctor.checks.system_checks import (
     check_clock,
     check_cuda,
     check_dev_shm,
+    check_peer_memory,
     check_process_watch,
     check_settings,
     check_shared_memory,
     check_topology,
     check_visible_gpus,
 )
-from topocomm.doctor.checks.transport_checks import check_transport, check_transport_alone, ways_by_size, ways_text
+from topocomm.doctor.checks.transport_checks import (
+    check_peer_memory_of,
+    check_transport,
+    check_transport_alone,
+    ways_by_size,
+    ways_text,
+)
 from topocomm.doctor.finding import Environment, Finding, gather_json, union, usable_cores
 from topocomm.errors import TopocommError
 from topocomm.execute.communicator import Communicator
@@ -112,7 +119,7 @@ def check_process(
     """Check this process, given the machine, or the error of reading it."""
     by_mpi = launched[0] if launched is not None and launched[0] in MPI_LAUNCHERS else None
     native = check_native()
-    kernels = check_kernels(kernels_available, native)
+    kernels, peer_memory = check_kernels(kernels_available, native), check_peer_memory()
     return [
         check_python(),
         check_numpy(),
@@ -124,6 +131,7 @@ def check_process(
         *check_optional(),
         check_triton(environment=environment),
         check_shared_memory(),
+        *([] if peer_memory is None else [peer_memory]),
         check_process_watch(),
         check_dev_shm(),
         *check_topology(topology),
@@ -161,6 +169,7 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
     everything.append(check_faults(library, survives or not by_mpi))
     kernels, shared_memory = (all(_fine(one, check) for one in by_rank) for check in ("kernels", "shared memory"))
     everything.append(check_transport(comm, kernels=kernels, shared_memory=shared_memory))
+    everything += check_peer_memory_of(comm)
     try:
         return Examined(everything, ways_text(ways_by_size(comm)))
     except TopocommError as error:

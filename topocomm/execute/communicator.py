@@ -14,7 +14,8 @@ from topocomm.execute.calls.binding import agree, explained
 from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
-from topocomm.execute.calls.ranges import gather_pairs, gather_rows, gather_shards, rows_of, split_members, split_record
+from topocomm.execute.calls.ranges import gather_shards, rows_of, split_members, split_record
+from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
 from topocomm.execute.calls.shift import Shift
 from topocomm.execute.device.path_choice import own_gpu
 from topocomm.execute.dynamo import skipped_by_dynamo
@@ -24,7 +25,6 @@ from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.session import Session
 from topocomm.execute.setup.bootstrap import from_mpi, from_torch
 from topocomm.execute.transports.transport import AGREEMENT_TAG, CLOSING_TAG, GATHER_TAG, Transport
-from topocomm.operators.builtin import MAX
 from topocomm.operators.layout import Buffer
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN
@@ -33,11 +33,6 @@ from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-NO_NEWS = np.zeros(1, np.uint8)
-"""What ranks exchange in a barrier."""
-BARRIER = ("allreduce", MAX, 0)
-"""A kind of its own, so that a barrier is found at once."""
 
 
 @skipped_by_dynamo
@@ -58,6 +53,7 @@ class Communicator:
         """Of a communicator made by `shrink`, the numbers that its ranks had before."""
         self._calls = CallCache(session)
         self._all_gather = AllGather(self._calls, session)
+        self._rows = RowCounts(self._calls, session)
 
     @classmethod
     def from_mpi(cls, comm: MPI.Comm, topology: Topology | None = None) -> Communicator:
@@ -185,9 +181,10 @@ class Communicator:
     def gather(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
         """All ranks' values joined along their first axis, in rank order, on `root`, None elsewhere.
 
-        Ranks may give different numbers of rows, exchanged in every call not made by `prepare`.
+        Ranks may give different numbers of rows, exchanged where they are not as the time before, which ranks ask each
+        other in every call not made by `prepare`.
         """
-        return self._calls.run(("gather", None, root, gather_rows(self._calls, self.session, x)), x, out)
+        return self._calls.run(("gather", None, root, self._rows.of_gather(x)), x, out)
 
     def scatter(self, x: Any, *, root: int = 0, rows: Sequence[int] | None = None, out: Any = None) -> Any:
         """This rank's rows of the root's value.
@@ -205,11 +202,11 @@ class Communicator:
 
         Args:
             x: This rank's value: along its first axis the rows for rank 0, those for rank 1, and so on.
-            rows: How many entries of the first axis go to each rank, given by all ranks or by none, and exchanged in
-                every call not made by `prepare`. None: as equal as can be, of values with as many rows on all ranks.
+            rows: How many entries of the first axis go to each rank, given by all ranks or by none, and exchanged as
+                those of a `gather`. None: as equal as can be, of values with as many rows on all ranks.
             out: Where to write the result (may be x, where it has the result's shape).
         """
-        return self._calls.run(("alltoall", None, 0, gather_pairs(self._calls, self.session, x, rows)), x, out)
+        return self._calls.run(("alltoall", None, 0, self._rows.of_alltoall(x, rows)), x, out)
 
     def sendrecv(self, x: Any, dest: int, *, out: Any = None) -> Any:
         """The rows that ranks send to this one, joined in rank order; collective, an `alltoall` with `rows`.
@@ -229,7 +226,7 @@ class Communicator:
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._calls.run(BARRIER, NO_NEWS, None)
+        self._calls.run(ASKED, SAME, None)
 
     def synchronize(self) -> None:
         """Return when this rank's device is through with all calls made so far; at once where they are in host memory.
@@ -288,11 +285,7 @@ class Communicator:
             MismatchError: Ranks prepare different calls.
             PlanError: The plan is for other ranks, another collective, operator, size or topology.
         """
-        parts = None if rows is None else tuple(rows)
-        if collective in IN_PAIRS:
-            parts = gather_pairs(self._calls, self.session, like, rows)
-        elif collective in PARTS_GIVEN:
-            parts = gather_rows(self._calls, self.session, like)
+        parts = self._rows.of_prepared(collective, like, rows)
         in_order = order != "any" or shards is not None
         ranges = gather_shards(self._calls, self.session, shards) if in_order else None
         request = Request(collective, like, operator, root, parts, order, ranges, plan)

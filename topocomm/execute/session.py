@@ -138,6 +138,8 @@ class Session:
         if self.failed:
             return
         self.failed = True
+        for call in self.waiting.under_way:
+            call.withdraw()
         self.results.close()
         self.gone |= gone_with(self.transport, error)
         note_failure(self.transport, gone=bool(self.gone))

@@ -19,6 +19,9 @@ def fold_address(operator: str, dtypes: str, /) -> int:
 def describe(array: NDArray[Any], /) -> tuple[int, bool, tuple[int, ...], Any, int]:
     """Return (address, whether it is of no subclass, shape, dtype, flags) as C sees an array."""
 
+def read_process(process: int, address: int, into: NDArray[Any], /) -> int:
+    """Copy from an address in a process as many bytes as `into` has; return 0, or why that fails, as an errno."""
+
 def bind_call(
     engines: tuple[Engine, Engine],
     names: tuple[str, ...],
@@ -29,7 +32,7 @@ def bind_call(
     record: array[int],
     sweep_mask: int,
 ) -> Callable[[Any, Any], Any]:
-    """Return the call of a value and where its result goes, or None, that two engines serve in turn.
+    """Return the call of a value, None where there is none, and of where its result goes, or None, for two engines.
 
     It gives `out`, or what is new where that is None, or `nothing` on ranks without a result. Where something does not
     fit, None, and nothing is done; where the call is not through, or it is time for a sweep, a tuple of its state and
@@ -40,11 +43,13 @@ class Engine:
     """One rank's part of a plan in shared memory, as engine.h describes it.
 
     Attributes:
+        unread: Why it cannot pull from the rank that it waits for, as an errno; 0 if that is not why it waits.
         streaming: Whether it writes past the caches.
         until_choice: Calls until that is chosen anew.
         quickest_plain: Cycles of the quickest call on trial; `quickest_streamed`: the same past the caches.
     """
 
+    unread: int
     streaming: int
     until_choice: int
     quickest_plain: int
@@ -85,5 +90,7 @@ class Engine:
         """Start at the beginning; of programs without arrays."""
     def go_on(self) -> int:
         """Go on with what was begun; return its state."""
+    def withdraw(self) -> None:
+        """Let no rank pull from the value any more, after a call that failed."""
     def behind(self) -> list[int]:
         """Return the positions of the ranks that it waits for now."""

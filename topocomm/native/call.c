@@ -51,7 +51,9 @@ static int is_apart(const Call *self, const EngineObject *engine, PyObject *cons
             overlap(data, bytes[field], second->memory, second->memory_bytes))
             return 0;
         for (int other = 0; other < 2 * fields; other++) {
-            const char *its = ((Array *)arrays[other])->data;
+            const char *its = arrays[other] == NULL ? NULL : ((Array *)arrays[other])->data;
+            if (its == NULL) /* a rank that puts no value in */
+                continue;
             if (other == field - fields && its == data && bytes[other] == bytes[field])
                 *direct = 0;
             else if (other != field && overlap(data, bytes[field], its, bytes[other]))
@@ -93,13 +95,15 @@ static PyObject *run_call(PyObject *capsule, PyObject *const *args, Py_ssize_t c
         return PyErr_Format(PyExc_TypeError, "a call takes a value and a result, got %zd arguments", count);
     EngineObject *engine = self->engines[(*self->engines[0]->engine.epoch + 1) & 1];
     PyObject *result = NULL;
-    if (!engine->running && take(self, args[0], arrays) && fits(engine, arrays, 0, PLAIN)) {
+    int nothing = args[0] == Py_None && !engine->takes_value;
+    if (!engine->running && (nothing || (take(self, args[0], arrays) && fits(engine, arrays, 0, PLAIN) &&
+                                         can_be_read(engine, arrays)))) {
         if (!self->gives)
             result = Py_NewRef(self->nothing);
         else if (args[1] == Py_None)
             result = make_result(self, engine, arrays);
         else if (take(self, args[1], &arrays[self->fields]) && fits(engine, arrays, self->fields, PLAIN | WRITEABLE) &&
-                 is_apart(self, engine, arrays, &direct))
+                 is_apart(self, engine, arrays, &direct) && (direct || engine->engine.count[ADDRESSES] == 0))
             result = Py_NewRef(args[1]);
     }
     if (result == NULL) {

@@ -52,6 +52,7 @@ static void write_value(Engine *engine) {
     if (!direct)
         write_pieces(engine, engine->section[PACK_OWN], engine->count[PACK_OWN], 0);
     write_pieces(engine, engine->section[PACK], engine->count[PACK], engine->streaming);
+    publish_addresses(engine);
     const Kept *kept = engine->section[KEPT];
     for (const Kept *end = kept + (engine->direct ? 0 : engine->count[KEPT]); kept < end; kept++)
         write_pieces(engine, &kept->from, 1, 0);
@@ -114,7 +115,8 @@ void start(Engine *engine, int direct) {
     engine->direct = direct;
     set(&engine->state, WAITING);
     set(&engine->stage, -1);
-    engine->wait = engine->task = engine->made = 0;
+    engine->wait = engine->task = engine->made = engine->pull = 0;
+    engine->unread = 0;
 }
 
 State run(Engine *engine) {
@@ -137,7 +139,7 @@ State run(Engine *engine) {
             publish(engine, stage->progress);
             engine->worked += now(engine);
             looks = await_counters(engine, waits + engine->wait, stage->waits, looks);
-            if (looks <= 0)
+            if (looks <= 0 || !pull_pieces(engine, stage->pulls))
                 return WAITING;
             if (engine->fold == NULL && stage->tasks > 0)
                 return set(&engine->state, TO_FOLD);
@@ -148,6 +150,7 @@ State run(Engine *engine) {
         state = set(&engine->state, WAITING);
         write_pieces(engine, made + engine->made, stage->copies, engine->streaming);
         engine->wait += stage->waits, engine->task += stage->tasks, engine->made += stage->copies;
+        engine->pull += stage->pulls;
         set(&engine->stage, ++number);
     }
     const Copy *piece = engine->section[UNPACK];

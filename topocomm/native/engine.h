@@ -28,6 +28,8 @@ typedef enum {
     UNPACK,   /* Copy: pieces of the result that no fold makes in the caller's arrays */
     KEPT,     /* Kept: pieces of the value that are pieces of the result, and that nothing else reads */
     MADE,     /* Copy, by stage: pieces of the result that its folds made in the caller's arrays and other ranks read */
+    ADDRESSES, /* Address: where others that pull find this rank's value */
+    PULLS,     /* Pull, by stage: pieces of the result, read from the values of ranks where these lie */
     OWN,      /* Redirect: operands of folds that are this rank's own value */
     TARGETS,  /* Redirect: results of folds that are a piece of the result and that no fold of this rank reads */
     CREDITS,  /* Wait: ranks that must have finished an earlier call before this one writes */
@@ -53,11 +55,21 @@ typedef struct {
 } Redirect;
 
 typedef struct {
+    int64_t array, place; /* of the value, or -1 for the process; an offset in memory */
+} Address;
+
+typedef struct {
+    int64_t process, address; /* offsets in memory where these of another rank's array are */
+    int64_t at;               /* in that array: not checked, since its size is not known here */
+    int64_t array, to, bytes; /* an array of the result and an offset in it */
+} Pull;
+
+typedef struct {
     int64_t rank, progress;
 } Wait;
 
 typedef struct {
-    int64_t progress, waits, tasks, copies; /* to publish; records of WAITS, TASKS and MADE that are the stage's */
+    int64_t progress, waits, tasks, copies, pulls; /* to publish; records of four sections that are the stage's */
 } Stage;
 
 typedef enum { THROUGH, WAITING, TO_FOLD } State; /* TO_FOLD: the folds of the stage are to be run outside */
@@ -86,7 +98,8 @@ typedef struct {
     int direct; /* whether folds may read the caller's arrays: not where the result goes to the same memory */
     _Atomic int64_t state;    /* a State; other threads look at this and at `stage` while the engine runs */
     _Atomic int64_t stage;    /* -1: before the value is written */
-    int64_t wait, task, made; /* the first records of the stage */
+    int64_t wait, task, made, pull; /* the first records of the stage */
+    int unread;                     /* why its pieces could not be pulled, as an errno: ESRCH where a rank is gone */
     /* The trial. A rank that writes its value with plain stores takes every cache line back from the ranks that read
      * it in an earlier call, one after the other: 30 ns a line between cores without a common cache, where stores past
      * the caches do not wait; between cores with one, plain stores are quicker. So every now and then some calls are
@@ -105,6 +118,13 @@ void start(Engine *engine, int direct);
 
 /* Go on with a call. */
 State run(Engine *engine);
+
+/* Write where this rank's value is, for others to pull from; and 0 in its place, after a call that failed. */
+void publish_addresses(const Engine *engine);
+void withdraw_addresses(const Engine *engine);
+
+/* Pull the next pieces; 0 where one cannot be read, with what is `unread`. */
+int pull_pieces(Engine *engine, int64_t count);
 
 /* Items of a field begin at multiples of this: of the power of two in their size, complex128 of 8. */
 static inline int64_t alignment_of(const Engine *engine, int64_t field) {

@@ -105,7 +105,7 @@ static PyObject *engine_behind(PyObject *object, PyObject *none) {
     for (int64_t before = 0; waiting && before < stage; before++)
         wait += stages[before].waits;
     for (const Wait *end = wait + count; behind != NULL && wait < end; wait++) {
-        if (progress_of(engine, wait->rank) >= base + wait->progress)
+        if (!engine->unread && progress_of(engine, wait->rank) >= base + wait->progress)
             continue;
         PyObject *rank = PyLong_FromLongLong(wait->rank);
         if (rank == NULL || PyList_Append(behind, rank) < 0)
@@ -113,6 +113,14 @@ static PyObject *engine_behind(PyObject *object, PyObject *none) {
         Py_XDECREF(rank);
     }
     return behind;
+}
+
+static PyObject *engine_withdraw(PyObject *object, PyObject *none) {
+    const Engine *engine = &((EngineObject *)object)->engine;
+    (void)none;
+    if (peek(&engine->state) != THROUGH)
+        withdraw_addresses(engine);
+    return Py_NewRef(Py_None);
 }
 
 static PyObject *engine_stage(PyObject *object, void *none) {
@@ -212,8 +220,9 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
         Py_DECREF(self);
         return NULL;
     }
-    self->takes_value = engine->count[PACK] + engine->count[PACK_OWN] + engine->count[KEPT] + engine->count[OWN] > 0;
-    self->gives_result = engine->count[UNPACK] + engine->count[KEPT] + engine->count[MADE] + engine->count[TARGETS] > 0;
+    const int64_t *count = engine->count;
+    self->takes_value = count[PACK] + count[PACK_OWN] + count[KEPT] + count[OWN] + count[ADDRESSES] > 0;
+    self->gives_result = count[UNPACK] + count[KEPT] + count[MADE] + count[TARGETS] + count[PULLS] > 0;
     return (PyObject *)self;
 }
 
@@ -238,6 +247,7 @@ static PyMethodDef engine_methods[] = {
     {"start", engine_start, METH_NOARGS, NULL},
     {"go_on", engine_go_on, METH_NOARGS, NULL},
     {"behind", engine_behind, METH_NOARGS, NULL},
+    {"withdraw", engine_withdraw, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -249,6 +259,7 @@ static PyGetSetDef engine_properties[] = {
 };
 
 static PyMemberDef engine_members[] = {
+    {"unread", T_INT, offsetof(EngineObject, engine.unread), READONLY, NULL},
     {"streaming", T_LONGLONG, offsetof(EngineObject, engine.streaming), 0, NULL},
     {"until_choice", T_LONGLONG, offsetof(EngineObject, engine.until_choice), 0, NULL},
     {"quickest_plain", T_LONGLONG, offsetof(EngineObject, engine.quickest), 0, NULL},

@@ -1,5 +1,5 @@
 /* Reads the words of a program (engine.h) and checks them: whatever they say, a run stays inside memory, arrays and
- * counters. */
+ * counters, apart from the other ranks' arrays that it pulls from. */
 #include "engine.h"
 
 #include <inttypes.h>
@@ -23,6 +23,9 @@ static int rows_inside(const Engine *engine, int64_t field, int64_t rows, int64_
            at % alignment_of(engine, field) == 0;
 }
 
+/* Whether a word of memory begins here. */
+static int word_inside(const Engine *engine, int64_t at) { return inside(at, 8, engine->memory_bytes) && at % 8 == 0; }
+
 static int read_copy(Engine *engine, Section section, void *record) {
     const Copy *copy = record;
     int64_t first = section == PACK || section == PACK_OWN ? 0 : engine->fields;
@@ -36,6 +39,20 @@ static int read_kept(Engine *engine, Section section, void *record) {
     (void)section;
     return read_copy(engine, PACK, &kept->from) && among(kept->result, engine->fields, engine->fields) &&
            inside(kept->result_at, kept->from.bytes, engine->array_bytes[kept->result]);
+}
+
+static int read_address(Engine *engine, Section section, void *record) {
+    const Address *address = record;
+    (void)section;
+    return among(address->array, -1, engine->fields + 1) && word_inside(engine, address->place);
+}
+
+static int read_pull(Engine *engine, Section section, void *record) {
+    const Pull *pull = record;
+    (void)section;
+    return word_inside(engine, pull->process) && word_inside(engine, pull->address) && pull->at >= 0 &&
+           among(pull->array, engine->fields, engine->fields) &&
+           inside(pull->to, pull->bytes, engine->array_bytes[pull->array]);
 }
 
 /* The tasks are read before. */
@@ -59,16 +76,18 @@ static int read_wait(Engine *engine, Section section, void *record) {
     return among(wait->rank, 0, engine->ranks) && among(wait->progress, -2 * STRIDE, 3 * STRIDE);
 }
 
-/* The records of the stages before it are those before `wait`, `task` and `made`. */
+/* The records of the stages before it are those before `wait`, `task`, `made` and `pull`. */
 static int read_stage(Engine *engine, Section section, void *record) {
     const Stage *stage = record;
     int64_t before = stage == engine->section[section] ? -1 : stage[-1].progress;
     if (stage->progress <= before || stage->progress > FINISHED ||
         !inside(engine->wait, stage->waits, engine->count[WAITS]) ||
         !inside(engine->task, stage->tasks, engine->count[TASKS]) ||
-        !inside(engine->made, stage->copies, engine->count[MADE]))
+        !inside(engine->made, stage->copies, engine->count[MADE]) ||
+        !inside(engine->pull, stage->pulls, engine->count[PULLS]))
         return 0;
     engine->wait += stage->waits, engine->task += stage->tasks, engine->made += stage->copies;
+    engine->pull += stage->pulls;
     return 1;
 }
 
@@ -83,11 +102,13 @@ static const struct {
     [UNPACK] = {"UNPACK", 4, read_copy},
     [KEPT] = {"KEPT", 6, read_kept},
     [MADE] = {"MADE", 4, read_copy},
+    [ADDRESSES] = {"ADDRESSES", 2, read_address},
+    [PULLS] = {"PULLS", 6, read_pull},
     [OWN] = {"OWN", 4, read_redirect},
     [TARGETS] = {"TARGETS", 4, read_redirect},
     [CREDITS] = {"CREDITS", 2, read_wait},
     [WAITS] = {"WAITS", 2, read_wait},
-    [STAGES] = {"STAGES", 4, read_stage},
+    [STAGES] = {"STAGES", 5, read_stage},
     [TASKS] = {"TASKS", 2, NULL},
 };
 
@@ -150,7 +171,8 @@ int read_program(Engine *engine, const int64_t *words, int64_t count) {
                 return refuse_record(engine, section, index);
     }
     int all = engine->wait == engine->count[WAITS] && engine->task == engine->count[TASKS];
-    return all && engine->made == engine->count[MADE] ? 0 : refuse_record(engine, STAGES, engine->count[STAGES]);
+    all = all && engine->made == engine->count[MADE] && engine->pull == engine->count[PULLS];
+    return all ? 0 : refuse_record(engine, STAGES, engine->count[STAGES]);
 }
 
 void release_program(Engine *engine) {

@@ -48,6 +48,12 @@ extern PyType_Spec engine_spec;
 
 int is_engine(PyObject *object);
 
+/* Whether the system lets others pull from the arrays of a value, if they do: memory of a device may be mapped here. */
+int can_be_read(const EngineObject *engine, PyObject *const *arrays);
+
+/* read_process(process, address, into): copy from the memory of a process; 0, or why not, as an errno. */
+PyObject *read_process(PyObject *module, PyObject *args);
+
 /* Whether arrays, one a field from `first` on, are as the engine takes them: NumPy arrays, of no subclass, with these
  * flags. */
 int fits(const EngineObject *engine, PyObject *const *arrays, int first, int flags);

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from topocomm.planning.collectives import CARRYING
 from topocomm.planning.formats import plan_json
 from topocomm.planning.plan_fields import (
     OBJECTIVES,
@@ -33,12 +34,18 @@ class Plan(PlanFields):
         """SHA-256 of the canonical JSON: keys sorted, no spaces, without the digest itself."""
         return plan_json.plan_digest(plan_json.plan_document(self))
 
+    @property
+    def title(self) -> str:
+        """The collective and its operator, in words; those that combine nothing have none."""
+        name = self.collective.name
+        return name if name in CARRYING else f"{name} {self.operator}"
+
     def summary(self) -> str:
         """Return the plan in one line."""
         f = self.figures
         native = f"by {self.native_call}, predicted {self.predicted_us:.2f} us; else " if self.native_call else ""
         return (
-            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {plural(len(self.ranks), 'rank')}: "
+            f"{self.title} {self.payload_bytes} B on {plural(len(self.ranks), 'rank')}: "
             f"{native}{self.algorithm}, {plural(f.rounds, 'round')}, {plural(f.transfers, 'message')}, predicted "
             f"{f.predicted_us:.2f} us ({self.objective} {self.certificate.gap:.2f}x the bound), proved, digest "
             f"{self.digest[:12]}"

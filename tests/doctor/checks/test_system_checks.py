@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,20 @@ def test_shared_memory(monkeypatch, tmp_path):
     found(machine.check_shared_memory(), "warn", "Operation not permitted", "seccomp")
     monkeypatch.delattr(os, "memfd_create")
     found(machine.check_shared_memory(), "warn", "no memfd_create", "Linux")
+
+
+def test_peer_memory(monkeypatch, tmp_path):
+    found(machine.check_peer_memory(tmp_path), "ok", "copied once")
+    scope = tmp_path / "sys/kernel/yama/ptrace_scope"
+    scope.parent.mkdir(parents=True)
+    scope.write_text("0\n")
+    found(machine.check_peer_memory(tmp_path), "ok")
+    scope.write_text("1\n")
+    found(machine.check_peer_memory(tmp_path), "info", "ptrace_scope is 1", "copied twice", "sysctl")
+    monkeypatch.setattr("topocomm.native._native.read_process", lambda *_: errno.EPERM)
+    found(machine.check_peer_memory(tmp_path), "info", "Operation not permitted", "seccomp")
+    monkeypatch.setitem(sys.modules, "topocomm.native._native", None)
+    assert machine.check_peer_memory(tmp_path) is None
 
 
 def test_process_watch(monkeypatch):

@@ -43,6 +43,20 @@ def test_transport_and_its_reason(name, hosts, machines, fine, level, parts):
     found(transport.check_transport(comm, kernels=kernels, shared_memory=shared), level, *parts)
 
 
+def test_peer_memory_is_tried_where_ranks_share_a_host():
+    def body(comm):
+        alone = transport.check_peer_memory_of(comm)
+        comm.session.transport.hosts = (0, 0)
+        tried = transport.check_peer_memory_of(comm)
+        assert comm.session.transport.reads_peers
+        comm.session.transport.reads_peers = False
+        return alone, tried, transport.check_peer_memory_of(comm)
+
+    for alone, tried, (refused,) in run_local(body, ranks=2):
+        assert alone == tried == []
+        found(refused, "info", "copied twice", "ptrace_scope")
+
+
 def test_transport_alone():
     found(transport.check_transport_alone(kernels=True, shared_memory=True), "info", "share memory", "mpirun -n 2")
     found(transport.check_transport_alone(kernels=False, shared_memory=True), "info", "messages: no compiled code")

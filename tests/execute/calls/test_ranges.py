@@ -12,6 +12,7 @@ from topocomm.execute.calls.ranges import (
     gather_pairs,
     gather_rows,
     gather_shards,
+    pairs_of,
     rows_of,
     shard_edges,
     shards_record,
@@ -38,11 +39,10 @@ def test_rows(value, rows):
 def test_rows_from_each_rank_to_each():
     def body(comm):
         rows = [[1, 2], [0, 3]][comm.rank]
-        told = [gather_pairs(comm._calls, comm.session, np.zeros(3), given) for given in (rows, None)]
         wrong = rows if comm.rank else [2, 2]
-        return told, gather_pairs(comm._calls, comm.session, np.zeros(3), wrong)
+        return [gather_pairs(comm._calls, comm.session, pairs_of(np.zeros(3), given, 2)) for given in (rows, wrong)]
 
-    assert run_local(body, ranks=2) == [([(1, 2, 0, 3), None], (NO_ROWS, NO_ROWS, 0, 3))] * 2
+    assert run_local(body, ranks=2) == [[(1, 2, 0, 3), (NO_ROWS, NO_ROWS, 0, 3)]] * 2
 
 
 def test_rows_that_do_not_fit_are_refused_on_every_rank():

@@ -34,6 +34,22 @@ def test_unlike_pairs_reach_the_bound(name, system):
     assert Plan.loads(dumps(made)).digest == made.digest
 
 
+@pytest.mark.parametrize(
+    ("name", "system", "hosts"),
+    [
+        ("gather", "mi250x", 8),
+        pytest.param("gather", "dgx-1-v100", 8, marks=pytest.mark.long),
+        pytest.param("scatter", "mi250x", 8, marks=pytest.mark.long),
+        pytest.param("alltoall", "cpu-2-socket-64", 2, marks=pytest.mark.long),  # over the spine, not between sockets
+    ],
+)
+def test_several_hosts_reach_the_bound(name, system, hosts):
+    machine = catalog(system, hosts=hosts)
+    made = plan(machine, name, payload_bytes=len(machine.endpoints) << 14, objective="throughput", root=1)
+    assert made.algorithm == "routed" and made.certificate.gap < 1 / 0.97
+    check_certificate(machine, made)
+
+
 def test_what_it_does_not_fit():
     machine = switch(3)
     ends, paths = machine.endpoints, PathFinder(machine)

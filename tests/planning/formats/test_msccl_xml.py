@@ -162,6 +162,14 @@ def test_unequal_chunks_become_equal_units():
 REFUSED = [
     (lambda: (plan(switch(4), payload_bytes=64, operator=MAX), switch(4)), "operator 'max': expected sum"),
     (lambda: (plan(switch(4), "scan", payload_bytes=64), switch(4)), "scan: expected one of allreduce, allgather"),
+    (
+        lambda: (plan(switch(4), "alltoall", payload_bytes=64), switch(4)),
+        "alltoall: expected one of allreduce, allgather",
+    ),
+    (
+        lambda: (plan(switch(4), "scatter", payload_bytes=64), switch(4)),
+        "scatter: expected one of allreduce, allgather",
+    ),
     (lambda: (plan(joined([4]), payload_bytes=64), joined([4])), "rank on h0/CPU0, a cpu: expected GPUs only"),
     (lambda: (plan(switch(4), payload_bytes=64, order="canonical"), switch(4)), "canonical order"),
     (lambda: (plan(switch(4), "allgather", payload_bytes=64, parts=(1, 5, 5, 5)), switch(4)), "expected equal parts"),

@@ -152,6 +152,8 @@ def test_the_same_plan_gives_the_same_bytes():
     [
         (lambda t: plan(t, payload_bytes=64, operator=MAX), switch(4), "mscclpp-json: operator 'max': expected sum"),
         (lambda t: plan(t, "exscan", payload_bytes=64), switch(4), "exscan: expected one of allreduce"),
+        (lambda t: plan(t, "alltoall", payload_bytes=64), switch(4), "alltoall: expected one of allreduce"),
+        (lambda t: plan(t, "gather", payload_bytes=64), switch(4), "gather: expected one of allreduce"),
         (lambda t: plan(t, payload_bytes=64), joined([4]), "a cpu: expected GPUs only"),
         (lambda t: plan(t, "allgather", payload_bytes=8), switch(4), "expected equal parts"),
     ],

@@ -137,6 +137,30 @@ def check_shared_memory(proc: Path = Path("/proc")) -> Finding:
     return Finding("ok", "shared memory", "memory files can be made and mapped")
 
 
+def check_peer_memory(proc: Path = Path("/proc")) -> Finding | None:
+    """Check that a process may read another one's memory, as far as one alone can tell; None without compiled code."""
+    from topocomm.execute.transports.cross_memory import read_error
+
+    check, lost = "peer memory", "long values that are only moved are copied twice within a host"
+    try:
+        error = read_error()
+    except ImportError:
+        return None
+    if error:
+        text = f"process_vm_readv fails ({os.strerror(error)}): {lost}"
+        return Finding("info", check, text, "allow process_vm_readv in the container's seccomp profile")
+    try:
+        scope = (proc / "sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        scope = "0"
+    if scope != "0":
+        text = f"kernel.yama.ptrace_scope is {scope}, so processes do not read each other's memory: {lost}"
+        return Finding(
+            "info", check, text, "where users trust each other's programs: sysctl kernel.yama.ptrace_scope=0"
+        )
+    return Finding("ok", check, "processes may read each other's memory: long values are copied once within a host")
+
+
 def check_process_watch() -> Finding:
     """Check that the kernel reports at once that a process has ended (pidfd)."""
     lost = "the end of a rank is noticed by MPI, or at the deadline"

@@ -9,6 +9,8 @@ import numpy as np
 from topocomm.bench.facts import MESSAGES, way_of
 from topocomm.doctor.finding import Finding
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.transports.cross_memory import can_read_peers
+from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.operators.builtin import SUM
 from topocomm.topology.draw.names import ranges
 
@@ -74,6 +76,20 @@ def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -
     return Finding(
         "warn", "transport", f"{reported + '; ' if reported else ''}{messages} within a host: {reason}", remedy
     )
+
+
+def check_peer_memory_of(comm: Communicator) -> list[Finding]:
+    """Try whether ranks of one host read each other's memory; no finding where they do, or are alone. Collective."""
+    transport = comm.session.transport
+    if len(set(transport.hosts)) == transport.size:
+        return []
+    with comm.session.call(GATHER_TAG):
+        reads = can_read_peers(comm.session.waiting)
+    if reads:
+        return []
+    text = "not all ranks can read the memory of those of their host: long values that are only moved are copied twice"
+    remedy = "one user for all ranks; kernel.yama.ptrace_scope 0; process_vm_readv allowed in containers"
+    return [Finding("info", "peer memory", text, remedy)]
 
 
 def check_transport_alone(*, kernels: bool, shared_memory: bool) -> Finding:

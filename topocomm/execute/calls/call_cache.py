@@ -87,7 +87,7 @@ class CallCache:
             kind = self.kinds.get(which)
         except TypeError:  # what has no hash is no operator: `prepare` says so, and tells all ranks
             kind = None
-        if kind is not None and kind.fast_path is not None:
+        if kind is not None and kind.fast_path is not None and x is not None:  # None says of no kind of value
             result = kind.fast_path(x, out)
             if result is not None:
                 return None if result is NOTHING else result

@@ -1,7 +1,8 @@
 """The fast path of calls in shared memory: a fifth of a microsecond of Python around a call in C.
 
-Each is a function of a value and where its result goes, or None for new memory. It gives the result where both fit, or
-NOTHING on ranks that get none; None, and nothing done, elsewhere. The check is part of the call in C.
+Each is a function of a value, None on ranks that put none in, and where its result goes, or None for new memory. It
+gives the result where both fit, or NOTHING on ranks that get none; None, and nothing done, elsewhere. The check is part
+of the call in C.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def bind_arrays(
                     recorder.sweep()
             session.refusal = None
         except BaseException as error:  # an interrupt comes after the compiled code
+            first.withdraw()
+            second.withdraw()
             session.fail_with(error)
             raise
         return outcome
@@ -80,7 +83,7 @@ def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare
 
     def tensors(x: Any, out: Any) -> Any:
         try:
-            value = arrays(x)
+            value = None if x is None else arrays(x)
             target = None if out is None else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None

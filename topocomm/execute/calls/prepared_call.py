@@ -129,10 +129,11 @@ class PreparedCall:
             target = self._target(fields, given) if self._gives else None
             through = engine.begin(fields, target, target is not given or _apart(fields, given))
         except BaseException as error:
+            engine.withdraw()
             session.fail_with(error)
             raise
         session.refusal = None
-        call = UnderWay(engine, self.tag, number)
+        call = UnderWay(engine, self.tag, number, withdraw=engine.withdraw)
         handle = Handle(session, call, lambda: self._finish(target, given, out))
         if through:
             handle.through()
@@ -189,6 +190,7 @@ class PreparedCall:
                 session.waiting.for_call(UnderWay(engine, self.tag, number))
             result = self._finish(target, given, out)
         except BaseException as error:
+            engine.withdraw()
             session.fail_with(error)
             raise
         session.refusal = None

@@ -31,6 +31,8 @@ def rows_of(x: Any) -> int:
 
     `prepare` finds that out too, and tells all ranks.
     """
+    if type(x) is np.ndarray and x.ndim:
+        return len(x)
     with suppress(OperatorError, TypeError, StopIteration):
         return len(next(iter(parts_of(x).values())))
     return NO_ROWS
@@ -104,18 +106,17 @@ def gather_rows(calls: CallCache, session: Session, x: Any) -> tuple[int, ...]:
     return tuple(calls.run(which, np.array([rows_of(x)]), None).tolist())
 
 
-def gather_pairs(calls: CallCache, session: Session, x: Any, rows: Any) -> tuple[int, ...] | None:
-    """How many rows every rank sends to each; NO_ROWS from one whose `rows` are none of its value's. Collective.
-
-    None where `rows` is: then nothing is exchanged.
-    """
-    if rows is None:
-        return None
-    record = [NO_ROWS] * session.size
+def pairs_of(x: Any, rows: Any, ranks: int) -> tuple[int, ...]:
+    """How many rows this rank sends to each; NO_ROWS to all where `rows` are none of its value's."""
     with suppress(TypeError):
-        counts = [index(count) for count in rows]
-        if len(counts) == session.size and min(counts) >= 0 and sum(counts) == rows_of(x):
-            record = counts
+        counts = tuple(map(index, rows))
+        if len(counts) == ranks and min(counts) >= 0 and sum(counts) == rows_of(x):
+            return counts
+    return (NO_ROWS,) * ranks
+
+
+def gather_pairs(calls: CallCache, session: Session, record: tuple[int, ...]) -> tuple[int, ...]:
+    """How many rows every rank sends to each, of what each tells by `pairs_of`. Collective."""
     which = ("allgather", None, 0, (session.size,) * session.size)
     return tuple(calls.run(which, np.array(record, np.int64), None).tolist())
 

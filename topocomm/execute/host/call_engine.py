@@ -181,6 +181,8 @@ class CallEngine(ABC):
     """As `Work.send_buffer`."""
     in_python = True
     """Whether any of its work is done in Python."""
+    in_one_copy = False
+    """Whether ranks read each other's values where these lie."""
     takes_value: bool
     gives_result: bool
 
@@ -201,6 +203,9 @@ class CallEngine(ABC):
     @abstractmethod
     def awaited(self) -> AwaitedMessages:
         """Return what the call waits for."""
+
+    def withdraw(self) -> None:  # noqa: B027 - most have copied the value
+        """Let no rank read the value any more; after a call that failed."""
 
     def free(self) -> None:  # noqa: B027 - memory goes with its last user
         """Release the transport's resources of the engine."""

@@ -48,7 +48,7 @@ class CompiledEngine(CallEngine):
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         encoder = _Encoder(work, program, shared)
         fold = work.operator.compiled_fold(work.layout)
-        self.native = _native_engine(shared, number, encoder.sections(), work, fold or 0)
+        self.native = native_engine(shared, number, encoder.sections(), work, fold or 0)
         outside = None if fold else _OutsideFolds(work, program, encoder.results, self.memory, self.native)
         self.in_python = outside is not None and any(outside.folds)
         self._run = CompiledRun(shared, self.native, awaited_bytes(work, program, shared), outside)
@@ -183,12 +183,14 @@ class _Encoder:
             self._copies(copied, value=False),
             [(*source, *target[:2]) for source, target in ways],
             self._copies(list(chain.from_iterable(results_sent)), value=False),
+            [],
+            [],
             self._own(),
             self._targets(),
             [] if work.synchronises else [*free_memory(readers)],
             list(chain.from_iterable(waits)),
             [
-                (index + 1, len(some), len(stage.folds), len(self._row_bytes) * len(copies))
+                (index + 1, len(some), len(stage.folds), len(self._row_bytes) * len(copies), 0)
                 for index, (stage, some, copies) in enumerate(stages)
             ],
             [self._task(fold) for fold in self._folds],
@@ -245,14 +247,14 @@ def _plain(array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     return plain
 
 
-def _native_engine(
+def native_engine(
     shared: SharedMemory,
     number: int,
     sections: Iterable[Sequence[tuple[int, ...]]],
     work: Work | None = None,
     fold: int = 0,
 ) -> _native.Engine:
-    """An engine in C on one of the memories; of a program without arrays where there is no work."""
+    """Return an engine in C on one of the memories; of a program without arrays where there is no work."""
     listed = list(sections)
     words = [len(section) for section in listed] + list(chain.from_iterable(chain.from_iterable(listed)))
     return _native.Engine(
@@ -288,8 +290,8 @@ def free_memory(readers: Iterable[int]) -> list[tuple[int, int]]:
 
 def shared_stage(shared: SharedMemory, progress: int, waits: Waits, sizes: Sizes | None = None) -> CompiledRun:
     """One stage apart from its folds, which run outside: publish this progress, wait for (position, its progress)."""
-    sections = [*[()] * 8, waits, [(progress, len(waits), 0, 0)], ()]
-    return CompiledRun(shared, _native_engine(shared, 0, sections), sizes or {})
+    sections = [*[()] * 10, waits, [(progress, len(waits), 0, 0, 0)], ()]
+    return CompiledRun(shared, native_engine(shared, 0, sections), sizes or {})
 
 
 def awaited_bytes(work: Work, program: SharedProgram, shared: SharedMemory) -> Sizes:

@@ -28,6 +28,8 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
     hosts = transport.hosts
     if len(set(hosts)) == transport.size:
         return [_message_engine(work, transport)]
+    if len(set(hosts)) == 1 and (engines := _single_copy_engines(work, waiting)) is not None:
+        return engines
     slices = slices_of(work)
     program = _shared_program(slices, hosts, work.rank)
     first_ranks = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
@@ -40,6 +42,13 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
         return [_shared_engine(work, program, shared, transport, number) for number in range(2)]
     first = (shared.epoch + 1) & 1  # the memory of the first call
     return [SlicedEngine([_shared_engine(s, program, shared, transport, i & 1) for i, s in enumerate(slices, first)])]
+
+
+def _single_copy_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine] | None:
+    from topocomm.execute.host.compiled_engine import covers
+    from topocomm.execute.host.single_copy import single_copy_engines
+
+    return single_copy_engines(work, waiting) if covers(work) else None
 
 
 def shared_by(engine: CallEngine) -> SharedMemory | None:

@@ -52,12 +52,14 @@ class UnderWay:
         engine: What runs it; None for an exchange of notes.
         number: Sequence number of the call on the communicator.
         what: The call in words.
+        withdraw: Lets no rank read the caller's value any more; after a failure.
     """
 
     engine: Pollable | None
     tag: int
     number: int
     what: str = ""
+    withdraw: Callable[[], None] = lambda: None
     suspects: frozenset[int] = frozenset()
     """Awaited ranks that the last look found gone."""
 

@@ -74,6 +74,8 @@ class Transport(ABC):
     """Group number of every rank; ranks of one group share memory; set by the communicator."""
     cores: int = 1
     """Cores that the ranks of this rank's group may use together; set by the communicator."""
+    reads_peers: bool | None = None
+    """Whether ranks of one host may read each other's memory; None before that was tried (`cross_memory`)."""
     in_process: bool = False
     """Whether the ranks are threads of one process."""
     device_group: Any = None

@@ -22,11 +22,13 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
 from topocomm.topology.model import ENDPOINT_KINDS
 
-SEARCHES, FEWEST_SLICES = 256, 8
-"""Searches of a pass, each of the paths from one rank at one time's prices; and the fewest slices of a part."""
+SEARCHES = 256
+"""Searches of a pass, each of the paths from one rank at one time's prices: as many slices as that gives a part."""
+MANY_PARTS = 2048
+"""Above it a part is one slice: so many even out over the paths, whole."""
 SQUARINGS = (2, 3, 3, 4, 4, 5)
 """K = 2^n of every pass."""
-MOST_RANKS, MOST_ROOTED_RANKS = 16, 32
+MOST_RANKS, MOST_ROOTED_RANKS = 128, 64
 """Most ranks that are routed, and with one that all give to or get from."""
 IDLE = 1e-9
 """Share of the busiest link's price that an idle one has, so that no path is longer than it need be."""
@@ -87,7 +89,7 @@ class _Flow:
         """Parts that are routed at the same prices."""
         for part, (giver, _) in wanted.items():
             self.together[part if alone else giver].append(part)
-        self.slices = max(SEARCHES // max(len(self.together), 1), FEWEST_SLICES)
+        self.slices = 1 if len(wanted) > MANY_PARTS else max(SEARCHES // max(len(self.together), 1), 1)
         self.size = {part: parts[part] / self.slices for part in wanted}
 
     def route(self) -> dict[int, list[Path]] | None:

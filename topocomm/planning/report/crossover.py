@@ -60,7 +60,7 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
         if plan.native_call
     ]
     lines = [
-        f"{first.collective.name} {first.operator}, {len(first.ranks)} ranks on {machine}",
+        f"{first.title}, {len(first.ranks)} ranks on {machine}",
         f"objective {first.objective}, model {first.port_model}"
         + (f", launches {first.launch_us:g} us a round" if first.launch_us else ""),
         "",
@@ -121,7 +121,7 @@ def human(payload_bytes: int) -> str:
 def crossover_svg(sizes: Sequence[Size], machine: str) -> str:
     """Return an SVG of predicted time over payload, with a line for every algorithm that is best for some size."""
     first = sizes[0].plan
-    title = f"{first.collective.name} {first.operator}, {len(first.ranks)} ranks on {machine}"
+    title = f"{first.title}, {len(first.ranks)} ranks on {machine}"
     page = Page(title, "predicted time over payload bytes, a line per algorithm that is best for some size")
     page.text((LEFT, 30), fitted(title, 16, WIDTH - LEFT - 20), "ink bold", size=16)
     page.text((LEFT, 50), f"predicted time over payload, model {first.port_model}", "soft")

@@ -41,7 +41,7 @@ _SLOWEST_FIRST = ("network", "smp", "xgmi-cpu", "pcie", "xgmi", "nvlink", "share
 
 def dumps(plan: Plan, topology: Topology) -> str:
     """Return the picture as an SVG file, ending in a newline."""
-    title = f"{plan.collective.name} {plan.operator} on {topology.name}"
+    title = f"{plan.title} on {topology.name}"
     page = Page(title, plan.summary())
     paths = PathFinder(topology)
     y = _head(page, plan, topology, title)

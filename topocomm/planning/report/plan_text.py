@@ -74,8 +74,7 @@ def plan_text(
     kinds = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
     figures = f"latency of {', '.join(kinds)} assumed, from the table of link kinds" if kinds else ""
     lines = [
-        f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {plural(len(plan.ranks), 'rank')} "
-        f"on {topology.name}",
+        f"{plan.title}, {plan.payload_bytes} B, {plural(len(plan.ranks), 'rank')} on {topology.name}",
         *_wrap("  defect  ", defect),
         *_wrap("  ranks   ", placed(plan.ranks)),
         *_shares(plan),
