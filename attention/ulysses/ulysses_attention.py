@@ -13,18 +13,22 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from attention.arrays import DTYPES, as_tensor, check_inputs, to_caller
+from attention.arrays import DTYPES, Inputs, as_tensor, check_inputs, to_caller
 from attention.decode.communicators import as_communicator
+from attention.gpu.placement import on_gpu
 from attention.partial import Partial
 from attention.ring.ring_layout import agree_on_parts
 from attention.spec import Spec
 from attention.ulysses.head_grid import HeadGrid
+from attention.ulysses.sequence_cost import SequenceShape, best_ring
 from attention.ulysses.ulysses_call import UlyssesCall
 from attention.visibility import Masking
 from topocomm import OperatorError
 from topocomm.extend import skipped_by_dynamo
 
 NAME = "ulysses_attention"
+AUTO = 0
+"""Stands for the ring that is to take least."""
 
 
 @skipped_by_dynamo
@@ -34,7 +38,7 @@ def ulysses_attention(
     v: Any,
     comm: Any,
     *,
-    ring: int = 1,
+    ring: int | str = 1,
     spec: Spec | None = None,
     positions: Any = None,
     layout: str = "contiguous",
@@ -61,7 +65,7 @@ def ulysses_attention(
         v: Its values [batch, kv_heads, n_local, d_v], of k's dtype.
         comm: A topocomm.Communicator; or an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh.
         ring: Ranks of a ring R, a divisor of the number of ranks P. 1: heads are dealt over all ranks; P: as
-            `ring_attention`.
+            `ring_attention`. "auto": whichever `sequence_cost` predicts to take least on the communicator's machine.
         spec: Which attention; None: Spec(). Its sinks count once.
         positions: As in `ring_attention`: global positions of this rank's tokens, in any order.
         layout: "contiguous", or "zigzag", which balances causal attention of rings; without one any layout does.
@@ -89,13 +93,16 @@ def ulysses_attention(
             f"{NAME}: q, k and v must be of the same tokens, got {inputs.q.shape[2]} queries and "
             f"{inputs.k.shape[2]} keys; queries of their own are for tree_decode and ring_decode"
         )
-    if isinstance(ring, bool) or not isinstance(ring, int) or ring < 1 or comm.size % ring:
-        divisors = ", ".join(str(r) for r in range(1, comm.size + 1) if comm.size % r == 0)
-        raise OperatorError(f"{NAME}: ring must divide the {comm.size} ranks, so one of {divisors}; got {ring!r}")
+    ring_given = _checked_ring(ring, comm.size)
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    choices = {"ring": ring, "return_lse": int(return_lse), "dtype of q": DTYPES.index(inputs.q.dtype)}
+    choices = {"ring": ring_given, "return_lse": int(return_lse), "dtype of q": DTYPES.index(inputs.q.dtype)}
     parts = agree_on_parts(NAME, comm, inputs, positions=positions, layout=layout, gradients=wanted, choices=choices)
-    grid = HeadGrid(comm.size, ring, inputs.q.shape[1], inputs.k.shape[1])
+    ring_size = ring_given
+    if ring_given == AUTO:
+        ring_size = best_ring(
+            comm, _shape(inputs, sum(parts.sizes), balanced=layout == "zigzag" or positions is not None)
+        )
+    grid = HeadGrid(comm.size, ring_size, inputs.q.shape[1], inputs.k.shape[1])
     call = UlyssesCall.of(comm, grid, parts, inputs, return_lse=return_lse)
     if wanted:
         result = _UlyssesAttention.apply(*tensors, call)  # type: ignore[no-untyped-call]
@@ -103,6 +110,27 @@ def ulysses_attention(
         result = call.forward(inputs.q, inputs.k, inputs.v, keep=False)[0]
     out = to_caller(q, result[0])
     return Partial(out, to_caller(q, result[1])) if return_lse else out
+
+
+def _checked_ring(ring: Any, ranks: int) -> int:
+    """Return the size of a ring that divides the ranks, or `AUTO`."""
+    if isinstance(ring, str) and ring == "auto":
+        return AUTO
+    if isinstance(ring, bool) or not isinstance(ring, int) or ring < 1 or ranks % ring:
+        divisors = ", ".join(str(r) for r in range(1, ranks + 1) if ranks % r == 0)
+        raise OperatorError(
+            f'{NAME}: ring must divide the {ranks} ranks, so one of {divisors}, or be "auto"; got {ring!r}'
+        )
+    return ring
+
+
+def _shape(inputs: Inputs, tokens: int, *, balanced: bool) -> SequenceShape:
+    """What the cost of a pass depends on; q's dtype counts as that of k and v too."""
+    batch, heads, _, d = inputs.q.shape
+    place = "gpu" if on_gpu(inputs.q) else "cpu"
+    _, kv_heads, _, d_v = inputs.v.shape
+    spec, dtype = inputs.spec, inputs.q.dtype
+    return SequenceShape(max(tokens, 1), batch, heads, kv_heads, d, d_v, dtype, place, spec.causal, balanced)
 
 
 class _UlyssesAttention(torch.autograd.Function):

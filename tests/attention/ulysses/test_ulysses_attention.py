@@ -207,7 +207,9 @@ def test_what_does_not_fit_is_said():
 
     def on_rank(comm):
         for ring in (0, 4, True, "no"):
-            with pytest.raises(OperatorError, match="ring must divide the 6 ranks, so one of 1, 2, 3, 6; got"):
+            with pytest.raises(
+                OperatorError, match='ring must divide the 6 ranks, so one of 1, 2, 3, 6, or be "auto"; got'
+            ):
                 ulysses_attention(q, k, v, comm, ring=ring)
         with pytest.raises(OperatorError, match="must be of the same tokens, got 7 queries and 8 keys"):
             ulysses_attention(q[:, :, 1:], k, v, comm)
