@@ -93,9 +93,9 @@ def sequence_costs(topology: Topology, ranks: Sequence[str], shape: SequenceShap
     return [_cost(machine, shape, ring) for ring in range(1, len(ranks) + 1) if len(ranks) % ring == 0]
 
 
-def best_ring(comm: Communicator, shape: SequenceShape) -> int:
-    """Return the ring that is to take least on this machine, the same on every rank; of equals the smallest."""
-    return min(sequence_costs(comm.topology, comm.places, shape), key=lambda cost: cost.total_us).ring
+def best_cost(comm: Communicator, shape: SequenceShape) -> SequenceCost:
+    """Return the least cost on this machine, the same on every rank; of equals that with the smallest ring."""
+    return min(sequence_costs(comm.topology, comm.places, shape), key=lambda cost: cost.total_us)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from attention.partial import Partial
 from attention.ring.ring_layout import agree_on_parts
 from attention.spec import Spec
 from attention.ulysses.head_grid import HeadGrid
-from attention.ulysses.sequence_cost import SequenceShape, best_ring
+from attention.ulysses.sequence_cost import SequenceShape, best_cost
 from attention.ulysses.ulysses_call import UlyssesCall
 from attention.visibility import Masking
 from topocomm import OperatorError
@@ -99,9 +99,9 @@ def ulysses_attention(
     parts = agree_on_parts(NAME, comm, inputs, positions=positions, layout=layout, gradients=wanted, choices=choices)
     ring_size = ring_given
     if ring_given == AUTO:
-        ring_size = best_ring(
+        ring_size = best_cost(
             comm, _shape(inputs, sum(parts.sizes), balanced=layout == "zigzag" or positions is not None)
-        )
+        ).ring
     grid = HeadGrid(comm.size, ring_size, inputs.q.shape[1], inputs.k.shape[1])
     call = UlyssesCall.of(comm, grid, parts, inputs, return_lse=return_lse)
     if wanted:

@@ -8,7 +8,7 @@ import torch
 import topocomm
 from attention import Spec, ulysses_attention
 from attention.ulysses import sequence_cost
-from attention.ulysses.sequence_cost import SequenceShape, best_ring, sequence_costs
+from attention.ulysses.sequence_cost import SequenceShape, best_cost, sequence_costs
 from tests.attention.ring_cases import case, check, exact_of, held, run
 
 SHAPE = SequenceShape(8192, 1, 32, 8, 128, 128, torch.bfloat16, "gpu")
@@ -71,5 +71,5 @@ def test_all_ranks_choose_alike_and_compute_that():
     found = run(tensors, parts, arriving=arriving, attend=ulysses_attention, layout="zigzag", ring="auto")
     check(found, exact_of(tensors, Spec(), arriving))
     shape = SequenceShape(4096, 1, 12, 4, 64, 64, torch.float32, "cpu")
-    chosen = topocomm.run_local(lambda comm: best_ring(comm, shape), ranks=4)
+    chosen = topocomm.run_local(lambda comm: best_cost(comm, shape).ring, ranks=4)
     assert chosen == [chosen[0]] * 4 and 4 % chosen[0] == 0
