@@ -26,6 +26,10 @@ from attention.visibility import Visibility
 from topocomm import Communicator
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+MOST_STEPS = 16
+"""Of a backward pass over a whole sequence: causal, it computes 17/32 of all pairs, beyond which steps save little."""
+LEAST_QUERIES = 128
+"""Of a step, so that products stay large; a choice that was not measured."""
 
 
 class Run(NamedTuple):
@@ -99,10 +103,7 @@ class HeadAttention:
         if self._trips is not None:
             parts = self._tokens.parts(self._trips.comm.rank, inputs.spec)
             return self._trips.backward(inputs, parts, result, arriving)
-        if inputs.spec.needs_positions:
-            at = self._tokens.positions[0][None]
-            inputs = replace(inputs, visibility=Visibility.of(inputs.spec, at, at))
-        return backward_block(inputs, *result, *arriving)
+        return _backward_whole(inputs, result, arriving)
 
     def _attend_whole(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, whole: Partial, exact: bool) -> None:
         """Over all tokens, which lie in the order of the sequence: positions need not be given."""
@@ -119,6 +120,32 @@ class HeadAttention:
             heads, kv_heads = slice(start - first, stop - first), slice(start_kv - first_kv, stop_kv - first_kv)
             spec = spec_of_heads(self._spec, start, stop)
             yield Run(heads, kv_heads, Inputs(q[:, heads], k[:, kv_heads], v[:, kv_heads], spec, None))
+
+
+def _backward_whole(inputs: Inputs, result: Partial, arriving: Partial) -> Gradients:
+    """As `backward_block` over a whole sequence in order, some queries at a time with the range of keys they see."""
+    if not inputs.spec.needs_positions or not inputs.n:
+        return backward_block(inputs, *result, *arriving)
+    dq, dk, dv = (x.new_zeros(x.shape, dtype=torch.float32) for x in (inputs.q, inputs.k, inputs.v))
+    at = torch.arange(inputs.n)[None]
+    step = max(LEAST_QUERIES, -(-inputs.n // MOST_STEPS))
+    for start in range(0, inputs.n, step):
+        rows = slice(start, min(start + step, inputs.n))
+        seen = Visibility.of(inputs.spec, at[:, rows], at)
+        keys = slice(max(0, int(seen.low.min())), min(inputs.n - 1, int(seen.high.max())) + 1)
+        block = replace(
+            inputs,
+            q=inputs.q[:, :, rows],
+            k=inputs.k[:, :, keys],
+            v=inputs.v[:, :, keys],
+            visibility=seen.with_keys(at[:, keys]),
+        )
+        of_lse = None if arriving.lse is None else arriving.lse[:, :, rows]
+        parts = result.out[:, :, rows], result.lse[:, :, rows], arriving.out[:, :, rows], of_lse
+        dq[:, :, rows], more_dk, more_dv = backward_block(block, *parts)
+        dk[:, :, keys].add_(more_dk)
+        dv[:, :, keys].add_(more_dv)
+    return dq, dk, dv
 
 
 def spec_of_heads(spec: Spec, start: int, stop: int) -> Spec:

@@ -1,8 +1,10 @@
 """Heads of a rank in runs, each with its own slopes and sinks."""
 
+import pytest
 import torch
 
 from attention import Spec
+from attention.ulysses import head_attention
 from attention.ulysses.group_tokens import GroupTokens
 from attention.ulysses.head_attention import HeadAttention, spec_of_heads
 from attention.ulysses.head_grid import HeadGrid
@@ -17,10 +19,13 @@ def test_specs_of_heads():
     assert spec_of_heads(Spec(window=3), 0, 1) == Spec(window=3)
 
 
-def test_runs_of_one_place_are_exact():
+@pytest.mark.parametrize("least", [128, 3], ids=["at once", "in steps"])
+@pytest.mark.parametrize("name", ["all", "plain", "window", "causal"])
+def test_runs_of_one_place_are_exact(name, least, monkeypatch):
     """9 heads over 3 key heads at 2 places: the first has 3 and 1 of them, the second 2 and 3."""
+    monkeypatch.setattr(head_attention, "LEAST_QUERIES", least)
     (q, k, v), (d_out, d_lse) = case(19, kv_heads=3)
-    spec, grid, at = spec_of("all", 9), HeadGrid(2, 1, 9, 3), torch.arange(19)
+    spec, grid, at = spec_of(name, 9), HeadGrid(2, 1, 9, 3), torch.arange(19)
     exact, gradients = gradients64((q, k, v), spec, (at, at), d_out, d_lse)
 
     def on_rank(comm):
