@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attention.ring.ring_decode import ring_decode
     from attention.ring.ring_layout import sequence_slices
     from attention.ring.ring_prefill import ring_attention
+    from attention.ulysses.ulysses_attention import ulysses_attention
 
 __all__ = [
     "CONVENTIONS",
@@ -49,6 +50,7 @@ __all__ = [
     "sequence_slices",
     "three_allreduce_decode",
     "tree_decode",
+    "ulysses_attention",
     "value_covariance",
 ]
 
@@ -70,6 +72,7 @@ _MODULES = {
     "sequence_slices": "attention.ring.ring_layout",
     "three_allreduce_decode": "attention.decode.three_allreduce",
     "tree_decode": "attention.decode.tree_decode",
+    "ulysses_attention": "attention.ulysses.ulysses_attention",
 }
 
 

@@ -1,9 +1,11 @@
-"""Whether the ring or one all-gather brings a prompt's keys and values to all ranks: by what each is to cost.
+"""Whether the ring, all-to-alls of heads or one all-gather serve a prompt's attention: by what each is to cost.
 
-Both move the same bytes. The all-gather is waited for; the ring moves while a rank attends to what it has, so it hides
+The ring and the all-gather bring keys and values to all ranks; all-to-alls, with rings or without, give each rank all
+tokens of some heads, at the cost of `ulysses.sequence_cost`, which assumes the same of the machine. Of the first two
+both move the same bytes. The all-gather is waited for; the ring moves while a rank attends to what it has, so it hides
 the smaller of the two, and pays for each hop with a kernel more and a merge of partials. The time of the all-gather is
-the planner's for this machine. How fast a rank computes and its memory is, is assumed as below on every machine; it
-matters near the point where both ways cost the same.
+the planner's for this machine. How fast a rank computes and its memory is, is assumed on every machine; it matters near
+the point where both ways cost the same.
 """
 
 from __future__ import annotations
@@ -13,16 +15,13 @@ from math import ceil, log2
 
 import numpy as np
 
+from attention.ulysses.sequence_cost import FLOP_PER_US, HOP_US, MERGED_BYTES_PER_US, SequenceShape, best_cost
 from topocomm import Communicator
 
 GATHERED_BYTES = 128 << 20
 """Keys and values of one layer on one rank, at most, beside its own; above the ring passes them."""
-HOP_US = {"cpu": 50.0, "gpu": 20.0}
-"""Another call of the kernel, and what begins and ends a message."""
-FLOP_PER_US = {"cpu": 5e4, "gpu": 1e8}
-"""Of attention: a core or two, and a tenth of an H100's peak (989 Tflop/s in bfloat16, its datasheet). Not measured."""
-MERGED_BYTES_PER_US = {"cpu": 1e4, "gpu": 1e6}
-"""Of partials, each of which a merge reads twice and writes once."""
+GATHER = 0
+"""In place of the size of a ring: one all-gather."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,17 @@ class Exchange:
         hops, others_us = comm.size - 1, self.attention_us(comm.size) * (comm.size - 1) / comm.size
         pays_us = hops * self.hop_us(comm.size)
         return others_us > pays_us and min(others_us, self._gather_us(comm)) > pays_us
+
+    def ring_size(self, comm: Communicator, shape: SequenceShape) -> int:
+        """Return the ring of `ulysses_attention`, all ranks for `ring_attention`, or `GATHER`; the same on every rank.
+
+        `shape` is that of the same pass.
+        """
+        best = best_cost(comm, shape)
+        if self.by_ring(comm):
+            return best.ring
+        gathered_us = self._gather_us(comm) + self.attention_us(comm.size)
+        return best.ring if best.ring < comm.size and best.total_us < gathered_us else GATHER
 
     def attention_us(self, ranks: int) -> float:
         """A rank's share of causal attention: half of all pairs, two products of `width` for each."""

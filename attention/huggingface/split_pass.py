@@ -2,10 +2,11 @@
 
 Two hooks on the model's decoder carry this (`forward_passes`): one leaves a rank the tokens that it will own, the other
 gives back to all ranks the hidden states that are asked for. In between every layer computes for its rank's tokens
-only; attention gets the keys and values of all ranks layer by layer, gathered or by the ring (`ring_or_gather`). The
-cache deals a prompt in zigzag, as in context-parallel training (Llama 3, arXiv:2407.21783, section 3.3.2). Of latents
-the rows are gathered, whatever their number, and every rank expands them. What goes the other way, where every rank
-passes all tokens and each layer's partials are reduced, is in docs/guide/attention.md.
+only; attention gets the keys and values of all ranks layer by layer, gathered or by the ring, or else all tokens of
+some heads (`ring_or_gather`). The cache deals a prompt in zigzag, as in context-parallel training (Llama 3,
+arXiv:2407.21783, section 3.3.2). Of latents the rows are gathered, whatever their number, and every rank expands them.
+What goes the other way, where every rank passes all tokens and each layer's partials are reduced, is in
+docs/guide/attention.md.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import BLOCK_TOKENS, Positions, ShardMap
 from attention.gpu.placement import on_gpu
-from attention.huggingface.ring_or_gather import Exchange
+from attention.huggingface.ring_or_gather import GATHER, Exchange
 from attention.local.dispatch import local_attention
 from attention.merge.merge_states import merge_states
 from attention.partial import Partial, add_sinks
 from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
+from attention.ulysses.sequence_cost import SequenceShape
+from attention.ulysses.ulysses_attention import ulysses_attention
 from topocomm import Communicator
 
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
@@ -47,7 +50,7 @@ class Split:
         kept: Hidden states of so many last tokens are wanted; 0: of all.
         whole: Whether all tokens before are none, no token is padding and no rank keeps copies, as the ring wants it.
         heads: Query heads of a layer; 0: as many as key heads.
-        chosen: Of exchanges of this pass, whether the ring makes them.
+        chosen: Of exchanges of this pass, the size of the rings that make them, or `GATHER`.
     """
 
     comm: Communicator
@@ -57,7 +60,7 @@ class Split:
     kept: int
     whole: bool
     heads: int = 0
-    chosen: dict[Exchange, bool] = field(default_factory=dict, repr=False, compare=False)
+    chosen: dict[Exchange, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def own(self) -> Positions:
@@ -76,7 +79,7 @@ class Split:
         return rows[..., : k.shape[3]], rows[..., k.shape[3] :]
 
     def store(self, store: ShardedKVCache, k: torch.Tensor, v: torch.Tensor) -> KeysAndValues | None:
-        """Keep this rank's tokens of a layer, and return what it attends to; None: by the ring, what it keeps.
+        """Keep this rank's tokens of a layer, and return what it attends to; None: by `by_ring`, what it keeps.
 
         Args:
             store: The layer's, which ends before the pass.
@@ -87,20 +90,21 @@ class Split:
         Returns:
             Keys and values of all ranks, of the positions from `store.first` before the call to `stop`.
         """
-        if self.whole and v.shape[3] and self._by_ring(k, v):
+        if self.whole and v.shape[3] and self._ring_size(k, v) != GATHER:
             store.shards = self.shards
             store.extend(k, v, self.stop)
             return None
         return self.append(store, *self.keys_and_values(k, v, self.start, self.stop))
 
-    def _by_ring(self, k: torch.Tensor, v: torch.Tensor) -> bool:
-        batch, kv_heads, _, width = k.shape
-        width += v.shape[3]
+    def _ring_size(self, k: torch.Tensor, v: torch.Tensor) -> int:
+        batch, kv_heads, _, d = k.shape
+        width, heads = d + v.shape[3], self.heads or kv_heads
         token_bytes = batch * kv_heads * width * k.element_size()
         place = "gpu" if on_gpu(k) else "cpu"
-        exchange = Exchange(self.stop, batch, self.heads or kv_heads, width, token_bytes, place)
+        exchange = Exchange(self.stop, batch, heads, width, token_bytes, place)
         if exchange not in self.chosen:  # most layers are alike
-            self.chosen[exchange] = exchange.by_ring(self.comm)
+            shape = SequenceShape(self.stop, batch, heads, kv_heads, d, v.shape[3], k.dtype, place)
+            self.chosen[exchange] = exchange.ring_size(self.comm, shape)
         return self.chosen[exchange]
 
     def append(self, store: ShardedKVCache, *new: torch.Tensor) -> KeysAndValues:
@@ -116,8 +120,13 @@ class Split:
         return whole
 
     def by_ring(self, q: torch.Tensor, own: KeysAndValues, spec: Spec) -> torch.Tensor:
-        """Return attention of this rank's queries, as `attend`, where the ring passes what the store holds now."""
-        out: torch.Tensor = ring_attention(q, *own, self.comm, spec=spec, positions=self.own.copy())
+        """Return attention of this rank's queries, as `attend`, where rings or all-to-alls bring what is kept now."""
+        ring, positions = self._ring_size(*own), self.own.copy()
+        out: torch.Tensor
+        if ring == self.comm.size:
+            out = ring_attention(q, *own, self.comm, spec=spec, positions=positions)
+        else:
+            out = ulysses_attention(q, *own, self.comm, ring=ring, spec=spec, positions=positions)
         return out
 
     def attend(

@@ -53,13 +53,13 @@ class Scratch:
     def __init__(self) -> None:
         self._parts: dict[str, torch.Tensor] = {}
 
-    def view(self, name: str, shape: tuple[int, ...], like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialised tensor where `like` is; the same memory at every call until it has to grow."""
+    def view(self, name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """Return an uninitialised tensor on a device; the same memory at every call until it has to grow."""
         needed_bytes = prod(shape) * dtype.itemsize
         part = self._parts.get(name)
-        if part is None or part.numel() < needed_bytes or part.device != like.device:
+        if part is None or part.numel() < needed_bytes or part.device != device:
             part = self._parts[name] = torch.empty(0)  # what was there is given back before the next is asked for
-            part = self._parts[name] = scratch_memory(needed_bytes + needed_bytes // 8, like.device)
+            part = self._parts[name] = scratch_memory(needed_bytes + needed_bytes // 8, device)
         return part[:needed_bytes].view(dtype).view(shape)
 
 
@@ -140,10 +140,12 @@ class ShardBuffers:
         own = {}
         for name, x in parts.items():
             stays = name != "keys" and x.is_contiguous() and x.data_ptr() % ALIGNMENT_BYTES == 0
-            own[name] = x if stays else self._own.view(name, tuple(x.shape), x, x.dtype).copy_(x)
+            own[name] = x if stays else self._own.view(name, tuple(x.shape), x.device, x.dtype).copy_(x)
 
         def shard_in(scratch: Scratch, n: int) -> Shard:
-            return Shard(**{name: scratch.view(name, parts_of(n)[name][0], x, x.dtype) for name, x in parts.items()})
+            return Shard(
+                **{name: scratch.view(name, parts_of(n)[name][0], x.device, x.dtype) for name, x in parts.items()}
+            )
 
         if arriving:
             for scratch in self._received:

@@ -9,9 +9,11 @@ other layout is given by its positions.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,8 @@ MOST_PIECES = 4
 """A part with more runs of consecutive positions than this is attended whole: zigzag has two, random order many."""
 
 AGREED = ("layout", "gradients", "memory", "spec", "batch", "heads", "d", "kv_heads", "d_v", "dtype of k and v")
+
+NO_CHOICES: Mapping[str, int] = MappingProxyType({})
 
 
 def sequence_slices(layout: str, length: int, ranks: int, rank: int) -> list[slice]:
@@ -95,10 +99,20 @@ class Parts:
         return blocks
 
 
+# What ranks agree on are the arguments of a public interface.
 def agree_on_parts(
-    function: str, comm: Communicator, inputs: Inputs, *, positions: Any, layout: str, gradients: bool
+    function: str,
+    comm: Communicator,
+    inputs: Inputs,
+    *,
+    positions: Any,
+    layout: str,
+    gradients: bool,
+    choices: Mapping[str, int] = NO_CHOICES,
 ) -> Parts:
     """Return the parts of all ranks, from their sizes and the layout or from the positions given; collective.
+
+    `choices` are further numbers, by name, that must be the same on all ranks; every rank has the same names.
 
     Raises:
         OperatorError: This rank's positions or layout do not fit its tokens.
@@ -117,8 +131,9 @@ def agree_on_parts(
     batch, heads, _, d = inputs.q.shape
     shape = (batch, heads, d, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
     digest = int.from_bytes(hashlib.blake2b(repr(inputs.spec).encode(), digest_size=7).digest())
-    records = _gathered(comm, np.array([n, form, gradients, on_gpu(inputs.q), digest, *shape], np.int64))
-    _check_agreement(function, comm.rank, records)
+    own_record = [n, form, gradients, on_gpu(inputs.q), digest, *shape, *choices.values()]
+    records = _gathered(comm, np.array(own_record, np.int64))
+    _check_agreement(function, comm.rank, records, (*AGREED, *choices))
     sizes = [int(record[0]) for record in records]
     if own is None:
         if layout == "zigzag":
@@ -135,20 +150,18 @@ def agree_on_parts(
     everyones = _gathered(comm, padded) if sum(sizes) else [[]] * comm.size
     everywhere = [np.array(x[:size], np.int64) for x, size in zip(everyones, sizes, strict=True)]
     _check_sequence(function, comm.rank, everywhere)
-    return Parts(
-        comm.rank, inputs.spec, [torch.from_numpy(x) for x in everywhere], [_laid_out(_runs(x)) for x in everywhere]
-    )
+    return Parts(comm.rank, inputs.spec, [torch.from_numpy(x) for x in everywhere], [pieces_of(x) for x in everywhere])
 
 
 def _gathered(comm: Communicator, record: NDArray[np.int64]) -> list[Any]:
     return [note.view(np.int64) for note in comm.allgather_bytes(record.view(np.uint8))]
 
 
-def _check_agreement(function: str, rank: int, records: list[Any]) -> None:
+def _check_agreement(function: str, rank: int, records: list[Any], names: tuple[str, ...]) -> None:
     for other, record in enumerate(records):
         differing = [
             name if name in ("layout", "gradients", "memory", "spec") else f"{name} ({value}, not {expected})"
-            for name, value, expected in zip(AGREED, record[1:].tolist(), records[0][1:].tolist(), strict=True)
+            for name, value, expected in zip(names, record[1:].tolist(), records[0][1:].tolist(), strict=True)
             if value != expected
         ]
         if differing:
@@ -184,6 +197,11 @@ def _check_sequence(function: str, rank: int, positions: list[NDArray[np.int64]]
         twice = int((counts > 1).argmax())
         holders = [other for other, of_rank in enumerate(positions) for _ in range((of_rank == twice).sum())]
         raise MismatchError(f"{expected}{twice} is held by ranks {holders}, {int((counts == 0).argmax())} by none")
+
+
+def pieces_of(positions: NDArray[np.int64]) -> list[slice]:
+    """Return the slices of tokens at these positions that are attended apart."""
+    return _laid_out(_runs(positions))
 
 
 def _runs(positions: NDArray[np.int64]) -> list[int]:

@@ -166,7 +166,9 @@ class Trips:
         if step == size:
             dk, dv = (inputs.k.new_empty(shape, dtype=torch.float32) for shape in shapes)
         else:
-            dk, dv = (scratch.view(x, shape, inputs.k, torch.float32) for x, shape in zip("kv", shapes, strict=True))
+            dk, dv = (
+                scratch.view(x, shape, inputs.k.device, torch.float32) for x, shape in zip("kv", shapes, strict=True)
+            )
         return Shard(dk, dv, None)
 
     def _shift(self, messages: int) -> Any:

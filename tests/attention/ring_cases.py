@@ -1,4 +1,4 @@
-"""Inputs for tests of ring attention, and the parts that ranks hold."""
+"""Inputs for tests of ring and Ulysses attention, and the parts that ranks hold."""
 
 import numpy as np
 import torch
@@ -35,14 +35,14 @@ def on_threads(body, ranks):
     return run_local(body, ranks=ranks)
 
 
-def run(tensors, parts, *, arriving=None, runner=on_threads, **options):
+def run(tensors, parts, *, arriving=None, runner=on_threads, attend=ring_attention, **options):
     """[out, lse, dq, dk, dv] of all ranks, whole again in the order of the sequence; gradients only on request."""
 
     def on_rank(comm):
         mine = torch.from_numpy(parts[comm.rank])
         own = [x[:, :, mine].requires_grad_(arriving is not None) for x in tensors]
         given = {name: x(comm.rank) if callable(x) else x for name, x in options.items()}
-        result = ring_attention(*own, comm, return_lse=True, **given)
+        result = attend(*own, comm, return_lse=True, **given)
         assert isinstance(result, Partial)
         found = () if arriving is None else torch.autograd.grad(result, own, [x[:, :, mine] for x in arriving])
         return [x.detach() for x in (*result, *found)]

@@ -19,4 +19,5 @@ def test_every_program(ranks):
         f"ring_prefill: {ranks} ranks: results and gradients exact, the same bits again",
         "sharded: worst error below 1e-5: True",
         "tree_ways: in canonical order the bits of one rank",
+        f"ulysses: {ranks} ranks: results and gradients of all rings exact, the same bits again",
     ]

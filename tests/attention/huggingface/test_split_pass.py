@@ -7,6 +7,7 @@ import torch
 from attention.cache.shards import ShardMap
 from attention.huggingface import ring_or_gather, split_pass
 from attention.huggingface.generation import enable
+from attention.ulysses.sequence_cost import SequenceCost
 from tests.attention.huggingface.tiny_llama import build
 from tests.thinning import thinned
 from topocomm import run_local
@@ -59,13 +60,15 @@ def on_ranks(model, ranks, call, **options):
         return run_local(work, ranks=ranks), tokens
 
 
-@pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
+@pytest.mark.parametrize("ring", [0, 8, 1], ids=["gathered", "ring", "heads"])
 @pytest.mark.parametrize("ranks", [2, 3, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", thinned([*FAMILIES]))
 def test_prompts_of_every_family(name, ranks, ring, monkeypatch):
-    """A padded batch, and, by the ring too, one sequence; then a further prompt after what is cached."""
+    """A padded batch, and, by the ring and heads too, one sequence; then a further prompt after what is cached."""
     if ring:
+        cost = SequenceCost(min(ring, ranks), 0.0, 0.0, 0.0, 0.0)
         monkeypatch.setattr(ring_or_gather, "GATHERED_BYTES", 0)
+        monkeypatch.setattr(ring_or_gather, "best_cost", lambda comm, shape: cost)
     model, given = build(name, max_position_embeddings=256, **FAMILIES[name]), inputs_of(67, 1 if ring else 2)
     alone = model.generate(**given, **OPTIONS, max_new_tokens=6)
     more = torch.cat([alone, alone[:, 5:70]], 1)

@@ -1,0 +1,1 @@
+"""Attention with heads dealt over the ranks: an all-to-all before and one after, a ring over the rest."""
