@@ -1,5 +1,8 @@
 """The backend in torch.distributed, in a process of its own rank alone; with several ranks: test_process_group.py."""
 
+import subprocess
+import sys
+
 import pytest
 
 from topocomm import TopocommError
@@ -24,6 +27,12 @@ def test_the_import_registers_the_backend_once():
     assert dist.Backend.backend_list.count("topocomm") == 1
     assert dist.Backend.backend_capability["topocomm"] == ["cpu"]
     assert dist.Backend.default_device_backend_map["cpu"] == "gloo"  # who names no backend gets what he got before
+
+
+def test_a_machine_without_torch_is_told_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import topocomm.torch"
+    job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "MissingExtraError: the torch transport" in job.stderr and "[attention]" in job.stderr
 
 
 def test_a_group_of_one_rank(world):

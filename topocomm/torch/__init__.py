@@ -4,8 +4,12 @@ Importing this module registers the backend for tensors in host memory. "cuda:nc
 GPUs to another backend. Programs otherwise stay as they are: docs/guide/torch.md.
 """
 
-from topocomm.torch.creation import NAME, register
-from topocomm.torch.process_group import TopocommProcessGroup
+from topocomm.execute.transports.torch_group import load_torch
+
+load_torch()  # raises, and says what to install, where there is none
+
+from topocomm.torch.creation import NAME, register  # noqa: E402
+from topocomm.torch.process_group import TopocommProcessGroup  # noqa: E402
 
 __all__ = ["NAME", "TopocommProcessGroup"]
 

@@ -12,7 +12,6 @@ from topocomm.errors import TopocommError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.setup.bootstrap import from_store
 from topocomm.execute.setup.settings import Settings
-from topocomm.execute.transports.torch_group import load_torch
 from topocomm.topology.model import Topology
 from topocomm.torch.process_group import TopocommProcessGroup
 
@@ -22,13 +21,7 @@ LIMIT = "the group's timeout"
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed, once.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-        TopocommError: This build of torch has no torch.distributed.
-    """
-    load_torch()
+    """Make the backend known to torch.distributed, once."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
 

@@ -15,10 +15,11 @@ import torch
 
 from topocomm.errors import OperatorError
 from topocomm.execute.calls.call_cache import CallCache
-from topocomm.execute.calls.ranges import gather_pairs
+from topocomm.execute.calls.ranges import gather_pairs, gather_rows
 from topocomm.execute.communicator import BARRIER, NO_NEWS
 from topocomm.execute.session import Session
 from topocomm.execute.transports.transport import AGREEMENT_TAG
+from topocomm.operators.builtin import SUM
 from topocomm.torch.reduce_ops import reduction_of
 from topocomm.torch.values import flat, flat_bytes, flat_target, join, put, put_all, same_dtype, same_items
 
@@ -39,6 +40,9 @@ class GroupCalls:
 
     def allreduce(self, tensor: torch.Tensor, op: Any) -> None:
         """Reduce in place."""
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
+            self._allreduce_sparse(tensor, op)
+            return
         with self._checking():
             value = flat(tensor, "all_reduce")
             operator, factor, averages = reduction = reduction_of(op, value.dtype)
@@ -197,6 +201,22 @@ class GroupCalls:
     def barrier(self) -> None:
         """Return when every rank has called it."""
         self._calls.run(BARRIER, NO_NEWS, None)
+
+    def _allreduce_sparse(self, tensor: torch.Tensor, op: Any) -> None:
+        """Sum tensors of which ranks hold different items: all gather all items, and add them up alike."""
+        with self._checking():
+            if reduction_of(op, tensor.dtype) != (SUM, None, False):
+                raise OperatorError(f"all_reduce of sparse tensors: expected SUM, got {op}; pass x.to_dense()")
+        own = tensor.detach().coalesce()
+        rows = gather_rows(self._calls, self._session, own.values())
+        parts = []
+        for items in (own.indices().t().contiguous(), own.values()):
+            joined = torch.empty((sum(rows), *items.shape[1:]), dtype=items.dtype)
+            if joined.numel():
+                self._calls.run(("allgather", None, 0, rows), items.contiguous(), joined)
+            parts.append(joined)
+        with torch.no_grad():
+            tensor.copy_(torch.sparse_coo_tensor(parts[0].t(), parts[1], tensor.shape).coalesce())
 
     def _reduce_scatter(
         self, output: torch.Tensor, value: torch.Tensor, op: Any, counts: tuple[int, ...], what: str
