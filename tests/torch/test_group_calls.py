@@ -103,6 +103,17 @@ def test_several_tensors_are_reduced_in_one_call():
         assert calls_made == 2  # the agreement on the first use, and the call
 
 
+def test_sparse_tensors_are_summed_item_by_item():
+    def work(calls, rank):
+        x = torch.sparse_coo_tensor([[0] * rank + [rank]], torch.ones(rank + 1, 2), (4, 2), check_invariants=True)
+        calls.allreduce(x, ReduceOp.SUM)
+        return x.to_dense().tolist()
+
+    assert each(work) == [[[4, 4], [1, 1], [1, 1], [0, 0]]] * RANKS
+    errors = told(lambda calls, rank: calls.allreduce(torch.ones(2).to_sparse(), ReduceOp.MAX))
+    assert all("all_reduce of sparse tensors: expected SUM" in str(error) for error in errors)
+
+
 @pytest.mark.parametrize(
     ("work", "words"),
     [

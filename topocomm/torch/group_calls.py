@@ -215,8 +215,9 @@ class GroupCalls:
             if joined.numel():
                 self._calls.run(("allgather", None, 0, rows), items.contiguous(), joined)
             parts.append(joined)
+        total = torch.sparse_coo_tensor(parts[0].t(), parts[1], tensor.shape, check_invariants=False)
         with torch.no_grad():
-            tensor.copy_(torch.sparse_coo_tensor(parts[0].t(), parts[1], tensor.shape).coalesce())
+            tensor.copy_(total.coalesce())
 
     def _reduce_scatter(
         self, output: torch.Tensor, value: torch.Tensor, op: Any, counts: tuple[int, ...], what: str
