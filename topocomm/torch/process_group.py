@@ -28,6 +28,7 @@ UNSET = timedelta(milliseconds=-1)
 """What torch's options hold where no time limit is given."""
 SUM = dist.ReduceOp.SUM
 SHORT_BYTES = 64 << 10
+"""Bytes of results up to which a call takes microseconds rather than milliseconds."""
 
 
 class TopocommProcessGroup(dist.ProcessGroup):
