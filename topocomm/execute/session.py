@@ -64,15 +64,21 @@ class Session:
     """
 
     def __init__(
-        self, transport: Transport, topology: Topology, places: tuple[str, ...], find_places: FindPlaces | None = None
+        self,
+        transport: Transport,
+        topology: Topology,
+        places: tuple[str, ...],
+        find_places: FindPlaces | None = None,
+        settings: Settings | None = None,
     ) -> None:
         self.transport, self.topology, self.places = transport, topology, places
         self.rank, self.size = transport.rank, transport.size
         self.find_places = find_places
-        self.settings = Settings.from_environment()
+        self.settings = settings or Settings.from_environment()
         self.recorder = Recorder()
         self.results = ResultMemory()
-        self.waiting = Waiting(transport, self.settings.timeout_s, self.describe_tag, self.recorder)
+        limit_s, limit = self.settings.timeout_s, self.settings.limit
+        self.waiting = Waiting(transport, limit_s, self.describe_tag, self.recorder, limit=limit)
         self.recorder.sweep = self.waiting.sweep
         self.plans: dict[Hashable, Plan] = {}
         self.arenas = SharedArena(), SharedArena()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from topocomm import SUM, TopocommError, run_local
+from topocomm.execute.setup.settings import Settings
 
 
 @pytest.mark.parametrize("check", ["always", "never"])
@@ -29,3 +30,9 @@ def test_bad_settings_are_named(monkeypatch, name, value, message):
     monkeypatch.setenv(name, value)
     with pytest.raises(TopocommError, match=message):
         run_local(lambda comm: None, ranks=1)
+
+
+def test_another_limit_has_another_name():
+    settings = Settings.from_environment({}).with_timeout(5.0, "the group's timeout")
+    assert (settings.timeout_s, settings.limit) == (5.0, "the group's timeout")
+    assert Settings.from_environment({}).limit == "TOPOCOMM_TIMEOUT_S"

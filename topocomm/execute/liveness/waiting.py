@@ -79,6 +79,8 @@ class Waiting:
     """Calls that other ranks did not make, by number, each with the reason."""
     reports: ReportTable = field(default_factory=ReportTable)
     """What ranks that wait for this one, or answered it, have said."""
+    limit: str = "TOPOCOMM_TIMEOUT_S"
+    """Name of what set the time limit."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
         """Wait for an incomplete call.
@@ -138,8 +140,8 @@ class Waiting:
             words = self.reports.words(time.monotonic())
             behind = blame(rank, _peers(awaited), call.number, words, _tell_again_s(limit_s))
             raise DeadlineError(
-                f"rank {rank}: {name}{round_}: still waiting for {whom} after {limit_s:g} s (limit: "
-                f"TOPOCOMM_TIMEOUT_S){behind}"
+                f"rank {rank}: {name}{round_}: still waiting for {whom} after {limit_s:g} s "
+                f"(limit: {self.limit}){behind}"
             )
         if rank == 0 and name not in self.said:
             self.said.add(name)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -66,13 +69,53 @@ def from_torch(group: Any, topology: Topology | None) -> Session:
     return session
 
 
+def from_store(
+    store: Any, rank: int, size: int, settings: Settings, machine: tuple[Topology, tuple[str, ...]] | None = None
+) -> Session:
+    """Make the session of ranks that meet in a torch key-value store, of which no other traffic uses the keys.
+
+    Args:
+        store: A torch.distributed.Store, the same on all ranks.
+        rank: This rank's number.
+        size: The number of ranks.
+        settings: Settings of the session.
+        machine: The topology and every rank's endpoint where they are known, on all ranks or on none; None
+            discovers them.
+
+    Raises:
+        TopocommError: The ranks cannot be connected.
+        DeadlineError, RankFailedError: Not all ranks come in time, or one fails.
+    """
+    if size == 1:
+        transport: Transport = World(1).transports()[0]
+    else:
+        transport = TorchGroupTransport(store, rank, size, settings.timeout_s)
+    find = partial(find_places, settings=settings)
+    with _telling_others(transport):
+        session = Session(transport, *(machine or find(transport)), find, settings)
+    if size > 1:
+        _over_torch.add(session)
+        end_on_uncaught(rank, size, _fail)
+    return session
+
+
 def on_one_thread(topology: Topology | None) -> Session:
     """Make the session of one rank alone."""
     return _assemble(World(1).transports()[0], topology)
 
 
-def _assemble(transport: Transport, topology: Topology | None) -> Session:
+@contextmanager
+def _telling_others(transport: Transport) -> Iterator[None]:
     try:
+        yield
+    except BaseException as error:
+        for peer in {*range(transport.size)} - {transport.rank}:
+            transport.post(peer, FAILURE_TAG, failure_note(transport.rank, error))
+        raise
+
+
+def _assemble(transport: Transport, topology: Topology | None) -> Session:
+    with _telling_others(transport):
         if topology is not None:
             if not isinstance(topology, Topology):
                 raise TopologyError(
@@ -81,15 +124,12 @@ def _assemble(transport: Transport, topology: Topology | None) -> Session:
                 )
             return Session(transport, topology, places_of(topology, transport.size))
         return Session(transport, *find_places(transport), find_places)
-    except BaseException as error:
-        for peer in {*range(transport.size)} - {transport.rank}:
-            transport.post(peer, FAILURE_TAG, failure_note(transport.rank, error))
-        raise
 
 
-def find_places(transport: Transport) -> tuple[Topology, tuple[str, ...]]:
+def find_places(transport: Transport, settings: Settings | None = None) -> tuple[Topology, tuple[str, ...]]:
     """Return the topology of the whole job and every rank's endpoint; collective."""
-    waiting = Waiting(transport, Settings.from_environment().timeout_s, lambda tag: f"call {tag}", Recorder())
+    settings = settings or Settings.from_environment()
+    waiting = Waiting(transport, settings.timeout_s, lambda tag: f"call {tag}", Recorder(), limit=settings.limit)
     topology = discover_job(waiting, hosts_of_ranks(waiting))
     return topology, places_of(topology, transport.size)
 

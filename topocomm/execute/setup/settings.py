@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -17,12 +17,17 @@ Check = Literal["first", "always", "never"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one communicator."""
+    """Settings of one communicator; `limit` names what set `timeout_s`, for error texts."""
 
     check: Check = "first"
     timeout_s: float = 300.0
     record_dir: Path = field(default_factory=default_directory)
     log: str = "off"
+    limit: str = "TOPOCOMM_TIMEOUT_S"
+
+    def with_timeout(self, timeout_s: float, limit: str) -> Settings:
+        """Return these settings with another time limit, and the name of what set it."""
+        return replace(self, timeout_s=timeout_s, limit=limit)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:

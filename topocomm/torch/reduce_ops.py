@@ -1,0 +1,74 @@
+"""torch's ReduceOps as operators, with what is done to values before and after them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import ReduceOp
+
+from topocomm.errors import OperatorError
+from topocomm.operators.builtin import BAND, BOR, BXOR, MAX, MIN, PROD, SUM
+from topocomm.operators.operator import Operator
+
+KINDS = ReduceOp.RedOpType
+OPERATORS = {
+    ReduceOp.SUM: SUM,
+    ReduceOp.AVG: SUM,
+    ReduceOp.PREMUL_SUM: SUM,
+    ReduceOp.PRODUCT: PROD,
+    ReduceOp.MIN: MIN,
+    ReduceOp.MAX: MAX,
+    ReduceOp.BAND: BAND,
+    ReduceOp.BOR: BOR,
+    ReduceOp.BXOR: BXOR,
+}
+OF_BOOLS = {**OPERATORS, ReduceOp.SUM: BOR, ReduceOp.PRODUCT: BAND, ReduceOp.MIN: BAND, ReduceOp.MAX: BOR}
+"""Of bools sums and products are those of logic: two bytes that are 1 never make a bool of the byte 2."""
+
+
+class Reduction(NamedTuple):
+    """What a ReduceOp does: values are multiplied by `factor`, folded, and divided by the number of ranks."""
+
+    operator: Operator
+    factor: Any = None
+    """A number or a tensor of one item; None: values stay as they are."""
+    averages: bool = False
+
+    def scaled(self, value: torch.Tensor, *, in_place: bool) -> torch.Tensor:
+        """Return what a rank puts in; `in_place` says whether the value's memory may be written."""
+        if self.factor is None:
+            return value
+        return value.mul_(self.factor) if in_place else value * self.factor
+
+    def finish(self, value: torch.Tensor, ranks: int) -> None:
+        """Divide the fold in place where an average is asked for; integers are cut off, as NCCL does it."""
+        if self.averages:
+            rounded = None if value.is_floating_point() or value.is_complex() else "trunc"
+            value.div_(ranks, rounding_mode=rounded)
+
+
+def reduction_of(op: Any, dtype: torch.dtype) -> Reduction:
+    """Return the reduction that a ReduceOp, or one of its kinds, stands for on a dtype.
+
+    Raises:
+        OperatorError: There is none.
+    """
+    kind = op if isinstance(op, KINDS) else op.op
+    if kind == ReduceOp.PREMUL_SUM:
+        _, factor = op.__getstate__()  # the only way to the factor
+        return _plain(kind, dtype)._replace(factor=factor)
+    return _plain(kind, dtype)
+
+
+@cache
+def _plain(kind: Any, dtype: torch.dtype) -> Reduction:
+    operator = (OF_BOOLS if dtype == torch.bool else OPERATORS).get(kind)
+    takes = kind not in (ReduceOp.AVG, ReduceOp.PREMUL_SUM) or dtype != torch.bool
+    if operator is None or not takes:
+        raise OperatorError(f"{kind} of {dtype}: expected one of {', '.join(OPERATORS_BY_NAME)}, of numbers")
+    return Reduction(operator, averages=kind == ReduceOp.AVG)
+
+
+OPERATORS_BY_NAME = [str(kind).removeprefix("RedOpType.") for kind in OPERATORS]
