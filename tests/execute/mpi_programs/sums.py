@@ -1,0 +1,32 @@
+"""Run by test_library_sums, by mpirun or torchrun: reductions as one SUM of the library's, faults among them."""
+
+import sys
+import time
+
+import numpy as np
+
+import topocomm
+from tests.execute.sum_cases import check_all
+from topocomm import LOGADDEXP
+
+comm = topocomm.init()
+moved_by, taken = check_all(comm)
+x = np.zeros(3)
+if sys.argv[1:] == ["late"]:
+    call = comm.prepare_sum(like=x, operator=LOGADDEXP)
+    comm.barrier()
+    try:
+        if comm.rank == comm.size - 1:
+            time.sleep(4)
+        call(x, reference=0.0)
+    except topocomm.TopocommError as error:
+        print(f"rank {comm.rank}: {type(error).__name__}: {error}\n", end="", flush=True)
+else:
+    other = [c for c in (comm.split(0), comm.split(comm.rank % 2)) if c is not None]
+    for group in other:
+        check_all(group)
+        group.close()
+    half = comm.prepare_sum(like=x, operator=LOGADDEXP)
+    half.free()
+    print(f"rank {comm.rank}: {moved_by} {sum(taken.values())}\n", end="", flush=True)
+    comm.close()
