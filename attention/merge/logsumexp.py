@@ -97,9 +97,23 @@ def _sample(rng: np.random.Generator, layout: Layout) -> dict[str, Any]:
     return {OUT: np.where(empty[..., None], np.float32(0), out), LSE: np.where(empty, np.float32(-np.inf), lse)}
 
 
+@cache
+def _native() -> Any:
+    try:
+        from attention.kernels import _native as module
+    except ImportError:
+        return None
+    return module
+
+
 def _encode(value: Mapping[str, Any], reference: Any, ranks: int, sums: Mapping[str, Any]) -> None:
     """What a rank adds: its weights relative to the reference, and out times these; see docs/concepts/sums.md."""
     out, xp = value[OUT], functions(value[OUT])
+    native = _native() if xp is np else None
+    if native is not None:
+        parts = (np.ascontiguousarray(value[name]) for name in (OUT, LSE))
+        native.encode_shares(*parts, reference, sums[OUT], *(sums[name] for name in SUM_COLUMNS), ranks)
+        return
     largest = wide(xp.amax(xp.abs(out), -1)) if out.shape[-1] else 0.0
     weights = weigh(value[LSE], reference, ranks, largest)
     for name, column in zip(SUM_COLUMNS, weights, strict=True):
@@ -109,8 +123,18 @@ def _encode(value: Mapping[str, Any], reference: Any, ranks: int, sums: Mapping[
         sums[OUT][...] = xp.where(weight == 0, 0.0, wide(out) * weight)
 
 
+def _exact(sums: Mapping[str, Any]) -> Any:
+    counts = [sums[name] for name in SUM_COLUMNS[1:]]
+    native = _native() if isinstance(counts[0], np.ndarray) else None
+    return all_exact(*counts) if native is None else native.shares_exact(*counts)
+
+
 def _decode(sums: Mapping[str, Any], reference: Any, result: Mapping[str, Any]) -> None:
     xp, total = functions(sums[OUT]), sums["weight"]
+    native = _native() if xp is np else None
+    if native is not None and all(part.flags.c_contiguous for part in result.values()):
+        native.decode_shares(sums[OUT], total, reference, result[OUT], result[LSE])
+        return
     with np.errstate(divide="ignore"):
         result[OUT][...] = sums[OUT] / xp.where(total == 0, 1.0, total)[:, None]
         result[LSE][...] = xp.where(total == 0, -xp.inf, reference + xp.log(wide(total)))
@@ -121,7 +145,7 @@ _LOWERING = SumLowering(
     "logsumexp/1",
     (Field(OUT, ("*rows", "dim"), np.float32), *(Field(name, ("*rows",), np.float32) for name in SUM_COLUMNS)),
     _encode,
-    lambda sums: all_exact(sums["lost"], sums["present"], sums["product"]),
+    _exact,
     _decode,
 )
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32] | NDArray[np.float64]
 
+FIRST_TESTS = 2000
+"""Tests before a rank with a core of its own gives it away: about a millisecond, as `waiting.SPIN_S`."""
 NAP_S = 20e-6
 """Time between two looks at gloo, whose own threads need the core."""
 
@@ -47,6 +49,8 @@ class MpiSum(MpiBatch):
     def __init__(self, transport: MpiTransport, array: Floats) -> None:
         super().__init__(transport, array, (), (), 0)
         self._everyone = _everyone(transport, array)
+        if transport.first_tests > 1:
+            self._first_tests = FIRST_TESTS
         mpi = load_mpi()
         arguments = mpi.IN_PLACE, array, mpi.SUM
         self._begin: Callable[[], Any] | None = None
