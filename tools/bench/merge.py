@@ -2,7 +2,7 @@
 
     topocomm            comm.allreduce({"out", "lse"}, LOGSUMEXP): value in, new value out
     topocomm prepared   the same call prepared, into arrays that are reused
-    one SUM             comm.prepare_sum: one all-reduce of MPI's, relative to lse that all ranks know
+    topocomm, one SUM   comm.prepare_sum: one all-reduce of MPI's, relative to lse that all ranks know
     floor               one persistent exchange of the same bytes with one neighbour, no merge
 
 and the ways that `topocomm bench --operator attention.logsumexp` measures.
@@ -27,7 +27,7 @@ from topocomm.bench.problem import make_problem
 
 HEADS = 32
 BLOCKS = 100
-ONE_SUM = "one SUM"
+ONE_SUM = "topocomm, one SUM"
 
 
 def floor(world: MPI.Comm, size_bytes: int) -> tuple[Call, list[Any]]:
