@@ -25,6 +25,9 @@ SIGNIFICANT = 4096.0
 MOST_RANKS = 4095
 """Ranks whose classes add up exactly: at most 2^24 in float32, and negligible ones stay below SIGNIFICANT."""
 
+DIGEST_ITEMS = 16
+"""Items added for a digest of the reference: eight digits of four bits and their squares, in fours of a byte."""
+
 
 class SumLowering(NamedTuple):
     """How a reduction over ranks becomes one elementwise SUM.

@@ -41,7 +41,7 @@ def test_a_count_left_out_is_seen(monkeypatch, fault, case):
         run_local(lambda comm: check_partials(comm, [case]), ranks=2)
 
 
-def test_a_guard_that_is_too_wide_is_seen(monkeypatch):
+def test_the_bound_is_one_that_can_be_missed(monkeypatch):
     monkeypatch.setattr(sum_cases, "BOUND", 1e-9)
     with pytest.raises(AssertionError, match="alike"):
         run_local(lambda comm: check_partials(comm, ["alike"]), ranks=3)

@@ -29,14 +29,12 @@ from topocomm.execute.transports.library_sums import library_sum
 from topocomm.execute.transports.transport import AGREEMENT_TAG, Batch
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator, as_operator
-from topocomm.operators.sum_lowering import MOST_RANKS, SumLowering, sum_layout
+from topocomm.operators.sum_lowering import DIGEST_ITEMS, MOST_RANKS, SumLowering, sum_layout
 from topocomm.operators.tensors import device_views
 
 if TYPE_CHECKING:
     from topocomm.operators.layout import Layout
 
-DIGEST_ITEMS = 16
-"""Items that are added for the digest: eight digits of four bits and their squares, in fours of a byte."""
 _DIGITS = np.array([[b >> 4, b & 15, (b >> 4) ** 2, (b & 15) ** 2] for b in range(256)], np.float64)
 Prepare = Callable[[Request], PreparedCall]
 

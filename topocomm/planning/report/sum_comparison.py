@@ -10,7 +10,7 @@ from math import prod
 
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator
-from topocomm.operators.sum_lowering import sum_layout
+from topocomm.operators.sum_lowering import DIGEST_ITEMS, sum_layout
 from topocomm.planning.cost.nccl_model import times_us
 from topocomm.planning.native import communicator_of
 from topocomm.planning.plan import Plan
@@ -18,8 +18,6 @@ from topocomm.planning.planner import plan as make_plan
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
 
-DIGEST_ITEMS = 16
-"""Items that `Communicator.prepare_sum` adds for the digest of the reference."""
 IN_SWITCHES = "NVLS"
 """How NCCL names its algorithms that switches reduce in begin."""
 
