@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attention.merge.logsumexp import LSE, OUT
+from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT, SUM_COLUMNS
+from topocomm import OperatorError
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -37,7 +38,7 @@ def exact(values: Sequence[Arrays]) -> dict[str, Any]:
 
 def alternatives(library: Any) -> list[Any]:
     """Return the ways by the library's all-reduces."""
-    return [ThreeAllreduces(library), ThreeCalls(library), MaxAndPackedSum(library)]
+    return [ThreeAllreduces(library), ThreeCalls(library), MaxAndPackedSum(library), OneSum(library)]
 
 
 class _Merge:
@@ -61,8 +62,8 @@ class _Merge:
             terms = [np.empty((rows, dim + 1), np.float32)]
             self._outputs, self._weight = terms[0][:, :-1], terms[0][:, -1]
         self._max = self._library.allreduce(x[LSE], self._highest, "max")
-        self._sums = [self._library.allreduce(term, term, "sum") for term in terms]
-        return None not in (self._max, *self._sums)
+        self._calls = [self._library.allreduce(term, term, "sum") for term in terms]
+        return None not in (self._max, *self._calls)
 
     def run(self) -> None:
         """Merge once; allocates nothing."""
@@ -71,7 +72,7 @@ class _Merge:
         np.subtract(self._x[LSE], self._highest, out=weight)
         np.exp(weight, out=weight)
         np.multiply(self._x[OUT], weight[:, None], out=outputs)
-        for sum_up in self._sums:
+        for sum_up in self._calls:
             sum_up()
         np.divide(outputs, weight[:, None], out=out[OUT])
         np.log(weight, out=weight)
@@ -98,6 +99,46 @@ class MaxAndPackedSum(_Merge):
     packed = True
 
 
+class OneSum(_Merge):
+    """One SUM relative to a lse that all ranks know: 1 more than the greatest here.
+
+    Without what `prepare_sum` adds: a time limit, a digest of the reference, checks of arguments.
+    """
+
+    name = "one SUM + divide"
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """Set up buffer and call; the reference is found once, outside the clock."""
+        rows, dim = x[OUT].shape
+        lowering = LOGSUMEXP.sum_lowering(LOGSUMEXP.default_layout(1))
+        assert lowering is not None, "LOGSUMEXP has one"
+        self._lowering = lowering
+        memory = np.empty(rows * (dim + len(SUM_COLUMNS)), np.float32)
+        columns = memory[rows * dim :].reshape(len(SUM_COLUMNS), rows)
+        self._sums = {OUT: memory[: rows * dim].reshape(rows, dim), **dict(zip(SUM_COLUMNS, columns, strict=True))}
+        self._x, self._out, highest = x, out, np.empty_like(x[LSE])
+        find, self._add = (
+            self._library.allreduce(x[LSE], highest, "max"),
+            self._library.allreduce(memory, memory, "sum"),
+        )
+        if find is None or self._add is None:
+            return False
+        find()
+        self._reference = highest.astype(np.float64) + 1
+        return True
+
+    def run(self) -> None:
+        """Merge once; allocates nothing."""
+        lowering = self._lowering
+        lowering.encode(self._x, self._reference, self._library.size, self._sums)
+        self._add()
+        if not lowering.exact(self._sums):
+            raise OperatorError(
+                "one SUM + divide: the values drawn have no precise sum; expected partials near each other"
+            )
+        lowering.decode(self._sums, self._reference, self._out)
+
+
 class ThreeCalls(_Merge):
     """The three all-reduces alone, without the arithmetic: what the messages cost. Its result is no merge."""
 
@@ -107,13 +148,13 @@ class ThreeCalls(_Merge):
         """Set up the calls."""
         allreduce, lse = self._library.allreduce, x[LSE]
         self._max = allreduce(lse, out[LSE], "max")
-        self._sums = [allreduce(lse, np.empty_like(lse), "sum"), allreduce(x[OUT], out[OUT], "sum")]
-        return None not in (self._max, *self._sums)
+        self._calls = [allreduce(lse, np.empty_like(lse), "sum"), allreduce(x[OUT], out[OUT], "sum")]
+        return None not in (self._max, *self._calls)
 
     def run(self) -> None:
         """Make the three calls."""
         self._max()
-        for sum_up in self._sums:
+        for sum_up in self._calls:
             sum_up()
 
     def result(self) -> None:

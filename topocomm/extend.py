@@ -1,5 +1,8 @@
 """For authors of operators and kernels: what runs on a GPU beside our own kernels, what CUDA needs for threads.
 
+`SumLowering` says how an operator is reduced by a library's SUM; `weigh`, `all_exact`, `functions` and `wide` are for
+those whose values carry weights e^lse.
+
 Functions in which ranks meet are marked by `skipped_by_dynamo`, so that torch.compile leaves them alone.
 
 Importing it needs neither torch nor triton.
@@ -8,5 +11,17 @@ Importing it needs neither torch nor triton.
 from topocomm.execute.device.device_library import prepare_for_threads
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.operators.kernels.launcher import compile_kernel, launcher, load_kernel
+from topocomm.operators.sum_lowering import SumLowering, all_exact, functions, weigh, wide
 
-__all__ = ["compile_kernel", "launcher", "load_kernel", "prepare_for_threads", "skipped_by_dynamo"]
+__all__ = [
+    "SumLowering",
+    "all_exact",
+    "compile_kernel",
+    "functions",
+    "launcher",
+    "load_kernel",
+    "prepare_for_threads",
+    "skipped_by_dynamo",
+    "weigh",
+    "wide",
+]

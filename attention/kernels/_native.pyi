@@ -4,6 +4,42 @@ from typing import Any
 def merge_fold_address() -> int:
     """Return the address of the fold of LOGSUMEXP."""
 
+# Buffers follow each other as NumPy has them; the reference says how many rows there are.
+def encode_shares(
+    out: Any,
+    lse: Any,
+    reference: Any,
+    sum_out: Any,
+    weight: Any,
+    lost: Any,
+    present: Any,
+    product: Any,
+    ranks: int,
+    /,
+) -> None:
+    """Write what a rank adds for partials out [rows, dim] and lse [rows], float32, relative to a float64 reference.
+
+    Args:
+        out: Read, as are lse and reference.
+        lse: Natural logarithm.
+        reference: [rows].
+        sum_out: Float32 [rows, dim], written: out times the weight.
+        weight: Float32 [rows], written, as are the others: the columns of `topocomm.extend.weigh`.
+        lost: As there.
+        present: As there.
+        product: As there.
+        ranks: How many shares are added.
+
+    Raises:
+        ValueError: Lengths do not fit.
+    """
+
+def shares_exact(lost: Any, present: Any, product: Any, /) -> bool:
+    """As `topocomm.extend.all_exact`; ValueError where lengths differ."""
+
+def decode_shares(sum_out: Any, weight: Any, reference: Any, out: Any, lse: Any, /) -> None:
+    """Write the partials out and lse that sums give; arrays and errors as of `encode_shares`."""
+
 def bind_step(
     q: object, k: object, v: object, scale: float, softcap: float, tensor: type, to_capsule: Callable[[Any], object]
 ) -> tuple[Callable[[Any, Any, int], bool], Callable[[Any, int, int, object, object], bool]]:

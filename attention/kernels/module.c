@@ -2,6 +2,7 @@
  *
  * Of attention: arguments in, a checked call, its items over threads. Whether arrays fit each other is checked before
  * anything is read; indices inside tables are checked where they are used. */
+#include "sum_shares.h"
 #include "tensors.h"
 #include "vectors.h"
 
@@ -130,6 +131,9 @@ static PyObject *merge_fold_address(PyObject *self, PyObject *none) {
 
 static PyMethodDef methods[] = {
     {"merge_fold_address", merge_fold_address, METH_NOARGS, NULL},
+    {"encode_shares", encode_shares, METH_VARARGS, NULL},
+    {"shares_exact", shares_exact, METH_VARARGS, NULL},
+    {"decode_shares", decode_shares, METH_VARARGS, NULL},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_VARARGS | METH_KEYWORDS, NULL},
     {"bind_step", bind_step, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm import Field, Kernel, Operator, TritonCombine
+from topocomm.extend import SumLowering, all_exact, functions, weigh, wide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +97,58 @@ def _sample(rng: np.random.Generator, layout: Layout) -> dict[str, Any]:
     return {OUT: np.where(empty[..., None], np.float32(0), out), LSE: np.where(empty, np.float32(-np.inf), lse)}
 
 
+@cache
+def _native() -> Any:
+    try:
+        from attention.kernels import _native as module
+    except ImportError:
+        return None
+    return module
+
+
+def _encode(value: Mapping[str, Any], reference: Any, ranks: int, sums: Mapping[str, Any]) -> None:
+    """What a rank adds: its weights relative to the reference, and out times these; see docs/concepts/sums.md."""
+    out, xp = value[OUT], functions(value[OUT])
+    native = _native() if xp is np else None
+    if native is not None:
+        parts = (np.ascontiguousarray(value[name]) for name in (OUT, LSE))
+        native.encode_shares(*parts, reference, sums[OUT], *(sums[name] for name in SUM_COLUMNS), ranks)
+        return
+    largest = wide(xp.amax(xp.abs(out), -1)) if out.shape[-1] else 0.0
+    weights = weigh(value[LSE], reference, ranks, largest)
+    for name, column in zip(SUM_COLUMNS, weights, strict=True):
+        sums[name][...] = column
+    weight = weights.weight[:, None]
+    with np.errstate(all="ignore"):  # what rows of weight 0 hold is dropped
+        sums[OUT][...] = xp.where(weight == 0, 0.0, wide(out) * weight)
+
+
+def _exact(sums: Mapping[str, Any]) -> Any:
+    counts = [sums[name] for name in SUM_COLUMNS[1:]]
+    native = _native() if isinstance(counts[0], np.ndarray) else None
+    return all_exact(*counts) if native is None else native.shares_exact(*counts)
+
+
+def _decode(sums: Mapping[str, Any], reference: Any, result: Mapping[str, Any]) -> None:
+    xp, total = functions(sums[OUT]), sums["weight"]
+    native = _native() if xp is np else None
+    if native is not None and all(part.flags.c_contiguous for part in result.values()):
+        native.decode_shares(sums[OUT], total, reference, result[OUT], result[LSE])
+        return
+    with np.errstate(divide="ignore"):
+        result[OUT][...] = sums[OUT] / xp.where(total == 0, 1.0, total)[:, None]
+        result[LSE][...] = xp.where(total == 0, -xp.inf, reference + xp.log(wide(total)))
+
+
+SUM_COLUMNS = ("weight", "lost", "present", "product")
+_LOWERING = SumLowering(
+    "logsumexp/1",
+    (Field(OUT, ("*rows", "dim"), np.float32), *(Field(name, ("*rows",), np.float32) for name in SUM_COLUMNS)),
+    _encode,
+    _exact,
+    _decode,
+)
+
 LOGSUMEXP = Operator(
     "attention.logsumexp",
     fields=(Field(OUT, ("*rows", "dim"), np.float32), Field(LSE, ("*rows",), np.float32)),
@@ -106,5 +159,6 @@ LOGSUMEXP = Operator(
     triton=_triton,
     default_dims={"dim": 128},
     sample=_sample,
+    lower_to_sum=lambda layout: _LOWERING,
 )
 """Merge of partials: fields `out` float32 [*rows, dim] and `lse` float32 [*rows] (natural logarithm)."""

@@ -2,6 +2,7 @@
 
     topocomm            comm.allreduce({"out", "lse"}, LOGSUMEXP): value in, new value out
     topocomm prepared   the same call prepared, into arrays that are reused
+    topocomm, one SUM   comm.prepare_sum: one all-reduce of MPI's, relative to lse that all ranks know
     floor               one persistent exchange of the same bytes with one neighbour, no merge
 
 and the ways that `topocomm bench --operator attention.logsumexp` measures.
@@ -10,6 +11,7 @@ and the ways that `topocomm bench --operator attention.logsumexp` measures.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from topocomm.bench.problem import make_problem
 
 HEADS = 32
 BLOCKS = 100
+ONE_SUM = "topocomm, one SUM"
 
 
 def floor(world: MPI.Comm, size_bytes: int) -> tuple[Call, list[Any]]:
@@ -42,6 +45,14 @@ def floor(world: MPI.Comm, size_bytes: int) -> tuple[Call, list[Any]]:
     return run, requests
 
 
+def one_sum(comm: Communicator, x: dict[str, Any], world: MPI.Comm) -> Call:
+    """The merge as one SUM, relative to the lse of the token before: here 1 more than the greatest of all ranks'."""
+    reference = np.empty_like(x["lse"])
+    world.Allreduce(x["lse"], reference, MPI.MAX)
+    out = {name: np.empty_like(array) for name, array in x.items()}
+    return partial(comm.prepare_sum(like=x, operator=LOGSUMEXP), x, reference=reference.astype(np.float64) + 1, out=out)
+
+
 def main() -> None:
     """Measure, and print on rank 0."""
     world = MPI.COMM_WORLD
@@ -53,6 +64,7 @@ def main() -> None:
     methods: list[Method] = [Ours(comm, problem, prepared=prepared) for prepared in (False, True)]
     methods += [*bench.alternatives(library), GatherAndFold(library, problem), UserDefinedOp(library, problem)]
     ways: dict[str, Call] = {method.name: method.run for method in methods if method.prepare(x, problem.empty_result())}
+    ways[ONE_SUM] = one_sum(comm, x, world)
     ways["floor: one exchange"], requests = floor(world, problem.size_bytes)
     compare(comm, f"merge of {HEADS} x 128 float32 partials", ways, BLOCKS)
     for request in requests:

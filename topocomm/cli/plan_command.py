@@ -30,6 +30,7 @@ from topocomm.planning.report.crossover import Size, crossover_document, crossov
 from topocomm.planning.report.in_network_advice import in_network_notes
 from topocomm.planning.report.plan_comparison import defect, ranked
 from topocomm.planning.report.plan_text import plan_text
+from topocomm.planning.report.sum_comparison import sum_notes
 from topocomm.planning.request import Limits
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.merge.degradation import without
@@ -143,7 +144,8 @@ def _run(args: argparse.Namespace) -> int:
         operator, unlike = _operator_of(chosen)
         others = unlike if operator is None or unlike else ranked(chosen, topology, operator, _limits(args))
         notes = [] if operator is None else in_network_notes(chosen, topology, operator)
-        print(plan_text(chosen, topology, others, cost, notes))
+        sums = [] if operator is None or unlike else sum_notes(chosen, topology, operator)
+        print(plan_text(chosen, topology, others, cost, notes, sums))
         return 0
     if cost:
         print(cost, file=sys.stderr)

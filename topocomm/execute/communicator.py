@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,13 +11,14 @@ import numpy as np
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_notes
 from topocomm.execute.calls.all_gather import AllGather
-from topocomm.execute.calls.binding import agree, explained
+from topocomm.execute.calls.binding import explained
 from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.ranges import gather_shards, rows_of, split_members, split_record
 from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
-from topocomm.execute.calls.shift import Shift
+from topocomm.execute.calls.shift import Shift, prepare_shift
+from topocomm.execute.calls.sum_call import SumCall, prepare_sum
 from topocomm.execute.device.path_choice import own_gpu
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.liveness.shrinking import ending_after, survivors
@@ -24,7 +26,7 @@ from topocomm.execute.liveness.shutdown import note_close, note_failure
 from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.session import Session
 from topocomm.execute.setup.bootstrap import from_mpi, from_torch
-from topocomm.execute.transports.transport import AGREEMENT_TAG, CLOSING_TAG, GATHER_TAG, Transport
+from topocomm.execute.transports.transport import CLOSING_TAG, GATHER_TAG, Transport
 from topocomm.operators.layout import Buffer
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN
@@ -234,14 +236,7 @@ class Communicator:
         Raises:
             DeadlineError, MismatchError, RankFailedError: As for any call: a call on a device has returned before.
         """
-        session = self.session
-        session.enter()
-        try:
-            with session.closing_on_error():
-                if session.device_path is not None and session.device_path.in_flight is not None:
-                    session.device_path.in_flight.wait()
-        finally:
-            session.leave()
+        self.session.synchronize()
 
     @property
     def gpu(self) -> int | None:
@@ -291,12 +286,16 @@ class Communicator:
         request = Request(collective, like, operator, root, parts, order, ranges, plan)
         return self._calls.prepare(request, self.session.arenas[0])
 
+    def prepare_sum(self, *, like: Any, operator: Operator) -> SumCall:
+        """An allreduce by the library's own SUM, for operators that have this form; collective; raises as `prepare`."""
+        prepare = partial(self._calls.prepare, arena=self.session.arenas[0])
+        call = prepare_sum(self.session, prepare, like, operator)
+        self._calls.prepared.add(call)
+        return call
+
     def prepare_shift(self, messages: int = 1) -> Shift:
         """An exchange of so many messages with both neighbours, to rank + 1 and from rank - 1; collective."""
-        with self.session.call(AGREEMENT_TAG):
-            claim = {"call": f"shift {self.session.tags_taken} of {messages} messages"}
-            agree(self.session, claim, "the preparation of a shift")
-        shift = Shift(self.session, [self.session.next_tag("shift to the next rank") for _ in range(messages)])
+        shift = prepare_shift(self.session, messages)
         self._calls.prepared.add(shift)
         return shift
 

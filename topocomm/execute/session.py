@@ -158,6 +158,16 @@ class Session:
             if self.device_path is not None:  # last, since it may take long: what a device waits for does not come
                 self.device_path.abort()
 
+    def synchronize(self) -> None:
+        """As `Communicator.synchronize`."""
+        self.enter()
+        try:
+            with self.closing_on_error():
+                if self.device_path is not None and self.device_path.in_flight is not None:
+                    self.device_path.in_flight.wait()
+        finally:
+            self.leave()
+
     def refuse(self, tag: int, error: OperatorError) -> None:
         """Tell the other ranks that this one does not make the call with a tag, which counts as begun all the same."""
         if self.refusal is not None:

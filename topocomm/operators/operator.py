@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike
 
 from topocomm.errors import OperatorError
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
+from topocomm.operators.sum_lowering import SumLowering
 from topocomm.operators.tensors import field_of, not_its_dtype, tensor_fold
 
 
@@ -86,6 +87,8 @@ class Operator:
         refuses: What a layout is refused for ("takes integers, got float32"), or None if it is taken.
         sample: `sample(rng, layout)` makes a value to try the laws on, for operators that do not take just any
             arrays (sorted ones, counts); see `check_laws`.
+        lower_to_sum: How values of a layout are reduced by one elementwise SUM, or None where they cannot be; for
+            `Communicator.prepare_sum`.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Operator:
     default_dims: Mapping[str, int] = field(default_factory=dict)
     refuses: Callable[[Layout], str | None] | None = None
     sample: Callable[[np.random.Generator, Layout], Arrays] | None = None
+    lower_to_sum: Callable[[Layout], SumLowering | None] | None = None
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -238,6 +242,10 @@ class Operator:
             return self.triton(layout) if self.triton is not None else None
         except ImportError:  # triton is optional
             return None
+
+    def sum_lowering(self, layout: Layout) -> SumLowering | None:
+        """Return how values of this layout are reduced by one SUM; None where they are not."""
+        return self.lower_to_sum(layout) if self.lower_to_sum is not None else None
 
     def _kernel(self, layout: Layout) -> Kernel | None:
         return self.kernel(layout) if self.kernel is not None else None

@@ -42,7 +42,7 @@ def with_native(plan: Plan, topology: Topology, operator: Operator, layout: Layo
 
 def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
     """Return the library's call for one array of a dtype; None where there is none on this machine."""
-    ranks = _communicator(plan, topology, dtype)
+    ranks = communicator_of(plan, topology, dtype)
     if ranks is None:
         return None
     times = times_us(plan.collective.name, ranks, plan.payload_bytes)
@@ -69,7 +69,7 @@ def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
     )
 
 
-def _communicator(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
+def communicator_of(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
     """The plan's ranks for NCCL's model; None where they are not on NVIDIA's GPUs, one each."""
     ends, most = plan.ranks, plan.certificate.throughput_upper_bound_gb_per_s
     on_gpus = all(topology.by_id[end].kind == "gpu" for end in ends)

@@ -15,8 +15,8 @@ import torch
 
 from topocomm.errors import OperatorError
 from topocomm.execute.calls.call_cache import CallCache
-from topocomm.execute.calls.ranges import gather_pairs, gather_rows
-from topocomm.execute.communicator import BARRIER, NO_NEWS
+from topocomm.execute.calls.ranges import gather_rows
+from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
 from topocomm.execute.session import Session
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.builtin import SUM
@@ -33,6 +33,7 @@ class GroupCalls:
         self._session = session
         self.rank, self.size = session.rank, session.size
         self._calls = CallCache(session)
+        self._rows = RowCounts(self._calls, session)
 
     def close(self) -> None:
         """Free the kept calls."""
@@ -200,7 +201,7 @@ class GroupCalls:
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._calls.run(BARRIER, NO_NEWS, None)
+        self._calls.run(ASKED, SAME, None)
 
     def _allreduce_sparse(self, tensor: torch.Tensor, op: Any) -> None:
         """Sum tensors of which ranks hold different items: all gather all items, and add them up alike."""
@@ -236,7 +237,7 @@ class GroupCalls:
         self, result: torch.Tensor, value: torch.Tensor, got: Sequence[int], sent: Sequence[int], what: str
     ) -> None:
         """Exchange parts whose sizes ranks tell each other first."""
-        pairs = gather_pairs(self._calls, self._session, value, sent)
+        pairs = self._rows.of_alltoall(value, sent)
         assert pairs is not None, "rows are given"
         with self._checking():
             comes = pairs[self.rank :: self.size]

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 import topocomm
+from attention import LOGSUMEXP
 from tests.execute.device_cases import compare, count_tensors
 from tests.torch_jobs import round_trip
 from topocomm.execute.transports.device import torch_device as torch_device
@@ -16,6 +17,21 @@ me, size = dist.get_rank(), dist.get_world_size()
 count_tensors(me, size)
 torch_device.device_backend = lambda group: None if group is None else "gloo"
 
+
+def as_one_sum(comm):
+    """Merges on devices by one SUM, precise and repeated."""
+    x = {"out": torch.full((4, 3), float(me)), "lse": torch.arange(4.0) - me}
+    x["lse"][3] = -torch.inf
+    call = comm.prepare_sum(like=x, operator=LOGSUMEXP)
+    planned = comm.allreduce(x, LOGSUMEXP)
+    for reference, repeated in ((torch.zeros(4), 0), (600.0, 1), (torch.ones(4), 1)):
+        out = {name: torch.empty_like(part) for name, part in x.items()}
+        got = call(x, reference=reference, out=out)
+        assert got is out and call.repeated == repeated and call.moved_by == "plan"
+        for name, part in planned.items():
+            torch.testing.assert_close(got[name], part, rtol=2e-6, atol=0)
+
+
 with topocomm.Communicator.from_torch() as comm:
     compare(comm)
     assert comm.session.device_path.transport.name == "torch"
@@ -25,6 +41,7 @@ with topocomm.Communicator.from_torch() as comm:
         comm.session.device_path.transport.native(name, "float32", "sum")(own, target, None)
     assert torch.equal(reduced, 3 * torch.arange(6.0).view(3, 2) + 3)
     assert torch.equal(scattered, reduced[me : me + 1])
+    as_one_sum(comm)
     assert torch.equal(gathered[3:6], torch.arange(6.0).view(3, 2) + 1)
     part = comm.split(me % 2)
     compare(part)  # what is split off has no process group of its own

@@ -23,6 +23,7 @@ from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.shift import Shift
 from topocomm.execute.calls.structure import signature
+from topocomm.execute.calls.sum_call import SumCall
 from topocomm.execute.host.call_engine import NOTHING
 from topocomm.execute.session import TAGS_PER_CALL, Session
 from topocomm.execute.transports.shared_memory import SharedArena
@@ -68,7 +69,7 @@ class CallCache:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.kinds: dict[Hashable, Kind] = {}
-        self.prepared: WeakSet[PreparedCall | Shift] = WeakSet()
+        self.prepared: WeakSet[PreparedCall | Shift | SumCall] = WeakSet()
         self.bytes = 0
         self._kept: deque[_Kept] = deque()
         """Kept calls, the oldest first."""

@@ -44,7 +44,7 @@ class PreparedCall:
         self.tag = work.tag
         self._session = session
         self._layout = work.layout
-        self._structure = structure
+        self.structure = structure
         self.engines = make_engines(work, session.waiting)
         views = [engine.views if local is None else None for engine in self.engines]
         self._inputs = [None if held is None else structure.give(dict(held)) for held in views]
@@ -108,13 +108,13 @@ class PreparedCall:
             result = None if is_earlier else self.fast_path(x, out)
             if result is not None:
                 return None if not self._gives else result
-        return self._run(*self._fit(x, out), out)
+        return self._run(*self.fit(x, out), out)
 
     def repeat(self, x: Any, out: Any) -> Any:
         """Make the call with a value of the signature that it is kept under, which is not inspected again."""
         if self.fast_path is not None or self._local is not None:
             return self(x, out=out)
-        return self._run(*self._fit(x, out, known=True), out)
+        return self._run(*self.fit(x, out, known=True), out)
 
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
         """Begin the collective and return at once; x and out must be left alone until the handle is through.
@@ -122,11 +122,11 @@ class PreparedCall:
         Several prepared calls may be under way at the same time, begun in the same order on all ranks; one of them
         may be begun again when it is through. Arguments and errors are those of a call.
         """
-        fields, given = self._fit(x, out)
+        fields, given = self.fit(x, out)
         session = self._session
         engine, number = self._enter()
         try:
-            target = self._target(fields, given) if self._gives else None
+            target = self.target(fields, given) if self._gives else None
             through = engine.begin(fields, target, target is not given or _apart(fields, given))
         except BaseException as error:
             engine.withdraw()
@@ -134,7 +134,7 @@ class PreparedCall:
             raise
         session.refusal = None
         call = UnderWay(engine, self.tag, number, withdraw=engine.withdraw)
-        handle = Handle(session, call, lambda: self._finish(target, given, out))
+        handle = Handle(session, call, lambda: self.finish(target, given, out))
         if through:
             handle.through()
         else:
@@ -144,7 +144,7 @@ class PreparedCall:
 
     def _bind_fast_path(self) -> Callable[[Any, Any], Any] | None:
         """The shortest way through this call, if it is in shared memory and its values have one."""
-        structure = self._structure
+        structure = self.structure
         if self._shared is None or self._local is not None or self._identity is not None:
             return None
         from topocomm.execute.calls.fast_path import bind_arrays, bind_tensors
@@ -185,10 +185,10 @@ class PreparedCall:
         session = self._session
         engine, number = self._enter()
         try:
-            target = self._target(fields, given) if self._gives else None
+            target = self.target(fields, given) if self._gives else None
             if not engine.begin(fields, target, target is not given or _apart(fields, given)):
                 session.waiting.for_call(UnderWay(engine, self.tag, number))
-            result = self._finish(target, given, out)
+            result = self.finish(target, given, out)
         except BaseException as error:
             engine.withdraw()
             session.fail_with(error)
@@ -196,23 +196,24 @@ class PreparedCall:
         session.refusal = None
         return result
 
-    def _finish(self, target: Fields | None, given: Fields | None, out: Any) -> Any:
+    def finish(self, target: Fields | None, given: Fields | None, out: Any) -> Any:
+        """Return what the caller gets of a result in `target`: in `out` where that has the arrays `given`."""
         if target is None:
             return None
         if self._identity is not None:
             for name, array in target.items():
                 array[...] = self._identity[name]
         if given is None:
-            return self._structure.give(target)
+            return self.structure.give(target)
         if target is not given:
             for name, array in given.items():
                 array[...] = target[name]
         return out
 
-    def _fit(self, x: Any, out: Any, *, known: bool = False) -> tuple[Fields | None, Fields | None]:
+    def fit(self, x: Any, out: Any, *, known: bool = False) -> tuple[Fields | None, Fields | None]:
         """The arrays of x and out; where they do not fit, the other ranks are told, who may wait for them."""
         try:
-            fields = take(x, self._structure.names) if known else self._value(x)
+            fields = take(x, self.structure.names) if known else self._value(x)
             return fields, None if out is None or not self._gives else self.fit_result(out)
         except OperatorError as error:
             self._session.refuse(self.tag, error)
@@ -226,25 +227,25 @@ class PreparedCall:
             return None
         turn = self._turn
         if x is self._inputs[turn]:
-            if all(map(is_, self._structure.parts(x), self._input_parts[turn])):
+            if all(map(is_, self.structure.parts(x), self._input_parts[turn])):
                 return None
         elif x is self._inputs[turn - 1]:
             raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
-        fields = take(x, self._structure.names)
+        fields = take(x, self.structure.names)
         check_shapes("x", fields, self._values)
         return fields if self._local is None else self._local.fold(fields)
 
     def fit_result(self, out: Any) -> Fields:
         """The arrays of `out`, which fit and can be written."""
-        parts = self._structure.parts(out)
-        given = dict(zip(self._structure.names, parts, strict=True))
+        parts = self.structure.parts(out)
+        given = dict(zip(self.structure.names, parts, strict=True))
         if not all(type(part) is np.ndarray for part in parts):
             for name, part in given.items():
                 if isinstance(part, np.generic):
                     raise OperatorError(
                         f"out: field {name!r} is a NumPy scalar, which cannot be written; give an array"
                     )
-            given = take(out, self._structure.names)
+            given = take(out, self.structure.names)
         check_shapes("out", given, self._results)
         for name, array in given.items():
             if not array.flags.writeable:
@@ -262,7 +263,7 @@ class PreparedCall:
                 raise OperatorError(f"out: fields {first!r} and {second!r} share memory; give arrays of their own")
         return given
 
-    def _target(self, fields: Fields | None, given: Fields | None) -> Fields:
+    def target(self, fields: Fields | None, given: Fields | None) -> Fields:
         """Where the result goes: to the caller's arrays if it can be made there, else to fresh ones.
 
         They must be aligned and C-contiguous, and overlap the value's only where they are the value's.

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute.calls.binding import agree
 from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.path_choice import choose_device_path
 from topocomm.execute.device.shift import DeviceShift, PinnedShift
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.host.shift import HostShift
+from topocomm.execute.transports.transport import AGREEMENT_TAG
 
 if TYPE_CHECKING:
     from topocomm.execute.device.device_library import Device
@@ -106,3 +108,11 @@ def _device_of(rank: int, buffers: Sequence[Any]) -> Device | None:
                 f"{list(x.shape)}; give x.view(-1).view(torch.uint8)"
             )
     return held[0]
+
+
+def prepare_shift(session: Session, messages: int) -> Shift:
+    """As `Communicator.prepare_shift`; collective."""
+    with session.call(AGREEMENT_TAG):
+        claim = {"call": f"shift {session.tags_taken} of {messages} messages"}
+        agree(session, claim, "the preparation of a shift")
+    return Shift(session, [session.next_tag("shift to the next rank") for _ in range(messages)])

@@ -92,7 +92,7 @@ class DeviceCall(PreparedCall):
         self.plan, self.tag = work.plan, work.tag
         self._session, self._device, self._in_flight = session, path.device, path.in_flight
         self._transport = path.transport if peer is None else None
-        self._structure = structure
+        self.structure = structure
         own = 0 if shards is None else shards[work.rank + 1] - shards[work.rank]
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
         self._values_on_device = DeviceValues(structure, work.layout, value, work.result)
@@ -134,7 +134,7 @@ class DeviceCall(PreparedCall):
         The result is there for what comes later on that stream. A call asks whether those before it can still come
         through; `Communicator.synchronize` waits for them.
         """
-        fields, given = self._fit(x, out)
+        fields, given = self.fit(x, out)
         engine, number = self._enter()
         session = self._session
         try:
@@ -142,9 +142,9 @@ class DeviceCall(PreparedCall):
                 capturing = self._device.capturing()
                 if not capturing:
                     self._in_flight.look()
-                target = self._target(fields, given) if self._gives else None
+                target = self.target(fields, given) if self._gives else None
                 engine.begin(fields, target, True)
-                result = self._finish(target, given, out)
+                result = self.finish(target, given, out)
                 if capturing:
                     self._in_flight.keep(self._engine)
                 else:
@@ -175,19 +175,19 @@ class DeviceCall(PreparedCall):
             raise TopocommError(
                 f"rank {session.rank}: start() cannot be captured in a graph, since handles wait on the host; call it"
             )
-        fields, given = self._fit(x, out)
+        fields, given = self.fit(x, out)
         engine, number = self._enter()
         try:
             with device.current():
                 self._in_flight.look()
-                target = self._target(fields, given) if self._gives else None
+                target = self.target(fields, given) if self._gives else None
                 self._side = self._side or device.new_stream()
                 before = device.event()
                 before.record(device.stream())
                 self._side.wait_event(before)
                 with device.on(self._side):
                     engine.begin(fields, target, True)
-                    result = self._finish(target, given, out)
+                    result = self.finish(target, given, out)
                 for tensor in (*(fields or {}).values(), *(target or {}).values(), *(given or {}).values()):
                     device.keep(tensor, self._side)
                 self._engine.mark()
@@ -200,16 +200,16 @@ class DeviceCall(PreparedCall):
         session.waiting.under_way.append(call)
         return self._handle
 
-    def _fit(self, x: Any, out: Any, *, known: bool = False) -> tuple[Tensors | None, Tensors | None]:
+    def fit(self, x: Any, out: Any, *, known: bool = False) -> tuple[Tensors | None, Tensors | None]:
         if not self.in_graphs and self._device.capturing():
             raise TopocommError(
                 f"rank {self._session.rank}: this call's messages go by {self.moved_by}, and the host waits for them: "
                 "no graph records that"
             )
-        return super()._fit(x, out, known=known)
+        return super().fit(x, out, known=known)
 
     def _value(self, x: Any) -> Tensors | None:
-        if x is not None and x is self._input and all(map(is_, self._structure.parts(x), self._input_fields)):
+        if x is not None and x is self._input and all(map(is_, self.structure.parts(x), self._input_fields)):
             return None
         return self._values_on_device.read(x, needed=self._engine.takes_value)
 
@@ -221,7 +221,7 @@ class DeviceCall(PreparedCall):
                 raise OperatorError(f"out: field {name!r} lies in the call's send buffer; give another tensor")
         return target
 
-    def _target(self, fields: Tensors | None, given: Tensors | None) -> Tensors:
+    def target(self, fields: Tensors | None, given: Tensors | None) -> Tensors:
         """Return the caller's tensors if they are contiguous, else fresh ones."""
         if given is not None and all(tensor.is_contiguous() for tensor in given.values()):
             return given

@@ -23,6 +23,7 @@ from topocomm.operators.dtypes import computed, kind
 from topocomm.operators.kernels.cpu import compiled_kernel
 from topocomm.operators.layout import Arrays, Buffer, Field, Fold, Layout
 from topocomm.operators.operator import Kernel, Operator, TritonCombine
+from topocomm.operators.sum_lowering import SumLowering
 from topocomm.operators.tensors import is_tensor, numpy_dtype, torch_dtype
 
 BLOCK_ROWS = 16384
@@ -38,6 +39,7 @@ def elementwise(
     commutative: bool,
     refuses: Callable[[Layout], str | None],
     sample: Callable[[np.random.Generator, Layout], Arrays] | None = None,
+    lower_to_sum: Callable[[Layout], SumLowering | None] | None = None,
 ) -> Operator:
     """An operator whose fields are all [*rows], with the formula that `choose` gives for their dtypes."""
     names = tuple(f.name for f in fields)
@@ -72,6 +74,7 @@ def elementwise(
         triton=triton,
         refuses=refuses,
         sample=sample,
+        lower_to_sum=lower_to_sum,
     )
 
 

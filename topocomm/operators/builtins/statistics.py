@@ -21,6 +21,7 @@ from topocomm.operators.builtins.formula import (
 )
 from topocomm.operators.dtypes import kind, only
 from topocomm.operators.layout import Field
+from topocomm.operators.sum_lowering import SumLowering, all_exact, functions, weigh, wide
 
 if TYPE_CHECKING:
     from topocomm.operators.layout import Arrays, Layout
@@ -71,6 +72,29 @@ LOGSUMS = Formula("logaddexp", _logaddexp, wide=True, tiles="logaddexp")
 MOMENTS = Formula("welford", _merge_moments, wide=True, tiles="merge_moments")
 COUNT, MEAN, M2 = "count", "mean", "m2"
 
+
+def _logaddexp_as_sum(layout: Layout) -> SumLowering:
+    """e^(value - reference), in float64 for float64 and else in float32."""
+    dtype = "float64" if layout.fields[0].dtype == np.float64 else "float32"
+
+    def encode(value: Arrays, reference: Any, ranks: int, sums: Arrays) -> None:
+        weights = weigh(value[VALUE], reference, ranks, dtype=dtype)
+        for name, column in zip(_WEIGHT_SUMS, weights, strict=False):
+            sums[name][...] = column
+
+    def decode(sums: Arrays, reference: Any, result: Arrays) -> None:
+        total, xp = wide(sums["weight"]), functions(sums["weight"])
+        with np.errstate(divide="ignore"):
+            result[VALUE][...] = xp.where(total == 0, -xp.inf, reference + xp.log(total))
+
+    fields = tuple(Field(name, dtype=dtype) for name in _WEIGHT_SUMS)
+    return SumLowering(
+        f"logaddexp/1 {dtype}", fields, encode, lambda sums: all_exact(sums["lost"], sums["present"]), decode
+    )
+
+
+_WEIGHT_SUMS = ("weight", "lost", "present")
+
 LOGADDEXP = elementwise(
     "logaddexp",
     [Field(VALUE)],
@@ -78,6 +102,7 @@ LOGADDEXP = elementwise(
     {VALUE: -np.inf},
     commutative=True,
     refuses=only("f"),
+    lower_to_sum=_logaddexp_as_sum,
 )
 """Elementwise ln(e^a + e^b) of floats; identity -inf. (-inf, -inf) is -inf, +inf with any number +inf.
 

@@ -48,12 +48,13 @@ def plan_text(
     rivals: Sequence[Rival] | str = (),
     defect: str = "",
     switches: Sequence[str] = (),
+    sums: Sequence[str] = (),
 ) -> str:
     """Return lines of at most 80 columns, but for longer names.
 
     `rivals` are the candidates for its request, best first (`plan_comparison.ranked`), or why they are not known;
     `defect` is the cost of a defect of the machine (`plan_comparison.defect`), `switches` are the notes of
-    `in_network_advice`.
+    `in_network_advice`, `sums` those of `sum_comparison`.
     """
     f, c, repeat, native = plan.figures, plan.certificate, plan.schedule.repeat, plan.native
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
@@ -90,6 +91,7 @@ def plan_text(
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
         *_wrap("  optimal ", c.proved_by_search),
         *(line for note in switches for line in _wrap("  switch  ", note)),
+        *(line for note in sums for line in _wrap("  sum     ", note)),
         *_choice(plan, rivals),
         *_wrap("  proof   ", ", ".join(words for name, words in _PROVED.items() if getattr(plan.proof, name))),
         *_wrap("  figures ", figures),
