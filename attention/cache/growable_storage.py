@@ -31,8 +31,8 @@ def rows_of(x: torch.Tensor, rows: Positions) -> torch.Tensor:
 class GrowableTensor:
     """A tensor [batch, heads, rows, d] that grows along its rows; the storage doubles when it is full.
 
-    Rows that are dropped from the front leave room there, which is used again when half of the storage is room: then
-    the others move to the front. So each row moves once for each that is dropped, at most.
+    Rows that are dropped from the front leave room there, which is used again when it is as long as the others
+    together: these then move there. So each row moves once for each that is dropped, at most.
 
     Attributes:
         rows: Rows in use.
@@ -90,7 +90,7 @@ class GrowableTensor:
             self.storage = part.new_empty((batch, heads, new, width))
         elif self.begin + rows > self.storage.shape[2]:
             moved = self.storage
-            if 2 * rows > self.storage.shape[2]:
+            if self.begin < self.rows or rows > self.storage.shape[2]:
                 moved = part.new_empty((batch, heads, max(rows, 2 * self.rows), width))
             moved.narrow(2, 0, self.rows).copy_(self.view())
             self.storage, self.begin = moved, 0

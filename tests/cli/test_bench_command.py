@@ -205,6 +205,7 @@ def test_under_mpirun_the_alternatives_are_rows(with_attention):
         "3 all-reduces + rescale",
         "3 all-reduces alone",
         "MAX + packed SUM",
+        "one SUM + divide",
         "all-gather + local fold",
         "MPI user-defined op",
     ]
