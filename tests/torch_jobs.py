@@ -73,7 +73,7 @@ def faults(*args):
 
 
 def said(text):
-    """What each rank printed as `[rank] text`, by rank."""
+    """What each rank printed as `[rank] text`, by rank; with its newline in one string, or another may come between."""
     return {int(rank): line for rank, line in re.findall(r"^\[(\d+)\] (.*)$", text, re.MULTILINE)}
 
 

@@ -206,7 +206,7 @@ def main():
     drawn(sides, cases)
     dist.barrier()
     dist.destroy_process_group()
-    print(f"[{sides[0].rank}] ok", flush=True)
+    print(f"[{sides[0].rank}] ok\n", end="", flush=True)
 
 
 if __name__ == "__main__":

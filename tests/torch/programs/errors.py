@@ -50,7 +50,7 @@ def handle_is_late(rank, group):
     try:
         work.get_future().wait()
     except TopocommError as error:
-        print(f"[{rank}] handle_is_late, future: {type(error).__name__}", flush=True)
+        print(f"[{rank}] handle_is_late, future: {type(error).__name__}\n", end="", flush=True)
     assert work.is_completed() and not work.is_success() and isinstance(work.exception(), TopocommError)
     work.wait()
 
@@ -87,7 +87,7 @@ def main():
         try:
             globals()[name](rank, group)
         except TopocommError as error:
-            print(f"[{rank}] {name}: {type(error).__name__}: {error}", flush=True)
+            print(f"[{rank}] {name}: {type(error).__name__}: {error}\n", end="", flush=True)
         if name not in ("one_dies", "one_raises"):
             dist.barrier(gloo)
     time.sleep(1)  # who ends at once is the news that others hear first

@@ -126,7 +126,7 @@ def main():
         part(rank, size)
         dist.barrier()
     dist.destroy_process_group()
-    print(f"[{rank}] ok", flush=True)
+    print(f"[{rank}] ok\n", end="", flush=True)
 
 
 if __name__ == "__main__":

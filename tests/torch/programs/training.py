@@ -145,7 +145,7 @@ def main():
             torch.testing.assert_close(left, right, **tight)
         dist.barrier()
     dist.destroy_process_group()
-    print(f"[{rank}] ok", flush=True)
+    print(f"[{rank}] ok\n", end="", flush=True)
 
 
 if __name__ == "__main__":
