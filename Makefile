@@ -55,7 +55,7 @@ types: setup
 	lint-imports
 
 # Of functions with many cases a sample is run here and the others in test-long (tests/conftest.py).
-SAMPLE := --sample 3
+SAMPLE := --sample 4
 
 # Two tests at a time, then one by one those that have the machine to themselves; types beside what soaks on one core.
 marked = $(shell grep -rl --include='*.py' 'mark\.$(1)' tests)
@@ -132,7 +132,7 @@ soak-inputs: setup
 	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))
 	python tools/soak/odd_plans.py --seconds $$(($(SOAK_S) / 6))
 	python tools/soak/native.py --seconds $$(($(SOAK_S) / 3))
-	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 1000 / 18))
+	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 300 / 18))
 
 soak-ranks: setup
 	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 6))

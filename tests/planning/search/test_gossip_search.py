@@ -162,7 +162,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(find, "WIDTHS", ((128, 16),))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     count=st.integers(1, 9),
     ports=st.integers(1, 2),

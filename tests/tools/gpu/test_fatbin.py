@@ -117,6 +117,7 @@ def test_damaged_files_are_refused(tools, old, new, words):
         list(tools.fatbin.containers(whole.replace(old, new, 1)))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 def test_a_library_of_nvcc(tools, tmp_path):
     """It is read as it is, loads when it is cut, and NVIDIA's own tool finds in it what is left."""

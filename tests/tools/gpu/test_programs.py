@@ -84,6 +84,7 @@ def test_ranks_that_are_wrong(tools, monkeypatch, capsys, name, way, words):
     assert told["graph"] == {} and all("division by zero" in one for one in told["graph wrong"])
 
 
+@pytest.mark.long
 def test_ours_has_the_bits_of_its_own_plan(tools, monkeypatch, capsys):
     """On a card plans count launches, so that the one for host memory may add in another order."""
     apart = []

@@ -77,7 +77,7 @@ def programs(tmp_path):
         ("right", []),
         ("right wrong right2", ["wrong, a check: it is wrong"]),
         pytest.param("hangs right", ["hangs: did not come to its end"], marks=pytest.mark.long),
-        ("dies right", ["dies: did not come to its end"]),
+        pytest.param("dies right", ["dies: did not come to its end"], marks=pytest.mark.long),
     ],
 )
 def test_parts(tmp_path, programs, names, failed):
