@@ -121,6 +121,22 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
     return Inputs(q, k, v, spec, visibility, pages)
 
 
+def sequence_inputs(function: str, q: Any, k: Any, v: Any, spec: Spec | None) -> tuple[list[torch.Tensor], Inputs]:
+    """Return q, k and v of the same tokens as tensors, and as checked inputs that ask for no gradients.
+
+    Raises:
+        OperatorError: As `check_inputs`, or q has another number of tokens than k and v.
+    """
+    tensors = [as_tensor(function, argument, x) for argument, x in (("q", q), ("k", k), ("v", v))]
+    inputs = check_inputs(function, *(x.detach() for x in tensors), spec=spec or Spec(), masking=Masking())
+    if inputs.q.shape[2] != inputs.k.shape[2]:
+        raise OperatorError(
+            f"{function}: q, k and v must be of the same tokens, got {inputs.q.shape[2]} queries and "
+            f"{inputs.k.shape[2]} keys; queries of their own are for tree_decode and ring_decode"
+        )
+    return tensors, inputs
+
+
 def _pages(function: str, k: torch.Tensor, batch: int, masking: Masking) -> torch.Tensor:
     tables = tensor_of(masking.block_tables)
     if tables.ndim != 2 or tables.shape[0] != batch or tables.is_floating_point() or tables.dtype == torch.bool:

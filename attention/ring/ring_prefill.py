@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from attention.arrays import Inputs, as_tensor, check_inputs, to_caller
+from attention.arrays import Inputs, sequence_inputs, to_caller
 from attention.decode.communicators import as_communicator, state_of
 from attention.partial import Partial
 from attention.ring.ring_layout import Parts, agree_on_parts
 from attention.ring.ring_trips import Trips
 from attention.spec import Spec
-from attention.visibility import Masking
-from topocomm import OperatorError
 from topocomm.extend import skipped_by_dynamo
 
 
@@ -75,13 +73,7 @@ def ring_attention(
     """
     name = "ring_attention"
     comm = as_communicator(name, comm)
-    tensors = [as_tensor(name, argument, x) for argument, x in (("q", q), ("k", k), ("v", v))]
-    inputs = check_inputs(name, *(x.detach() for x in tensors), spec=spec or Spec(), masking=Masking())
-    if inputs.q.shape[2] != inputs.k.shape[2]:
-        raise OperatorError(
-            f"{name}: q, k and v must be of the same tokens, got {inputs.q.shape[2]} queries and "
-            f"{inputs.k.shape[2]} keys; queries of their own are for tree_decode and ring_decode"
-        )
+    tensors, inputs = sequence_inputs(name, q, k, v, spec)
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     parts = agree_on_parts(name, comm, inputs, positions=positions, layout=layout, gradients=wanted)
     state = state_of(comm)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from attention.arrays import DTYPES, Inputs, as_tensor, check_inputs, to_caller
+from attention.arrays import DTYPES, Inputs, sequence_inputs, to_caller
 from attention.decode.communicators import as_communicator
 from attention.gpu.placement import on_gpu
 from attention.partial import Partial
@@ -22,7 +22,6 @@ from attention.spec import Spec
 from attention.ulysses.head_grid import HeadGrid
 from attention.ulysses.sequence_cost import SequenceShape, best_cost
 from attention.ulysses.ulysses_call import UlyssesCall
-from attention.visibility import Masking
 from topocomm import OperatorError
 from topocomm.extend import skipped_by_dynamo
 
@@ -86,13 +85,7 @@ def ulysses_attention(
         DeadlineError, RankFailedError: Another rank did not come, or failed.
     """
     comm = as_communicator(NAME, comm)
-    tensors = [as_tensor(NAME, argument, x) for argument, x in (("q", q), ("k", k), ("v", v))]
-    inputs = check_inputs(NAME, *(x.detach() for x in tensors), spec=spec or Spec(), masking=Masking())
-    if inputs.q.shape[2] != inputs.k.shape[2]:
-        raise OperatorError(
-            f"{NAME}: q, k and v must be of the same tokens, got {inputs.q.shape[2]} queries and "
-            f"{inputs.k.shape[2]} keys; queries of their own are for tree_decode and ring_decode"
-        )
+    tensors, inputs = sequence_inputs(NAME, q, k, v, spec)
     ring_given = _checked_ring(ring, comm.size)
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     choices = {"ring": ring_given, "return_lse": int(return_lse), "dtype of q": DTYPES.index(inputs.q.dtype)}
