@@ -4,17 +4,18 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.bounds.collectives import collectives
 from tests.planning.bounds.machines import random_machine
 from topocomm import PlanError
 from topocomm.planning.bounds import demand as room
 from topocomm.planning.bounds.demand import demand_of
 from topocomm.planning.bounds.machine_columns import Machine
+from topocomm.planning.certificate_checker.rederive_bounds import Needs
 from topocomm.planning.certificate_checker.witness_graph import WitnessGraph
-from topocomm.planning.certificate_checker.witnesses import Needs
 from topocomm.planning.collectives import Collective
 from topocomm.planning.routing.paths import PathFinder
 
@@ -49,7 +50,7 @@ def pairs(topology, ranks, collective):
     return {(a, b): graph.relayed_us(ranks[a], ranks[b]) for a in everybody for b in everybody if needs(a, b)}
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.integers(0, 10**6), st.data())
 def test_the_pair_is_the_farthest_of_all(seed, data):
     topology, ranks = random_machine(seed)

@@ -1,14 +1,15 @@
 """The time of a levels witness, counted apart from the bound."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
 from topocomm.planning.certificate_checker.hierarchy_witness import least_levels_us
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.sampled_from([(0.6, 5.0), (1.0, 2.0), (1.4, 2.0), (0.3, 0.7)]),
     st.integers(1, 9),

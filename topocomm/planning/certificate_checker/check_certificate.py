@@ -7,7 +7,7 @@ they hold: docs/concepts/cost-models.md, section Bounds. A check takes a few sea
 from __future__ import annotations
 
 from topocomm.errors import PlanError
-from topocomm.planning.certificate_checker.witnesses import SAME, WitnessChecker, same
+from topocomm.planning.certificate_checker.rederive_bounds import SAME, WitnessChecker, same
 from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost
 from topocomm.planning.native import native_of
 from topocomm.planning.plan import Plan
