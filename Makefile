@@ -54,13 +54,14 @@ types: setup
 	python tools/house.py
 	lint-imports
 
-# Of functions with many cases a sample is run here and the others in test-long (tests/conftest.py).
+# Of functions with several cases a sample is run here and the others in test-long; property tests draw a part of their
+# examples here and all in test-long (tests/conftest.py).
 SAMPLE := --sample 4
 
 # Two tests at a time, then one by one those that have the machine to themselves; types beside what soaks on one core.
 marked = $(shell grep -rl --include='*.py' 'mark\.$(1)' tests)
 test: style
-	pytest $(SAMPLE) -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
+	pytest $(SAMPLE) --examples 4 -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
 	pytest $(SAMPLE) -m "alone and not long and not soak" $(call marked,alone)
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak-inputs SOAK_S=18
 	$(MAKE) --no-print-directory soak-ranks SOAK_S=18
@@ -70,7 +71,7 @@ SHARES ?= 1
 SHARE ?= 0
 LONG_TESTS = $(shell find tests -name 'test_*.py' | sort | awk 'NR % $(SHARES) == $(SHARE)')
 test-long: setup
-	pytest $(SAMPLE) -m "long and not alone and not soak" --numprocesses 2 --dist worksteal $(LONG_TESTS)
+	pytest $(SAMPLE) -m "(long or hypothesis) and not alone and not soak" --numprocesses 2 --dist worksteal $(LONG_TESTS)
 	pytest $(SAMPLE) -m "long and alone and not soak" $(LONG_TESTS) || test $$? -eq 5  # a part may have none
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.

@@ -9,6 +9,8 @@ from zlib import crc32
 
 import pytest
 
+from tests import examples
+
 # Two processes of tests, and the ranks of their jobs, share few cores: teams of threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # OpenBLAS, MKL and torch read it when they are imported
 ABSENT = [name for name in ("torch", "triton") if find_spec(name) is None]
@@ -36,11 +38,17 @@ def pytest_pycollect_makemodule(module_path, parent):
 def pytest_addoption(parser):
     """`make test` runs a sample of the cases, `make test-long` the others; without the option all run."""
     parser.addoption("--sample", type=int, default=1, metavar="N", help="leave all but 1 of N cases to the long tests")
+    parser.addoption("--examples", type=int, default=1, metavar="N", help="draw 1 of N examples of property tests")
+
+
+def pytest_configure(config):
+    """Before files of tests are imported, whose decorators ask how many examples to draw."""
+    examples.one_of(config.getoption("examples"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark as long all but a sample of the cases of functions that have four and more, but of those marked every_case.
+    """Mark as long all but a sample of the cases of functions that have several, but of those marked every_case.
 
     Checksums of their names choose, so that no value of an axis is left out for being every second one.
     """
@@ -49,8 +57,8 @@ def pytest_collection_modifyitems(config, items):
         if not any(item.get_closest_marker(name) for name in ("long", "soak", "every_case")):
             functions[item.nodeid.partition("[")[0]].append(item)
     for cases in functions.values():
-        if every > 1 and len(cases) > 3:
-            for item in sorted(cases, key=lambda item: crc32(item.nodeid.encode()))[max(2, -(-len(cases) // every)) :]:
+        if every > 1:
+            for item in sorted(cases, key=lambda item: crc32(item.nodeid.encode()))[-(-len(cases) // every) :]:
                 item.add_marker(pytest.mark.long)
 
 

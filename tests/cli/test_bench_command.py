@@ -184,6 +184,7 @@ def test_only_rank_0_says_what_is_wrong_with_the_options(capsys, monkeypatch):
     assert run(capsys, "--iteration") == (0, "", "")
 
 
+@pytest.mark.long
 def test_under_mpirun_what_is_wrong_with_the_options_is_said_and_the_status():
     cases = [(["--operator", "summ"], "unknown operator 'summ'"), (["--iteration"], "--iteration")]
     for words, part in cases:  # a rank that does not speak must not end the job first
@@ -225,6 +226,7 @@ def test_under_mpirun_the_library_does_what_it_can():
     assert rows["MPI_Allreduce"]["predicted_us"] is None
 
 
+@pytest.mark.long
 def test_under_mpirun_other_collectives_have_their_library_call():
     ended = job(2, "--collective", "reduce_scatter", "--sizes", "2KiB", "--format", "json", *QUICK)
     assert ended.returncode == 0, ended.stderr

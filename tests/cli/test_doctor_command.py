@@ -7,6 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.mpi import mpirun
 from topocomm import TopologyError, catalog
 from topocomm.cli import doctor_command as doctor
@@ -105,6 +107,7 @@ def test_under_mpirun_rank_0_prints_once_and_says_the_transport():
     assert platform.node() not in job.stdout
 
 
+@pytest.mark.long
 def test_under_mpirun_ranks_that_differ_are_named():
     program = (
         "import os, sys; rank = os.environ['OMPI_COMM_WORLD_RANK']; "

@@ -90,6 +90,7 @@ def test_under_mpirun_the_job_is_shown_once_with_the_places_of_its_ranks():
     assert [place["rank"] for place in document["ranks"]] == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_under_mpirun_what_is_measured_is_printed_once():
     done = job(2, "inspect", "--measure", "--format", "json")
     assert done.returncode == 0, done.stderr

@@ -88,6 +88,7 @@ def test_a_stopped_rank_is_named_with_call_and_bytes(how, tmp_path):
         assert calls[-1]["state"] == "open"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", HOW)
 def test_a_root_is_two_calls_ahead_at_most(how, tmp_path):
     job = run(3, "ahead.py", how, str(tmp_path / "finished"))

@@ -55,6 +55,7 @@ def test_a_rank_that_raises_ends_the_job_with_its_traceback():
     assert "faults.py" in job.stderr
 
 
+@pytest.mark.long
 def test_every_rank_says_for_whom_it_waited_before_the_job_ends():
     job = run(3, "late.py", timeout_s=60, TOPOCOMM_TIMEOUT_S="2")
     assert job.returncode != 0

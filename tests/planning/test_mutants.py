@@ -5,9 +5,10 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import joined, line, switch
 from tests.planning.mutant_cases import RANKS, collectives, every_case
 from tests.planning.mutants import mutants, mutate
@@ -157,7 +158,7 @@ def test_every_mutant_of_named_paths():
     assert refused > accepted
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(any_schedules(), st.sampled_from(COLLECTIVES), st.sampled_from([None, (1, 0), (2, 1), (3, 2)]))
 def test_random_schedules_are_judged_alike(made, name, repeat):
     schedule, _ = made
@@ -184,7 +185,7 @@ def test_columns_out_of_order_are_refused():
         verify(replace(schedule, rounds=1), collective)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.randoms(use_true_random=False), st.integers(2, 7), st.sampled_from(COLLECTIVES), st.data())
 def test_an_accepted_mutant_computes_the_same(rng, ranks, name, data):
     parts = [rng.randrange(3) for _ in range(part_count(name, ranks))] if name in IN_PARTS else ()

@@ -1,10 +1,11 @@
 """Machines where ranks have no routes to most others: values are relayed, whatever is asked for."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.concatenation import CONCAT
+from tests.examples import examples
 from tests.machines import line, switch
 from tests.planning.replay import part_count
 from topocomm import SUM, Device, Link, Topology, check_certificate, plan
@@ -53,7 +54,7 @@ def graphs(draw):
     return machine, draw(st.permutations([*machine.endpoints, *more]))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(graphs(), st.sampled_from(COLLECTIVES), st.sampled_from([SUM, CONCAT]), st.data())
 def test_every_collective_is_relayed_on_any_graph(case, name, operator, data):
     machine, ranks = case

@@ -2,9 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topocomm.errors import TopologyError
 from topocomm.topology import recognise
 from topocomm.topology.catalog.systems import catalog
@@ -88,7 +89,7 @@ def test_endless_files_are_not_read_to_the_end(monkeypatch, tmp_path):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_any_bytes_give_a_topology_or_a_topology_error(tmp_path_factory, data):
     file = tmp_path_factory.mktemp("junk") / "junk"
     file.write_bytes(data)

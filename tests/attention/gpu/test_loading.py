@@ -83,6 +83,7 @@ def test_a_context_that_grows_loads_nothing(method):
     assert_posted_last(world)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method", ["tree", *(pytest.param(name, marks=pytest.mark.long) for name in ("heads", "ring", "three"))]
 )
@@ -105,6 +106,7 @@ def test_masks_and_lengths_that_come_later_on_one_rank_load_nothing(method):
     assert_posted_last(world)
 
 
+@pytest.mark.long
 def test_pages_that_come_after_dense_keys_are_loaded_together():
     """Ranks meet again, before any of them posts a message of the call."""
     q, k, v = case_of(SHAPE)
@@ -129,6 +131,7 @@ def test_pages_that_come_after_dense_keys_are_loaded_together():
     assert not [at for at in posts if min(of_pages) < at < max(of_pages)]
 
 
+@pytest.mark.long
 def test_queries_of_another_number_are_loaded_together_again():
     _, k, v = case_of(SHAPE)
 

@@ -33,6 +33,7 @@ def test_contiguous_parts_of_any_length(sizes):
     check(run(tensors, parts, arriving=arriving, runner=run_on_gpus, spec=spec), exact_of(tensors, spec, arriving))
 
 
+@pytest.mark.long
 def test_positions_in_any_order_and_calls_that_need_more_memory():
     for n in (9, 21):
         tensors, arriving = case(n, seed=n, **FEW)

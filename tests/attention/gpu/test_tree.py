@@ -282,6 +282,7 @@ def test_what_no_graph_records_is_refused(monkeypatch):
     assert run_on_gpus(body, 2) == [True, True]
 
 
+@pytest.mark.long
 def test_through_host_memory_where_no_wire_takes_the_ranks(monkeypatch):
     from topocomm.execute.transports.device import nccl_library
 

@@ -71,7 +71,7 @@ def test_generate_with_a_compiled_forward(family, ranks):
 @pytest.mark.parametrize(
     ("given", "ranks"),
     [
-        ("model", 1),
+        pytest.param("model", 1, marks=pytest.mark.long),
         pytest.param("compiled", 2, marks=pytest.mark.long),
         *(pytest.param(*case, marks=pytest.mark.soak) for case in (("model", 2), ("compiled", 1))),
     ],

@@ -207,6 +207,7 @@ def test_a_plain_forward_pass_with_the_cache(llama):
         assert float((got - expected)[present].abs().max()) <= LIMIT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("family", ["Mistral", "Gemma2"])
 def test_a_lost_rank_where_windows_have_dropped_tokens(family, replicas):

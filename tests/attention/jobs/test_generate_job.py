@@ -61,6 +61,7 @@ def alone(model):
     return tokenizer.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True) + "\n"
 
 
+@pytest.mark.long
 def test_on_threads(tiny_model, capsys):
     assert main(generate(tiny_model, "--ranks=3", "--verify")) == 0
     said = capsys.readouterr()

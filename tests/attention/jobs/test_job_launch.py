@@ -113,6 +113,7 @@ def test_exception_of_one_rank_ends_the_job():
     assert done.stdout == ""
 
 
+@pytest.mark.long
 def test_exception_in_the_report_ends_the_job():
     done = mpirun(2, [TOY, "raise in report"], timeout_s=60)
     assert done.returncode == 1
@@ -171,6 +172,7 @@ def test_help_is_printed_once(ended):
 BAD_SETTING = "toy: error: TOPOCOMM_TIMEOUT_S='soon': expected a positive number of seconds"
 
 
+@pytest.mark.long
 def test_a_bad_setting_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "soon")
     assert on_threads(capsys, "sum") == (2, "", BAD_SETTING + "\n")

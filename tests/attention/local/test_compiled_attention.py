@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from attention import Spec, local_attention, reference_attention
 from attention.arrays import check_inputs
@@ -20,6 +20,7 @@ from tests.attention.cases import SHAPES, arrays, assert_close
 from tests.attention.local.test_calls import arrays as zeros
 from tests.attention.local.test_dispatch import check
 from tests.attention.local.test_features import plain
+from tests.examples import examples
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 1, 3000, 64, 64), (1, 2, 2, 200, 300, 16, 16)], ids=str)
@@ -61,7 +62,7 @@ def test_the_rows_kernel_is_asked_without_the_table(seed):
         assert ("kv_mask" in call.features) == (mask is not None and not mask.all())
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     n=st.integers(0, 300), q_len=st.integers(1, 16), heads=st.integers(1, 3), group=st.integers(1, 9),
     d=st.integers(1, 70), d_v=st.integers(1, 70), seed=st.integers(0, 1 << 30), causal=st.booleans(),
@@ -82,7 +83,7 @@ def test_kernel_on_random_shapes(n, q_len, heads, group, d, d_v, seed, causal):
 RUNS = st.lists(st.tuples(st.integers(-5, 300), st.integers(1, 70)), min_size=1, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     q_runs=RUNS, k_runs=RUNS, window=st.none() | st.integers(1, 90), softcap=st.none() | st.just(2.0),
     sloped=st.booleans(), masked=st.booleans(), dtype=st.sampled_from([torch.float32, torch.bfloat16]),

@@ -4,7 +4,7 @@ import sys
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attention import LOGSUMEXP
@@ -168,7 +168,6 @@ def tolerance(parts):
     return 1e-6 * max(1e-6, *(float(np.abs(p["out"]).max()) for p in parts))
 
 
-@settings(deadline=None)
 @given(partials())
 def test_the_n_way_fold_is_the_merge_of_two_repeated(parts):
     acc = parts[0]
@@ -177,7 +176,6 @@ def test_the_n_way_fold_is_the_merge_of_two_repeated(parts):
     assert_same_bits(fold(parts), acc)
 
 
-@settings(deadline=None)
 @given(partials())
 def test_kernel_and_numpy_follow_the_formula(parts):
     expected = exact(parts)
@@ -187,7 +185,6 @@ def test_kernel_and_numpy_follow_the_formula(parts):
         np.testing.assert_allclose(merged["lse"], expected["lse"], rtol=3e-7, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(partials(count=3))
 def test_associative_within_rounding(parts):
     a, b, c = parts
@@ -198,7 +195,6 @@ def test_associative_within_rounding(parts):
     np.testing.assert_allclose(left["lse"], right["lse"], rtol=3e-7, atol=1e-6)
 
 
-@settings(deadline=None)
 @given(partials(count=2))
 def test_commutative_to_the_bit(parts):
     a, b = parts

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from attention.merge import merge_states as merging
 from attention.merge.merge_states import merge_states
@@ -119,7 +119,6 @@ def test_a_shift_of_all_lse_moves_nothing_else(path):
     np.testing.assert_allclose(moved.lse, plain.lse + 16, atol=4e-6)
 
 
-@settings(deadline=None)
 @given(partials())
 def test_the_bits_are_those_of_the_operator(parts):
     outs, lses = (torch.from_numpy(np.stack([part[name] for part in parts])) for name in ("out", "lse"))
@@ -134,7 +133,6 @@ def test_the_bits_are_those_of_the_operator(parts):
     same_bits(merge_states(outs, lses), fold(parts)["out"], fold(parts)["lse"])
 
 
-@settings(deadline=None)
 @given(partials())
 def test_the_torch_formula_is_that_of_the_operator(parts):
     # exp and log of torch may round otherwise than NumPy's, by a unit in the last place of a weight.

@@ -192,6 +192,7 @@ def idle(server):
     return server.figure("topocomm_running_answers") == server.figure("topocomm_queue_length") == 0
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_ends_its_request(server, client):
     left = 'topocomm_requests_total{endpoint="/v1/completions",status="499"}'
     whole = client.completions.create(**LONG).usage.completion_tokens

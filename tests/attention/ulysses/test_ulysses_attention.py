@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attention import Spec, local_attention, ring_attention
 from attention.ulysses.ulysses_attention import ulysses_attention
 from tests.attention.gradients import SPECS, attention64, spec_of
 from tests.attention.ring_cases import case, check, dealt, exact_of, held, run
+from tests.examples import examples
 from tests.thinning import thinned
 from topocomm import MismatchError, OperatorError, run_local
 
@@ -48,7 +49,7 @@ def test_results_and_gradients_are_exact(ranks, ring, kv_heads, shared, name):
 
 
 @given(st.data())
-@settings(max_examples=6, deadline=None)
+@examples(6)
 def test_any_call(data):
     ranks = data.draw(st.integers(1, 6), "ranks")
     ring = data.draw(st.sampled_from([r for r in range(1, ranks + 1) if ranks % r == 0]), "ring")

@@ -233,6 +233,7 @@ def test_kinds_of_values_are_not_kept_for_ever(monkeypatch):
     assert run_local(body, ranks=2) == [3, 3]
 
 
+@pytest.mark.long
 def test_rows_between_processes():
     program = ROOT / "tests/execute/mpi_programs/changing_rows.py"
     job = mpirun(3, [program], timeout_s=240.0, env={"PYTHONPATH": str(ROOT)})

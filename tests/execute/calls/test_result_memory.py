@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topocomm import SUM, Communicator, Field, Operator, run_local
 from topocomm.execute.calls.result_memory import LEAST_BYTES, MOST_KEPT_BYTES, ResultMemory
 
@@ -129,7 +130,7 @@ OWN = Operator(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=3, max_size=8), st.sampled_from(["numpy", "torch"]))
 def test_results_that_are_held_keep_their_values(pattern: list[tuple[bool, bool]], library: str) -> None:
     """Some results are held, others dropped, at every step: whatever is held has the value of its own call."""

@@ -17,6 +17,7 @@ def test_a_rank_that_leaves_is_named(by, tmp_path):
         assert re.search(r"rank 1 has (left|ended)", text), text
 
 
+@pytest.mark.long
 def test_ranks_that_catch_the_error_end_as_usual(tmp_path):
     job = run(3, "leave.py", "caught", timeout_s=30, TOPOCOMM_RECORD_DIR=str(tmp_path))
     assert job.returncode == 0, job.stderr[-3000:]

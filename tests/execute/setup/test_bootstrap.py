@@ -25,6 +25,7 @@ def test_under_mpirun():
     assert job.returncode == 0
 
 
+@pytest.mark.long
 def test_under_mpirun_without_the_compiled_part_ranks_exchange_messages():
     code = (
         "import runpy, sys; sys.modules['topocomm.native._native'] = None; "
@@ -77,6 +78,7 @@ def test_srun_without_mpi_support_is_told(code):
         assert part in error, error
 
 
+@pytest.mark.long
 def test_two_mpis_mixed_are_told():
     """The launcher of one MPI with the library of another one."""
     pytest.importorskip("mpi4py")
@@ -103,6 +105,7 @@ TORCHRUN = {
 BY_HAND = {name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"}
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_ranks_that_do_not_meet_are_told():
     pytest.importorskip("torch")

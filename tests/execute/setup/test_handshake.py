@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from tests.execute.test_mpi import run, said
 
 
+@pytest.mark.long
 def test_settings_that_differ_are_named_on_every_rank():
     texts = said(run(3, "unlike_settings.py", timeout_s=60))
     # A rank that another one's error reaches before it has compared says so first.

@@ -30,6 +30,7 @@ def test_mpi_adds_up(ranks):
     assert sorted(job.stdout.split("\n"))[1:] == [f"rank {r}: mpi {repeated(ranks)}" for r in range(ranks)]
 
 
+@pytest.mark.long
 def test_gloo_adds_up():
     pytest.importorskip("torch.distributed")
     job = torchrun(2, [PROGRAM], timeout_s=100)

@@ -79,6 +79,7 @@ with topocomm.init() as comm:  # the group of one rank
 """
 
 
+@pytest.mark.long
 def test_groups_that_cannot_be_used_are_refused_with_the_remedy():
     job = subprocess.run(
         [sys.executable, "-c", SINGLE], capture_output=True, text=True, timeout=60, env=environment(), check=False

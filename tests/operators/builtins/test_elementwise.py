@@ -1,9 +1,10 @@
 """Operators by a formula: the same bits from either side, and on arrays and tensors."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.operators.packed import bits
 from topocomm import LOGADDEXP, PROD, SUM
 
@@ -13,7 +14,7 @@ NUMBERS = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(a=NUMBERS["float"], b=NUMBERS["float"])
 def test_commutative_in_bits(a, b):
     for operator in (SUM, PROD, LOGADDEXP):

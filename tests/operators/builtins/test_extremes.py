@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.operators.packed import DTYPES, FLOATS, INTEGERS, bits, chain, fold, layout_of
 from topocomm import (
     ARGMAX,
@@ -71,7 +72,7 @@ def numbers(dtype):
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d in FLOATS or d in INTEGERS], **ids)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_extremes_associate_and_commute_in_bits(dtype, data):
     x, y, z = (np.array([data.draw(numbers(dtype))]).astype(np.float64).astype(np.float32) for _ in range(3))
@@ -86,7 +87,7 @@ def test_extremes_associate_and_commute_in_bits(dtype, data):
 
 
 @pytest.mark.parametrize("operator", [ARGMAX, ARGMIN], ids=lambda operator: operator.name)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(items=st.lists(st.tuples(NUMBERS["float"], st.integers(0, 3)), min_size=3, max_size=3))
 def test_places_associate_and_commute_in_bits(operator, items):
     a, b, c = ({"value": np.array([value], np.float32), "index": np.array([at])} for value, at in items)

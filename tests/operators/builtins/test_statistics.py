@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.operators.packed import BFLOAT16, FLOATS, bits, fold, layout_of
 from topocomm import (
     LOGADDEXP,
@@ -107,7 +108,7 @@ def test_welford_with_an_infinite_mean_is_infinite_from_either_side():
 MOMENTS = st.tuples(st.integers(0, 5), st.floats(-1e3, 1e3), st.floats(0, 1e3))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(left=MOMENTS, right=MOMENTS)
 def test_welford_commutes_in_bits_and_is_never_nan(left, right):
     a, b = (dict(zip(("count", "mean", "m2"), map(np.array, value), strict=True)) for value in (left, right))

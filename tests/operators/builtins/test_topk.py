@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.operators.packed import FLOATS, INTEGERS, bits, chain, fold
 from topocomm import (
     TOPK,
@@ -56,7 +57,7 @@ NUMBERS = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(items=st.lists(st.lists(st.tuples(NUMBERS["float"], st.integers(0, 9)), max_size=5), min_size=3, max_size=3))
 def test_topk_associates_and_commutes_in_bits(items):
     a, b, c = (topk_value(np.array([x for x, _ in row], np.float32), 3, [p for _, p in row] or None) for row in items)

@@ -3,9 +3,10 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.replay import builds, replay, shards_word
 from tests.plans import every_plan
@@ -22,7 +23,7 @@ def layouts(draw, most_ranks=17, most_shards=70):
     return (0, *cuts, total)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(layouts(), st.sampled_from([0, 1, 3, 40]))
 def test_every_layout_evaluates_one_expression(shards, rows):
     """For every algorithm, rank and chunk: the tree over all virtual shards, bracket by bracket."""

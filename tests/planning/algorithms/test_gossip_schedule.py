@@ -3,9 +3,10 @@
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.replay import expected, replay
 from topocomm import PlanError
 from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
@@ -37,7 +38,7 @@ def random_gossip(rng, ranks):
     return rounds
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 2**32), st.integers(2, 9), st.sampled_from([2, 3]))
 def test_any_gossip_is_an_allreduce_and_an_allgather(seed, ranks, radix):
     rng = random.Random(seed)
@@ -55,7 +56,7 @@ def test_any_gossip_is_an_allreduce_and_an_allgather(seed, ranks, radix):
     verify(commuting, Collective("reduce_scatter", ranks, parts=parts))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.integers(0, 2**32), st.integers(2, 12), st.booleans(), st.sampled_from([2, 3]))
 @example(1250412, 11, False, 2)  # a value that came folded with the next goes on in one message with that of another
 def test_any_gossip_is_a_scan(seed, ranks, own, radix):

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import hosts
 from topocomm import catalog
 from topocomm.planning.bounds import bounds_of
@@ -36,7 +37,7 @@ def test_hosts_of_eight(count, bound, best_known):
         assert made.latency_bound.witness["kind"] == "levels"
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     st.sampled_from([(2, 2), (3, 1), (2, 1, 1), (3, 2), (2, 2, 1)]),
     st.sampled_from([1.5, 2.0, 3.0, 5.0, 8.0]),

@@ -3,9 +3,10 @@
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.bounds.collectives import collectives
 from tests.planning.optimum import beats
@@ -60,7 +61,7 @@ def holds(collective, machine, ends, latency, ports):
     assert not beats(bounds.rounds, collective, ends, unit, unit, ports), bounds.rounds_bound
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_no_bound_is_above_the_optimum_of_three_ranks(data):
     latency, hosts_of = data.draw(meshes(3))
@@ -68,7 +69,7 @@ def test_no_bound_is_above_the_optimum_of_three_ranks(data):
     holds(data.draw(collectives(3)), machine, machine.endpoints, latency, data.draw(st.integers(1, 2)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_no_bound_is_above_the_optimum_of_four_ranks(data):
     latency, hosts_of = data.draw(meshes(4))
@@ -76,7 +77,7 @@ def test_no_bound_is_above_the_optimum_of_four_ranks(data):
     holds(data.draw(collectives(4)), machine, machine.endpoints, latency, data.draw(st.integers(1, 3)))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_no_bound_is_above_the_optimum_of_a_broadcast_over_two_hosts(data):
     """Six ranks: beyond what other collectives can be searched for."""
@@ -89,7 +90,7 @@ def test_no_bound_is_above_the_optimum_of_a_broadcast_over_two_hosts(data):
     assert not beats(bounds.alpha_us, collective, machine.endpoints, latency, latency, ports), bounds.latency_bound
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_no_bound_is_above_the_optimum_of_ranks_that_share_endpoints(data):
     """Endpoints on a switch whose links all differ, with up to four ranks in all."""
@@ -104,7 +105,7 @@ def test_no_bound_is_above_the_optimum_of_ranks_that_share_endpoints(data):
     holds(data.draw(collectives(len(ends))), machine, ends, latency, data.draw(st.integers(1, 2)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_no_bound_is_above_the_optimum_under_loggp(data):
     gap_us = data.draw(st.sampled_from([0.3, 1.0, 2.0]))

@@ -5,9 +5,10 @@ from itertools import chain, combinations
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.bounds.collectives import collectives
 from topocomm import Device, Link, Topology
@@ -124,7 +125,7 @@ def test_an_allreduce_has_the_least_of_all_cuts_and_partitions(start):
         assert bound(machine, collective).value == pytest.approx(min(least(machine, collective))), seed
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 10**6), st.data())
 def test_other_collectives_have_the_least_of_all_cuts(seed, data):
     machine = graph(seed)

@@ -4,9 +4,10 @@ import random
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topocomm.planning.cost.fit import PairFigures, with_measured
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.catalog.systems import catalog
@@ -52,7 +53,7 @@ def by_ends(topology):
     return {link[:2]: link for link in topology.links}
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 10**6), st.integers(2, 9))
 def test_links_say_together_what_was_measured(seed, ends):
     """Another machine of the same shape is measured: the first gets its figures, pair by pair."""

@@ -1,15 +1,16 @@
 """Messages of schedules: the transfers of one round from one rank to another, with their bytes and routes."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.schedules import any_schedules
 from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
 from topocomm.planning.routing.paths import PathFinder
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(any_schedules(), st.sampled_from([0, 1, 12]))
 def test_messages_are_the_transfers_of_one_round_and_pair(made, row_bytes):
     schedule, _ = made

@@ -6,9 +6,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import hosts, switch
 from tests.planning.schedules import any_schedules
 from topocomm import Device, Link, PlanError, Topology
@@ -93,7 +94,7 @@ def machines(draw):
     return Topology("drawn", "test", tuple(devices), tuple(links))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(any_schedules(), machines(), st.randoms(use_true_random=False), st.sampled_from([1, 2, 3]), st.booleans())
 def test_any_schedule(drawn, machine, chance, ports, waves):
     schedule, _ = drawn

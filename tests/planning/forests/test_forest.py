@@ -182,6 +182,7 @@ for machine in (catalog("dgx-h100", hosts=2), solved()[29][0]):
 """
 
 
+@pytest.mark.long
 def test_the_same_bytes_whatever_the_hash_seed():
     prints = printed(SEEDED)
     assert len(prints) == 1 and prints.pop()

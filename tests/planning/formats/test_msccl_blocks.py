@@ -4,9 +4,10 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.formats import msccl_machine as machine
 from tests.planning.formats import msccl_parsers as parsers
@@ -89,6 +90,7 @@ def test_the_runtime_is_that_of_the_gpus_unless_it_is_named():
     assert dumps(made, switch(4)) == dumps(made, switch(4), "azure") != dumps(made, switch(4), "msccl")
 
 
+@pytest.mark.long
 def test_many_rounds_go_over_several_channels():
     made = named("ring", "allreduce", 40)
     whole, cut = dumps(made, switch(40), "msccl"), dumps(made, switch(40), "azure")
@@ -99,6 +101,7 @@ def test_many_rounds_go_over_several_channels():
     assert computes(cut)
 
 
+@pytest.mark.long
 def test_many_peers_share_thread_blocks():
     made = named("flat", "allgather", 40)
     whole, cut = dumps(made, switch(40), "azure"), dumps(made, switch(40), "rccl")
@@ -170,7 +173,7 @@ SMALL = st.tuples(st.integers(2, 6), st.integers(2, 6), st.integers(1, 4))
 """Steps of a thread block, thread blocks, and channels that a small runtime takes."""
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(any_schedules(), SMALL, st.booleans(), st.sampled_from([0, 1, 1000]))
 def test_cut_programs_do_what_the_schedule_says(drawn, limits, in_place, holds):
     schedule = drawn[0]

@@ -4,9 +4,10 @@ results that are the rank's own value, folds of what was folded."""
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.formats import msccl_machine
 from tests.planning.formats.test_msccl_xml import computes, flat
@@ -35,7 +36,7 @@ def made_of(schedule, topology):
     return replace(plan(topology, payload_bytes=0), schedule=schedule)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(any_schedules(), st.booleans(), st.integers(0, 5), st.sampled_from([0, 1, 1000]))
 def test_msccl_xml_does_what_the_schedule_says(drawn, in_place, seed, holds):
     schedule = drawn[0]

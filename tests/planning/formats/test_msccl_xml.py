@@ -138,6 +138,7 @@ def test_the_slices_of_a_pipelined_plan_are_the_runtimes_work():
     assert text.replace(piped.digest[:12], made.digest[:12]) == dumps(made, switch(4))
 
 
+@pytest.mark.long
 def test_many_peers():
     """More than one channel takes."""
     topology = switch(36)

@@ -5,9 +5,10 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import hosts, joined, switch
 from tests.planning.formats import mscclpp_machine
 from tests.planning.formats import mscclpp_machine as machine
@@ -163,7 +164,7 @@ def test_what_the_format_cannot_say_is_refused(made, topology, message):
         dumps(made(topology), topology)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(any_schedules(), st.booleans(), st.integers(0, 5), st.booleans())
 def test_mscclpp_json_does_what_the_schedule_says(drawn, in_place, seed, apart):
     schedule = drawn[0]

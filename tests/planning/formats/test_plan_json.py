@@ -5,9 +5,10 @@ import hashlib
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import hosts, switch
 from tests.planning.formats.plan_documents import ORIGINAL, change, document, signed
 from topocomm import Plan, PlanError, plan
@@ -155,7 +156,7 @@ def numbers(node, path=()):
 FIGURES = list(numbers(ORIGINAL))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sampled_from(FIGURES))
 def test_one_altered_figure_is_caught_by_the_digest(path):
     altered = copy.deepcopy(ORIGINAL)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.formats.plan_documents import ORIGINAL, change, document, signed
 from topocomm import Plan, PlanError, plan
@@ -107,7 +108,7 @@ def test_what_is_malformed_is_named_with_its_path(path, value, message):
 
 
 @pytest.mark.soak
-@settings(max_examples=2000, deadline=None)
+@examples(2000)
 @given(st.data())
 def test_whatever_stands_in_a_document_is_refused_in_words_or_means_the_same(data):
     """Any entry becomes anything: the answer is a PlanError of one line, or a plan that is proved."""

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.program.scratch import scratch_bytes
@@ -25,14 +26,14 @@ def by_rank(schedule, row_bytes, align):
     return worst
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(any_schedules(), st.sampled_from([1, 64, 1000]))
 def test_any_schedule(drawn, align):
     schedule, _ = drawn
     assert scratch_bytes(schedule, lambda rows: 4 * rows, align) == by_rank(schedule, 4, align)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(schedules(), st.sampled_from([1, 64, 1000]))
 def test_every_algorithm(drawn, align):
     schedule, _ = drawn

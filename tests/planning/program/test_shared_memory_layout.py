@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
+from tests.examples import examples
 from tests.planning.replay import replay, word
 from tests.planning.schedules import MACHINES, ROW_BYTES, SWITCHES, any_schedules, plans
 from topocomm.planning.collectives import COLLECTIVES
@@ -131,7 +132,7 @@ def test_every_read_is_behind_its_write_and_no_wait_is_for_ever(every_program):
             raise AssertionError(f"{name}: {error}") from None
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(any_schedules())
 def test_so_it_is_with_any_schedule(made):
     schedule, chunk_bytes = made

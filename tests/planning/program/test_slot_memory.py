@@ -4,9 +4,10 @@ import random
 from bisect import bisect_right
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.program.slot_memory import common_cuts, rank_program
 from topocomm.planning.schedule.schedule import input_pieces
@@ -67,7 +68,7 @@ def run(program, chunk_bytes):
     arena.read(program.output_pieces, "the result")
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(MADE)
 def test_no_live_value_is_overwritten(made):
     schedule, chunk_bytes = made
@@ -75,7 +76,7 @@ def test_no_live_value_is_overwritten(made):
         run(rank_program(schedule, rank, chunk_bytes, ALIGN), chunk_bytes)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(MADE, st.sampled_from([1, 8, 64]))
 def test_pieces_are_aligned_and_inside_the_arena(made, align):
     schedule, chunk_bytes = made
@@ -90,7 +91,7 @@ def test_pieces_are_aligned_and_inside_the_arena(made, align):
         assert set(program.offsets) == {(slot, chunk) for owner, slot, chunk in slots if owner == rank}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(MADE)
 def test_stages_hold_whole_rounds_and_all_that_the_rank_does(made):
     schedule, chunk_bytes = made
@@ -124,7 +125,7 @@ def messages(stages):
     return sent, received
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(MADE)
 def test_messages_of_two_ranks_meet_in_order(made):
     schedule, chunk_bytes = made
@@ -132,7 +133,7 @@ def test_messages_of_two_ranks_meet_in_order(made):
     assert sent == received
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(MADE, st.integers(0, 2**16))
 def test_the_least_open_message_is_posted_on_both_sides_whatever_comes_first(made, seed):
     schedule, chunk_bytes = made
@@ -163,7 +164,7 @@ def test_the_least_open_message_is_posted_on_both_sides_whatever_comes_first(mad
     assert not any(stage for own in left for stage in own)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(MADE)
 def test_with_common_cuts_both_ends_of_a_message_are_in_the_same_stage_of_rounds(made):
     """A stage of messages on a device is one step: what one rank starts in it the other must start in it too."""

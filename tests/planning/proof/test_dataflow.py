@@ -1,9 +1,10 @@
 """The value that every read finds."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.mutants import rebuilt
 from tests.planning.schedules import any_schedules
 from topocomm import PlanError
@@ -14,7 +15,7 @@ from topocomm.planning.proof.verify import verify
 from topocomm.planning.schedule.schedule import Combine
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(any_schedules(), st.data())
 def test_what_nothing_wrote_is_nothing(made, data):
     schedule, _ = made

@@ -2,9 +2,10 @@
 
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.proof.dataflow import dataflow
 from topocomm.planning.proof.expressions import SHORT_RUN, CountedTwiceError, Trees
@@ -32,7 +33,7 @@ def spelled(schedule):
     return values, [held[rank, slot, chunk] for rank, slot, chunk in schedule.outputs.tolist()]
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(any_schedules() | schedules(), st.sampled_from([1, 2, 4, SHORT_RUN]))
 def test_a_tree_is_its_expression(made, short_run):
     """Also where folds that do not wait for each other are dealt with at once."""

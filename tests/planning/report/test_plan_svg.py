@@ -111,6 +111,7 @@ def test_it_needs_nothing_else():
     assert first.get("class") == "paper"
 
 
+@pytest.mark.long
 def test_the_same_plan_gives_the_same_bytes_whatever_the_hash_seed():
     program = (
         "from topocomm import catalog, plan; from topocomm.planning.report.plan_svg import dumps; import hashlib;"

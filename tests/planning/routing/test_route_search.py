@@ -5,9 +5,10 @@ import random
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.routing.reference import linked, same_as_reference, without
 from topocomm import Device, Topology
 from topocomm.planning.routing import route_search
@@ -80,7 +81,7 @@ def _kind(chance, network, latency, rate):
     return parts, wires
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(clusters())
 def test_any_cluster(topology):
     same_as_reference(topology)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.replay import builds, replay, shards_word
 from topocomm import PlanError
@@ -49,7 +50,7 @@ def tree(low, high):
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(1, 130), st.data())
 def test_nodes_cover_the_range_and_are_the_largest_and_few(total, data):
     low = data.draw(st.integers(0, total))
@@ -82,7 +83,7 @@ def test_another_tree_over_the_shards_is_refused():
         verify(wrong, collective)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.integers(2, 9), st.randoms(use_true_random=False))
 def test_a_bracketing_is_accepted_where_it_is_that_of_the_tree_and_nowhere_else(ranks, chance):
     """All ranks evaluate one random bracketing of the shards in order, sometimes the canonical one."""

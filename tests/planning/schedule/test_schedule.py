@@ -1,14 +1,15 @@
 """Schedules as columns: what is read of one rank, and how rows are compared."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.schedule.schedule import input_pieces, input_table, row_keys, spans
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(any_schedules() | schedules())
 def test_what_is_read_of_one_rank_is_what_the_columns_say(made):
     schedule, _ = made

@@ -3,9 +3,10 @@
 import random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.schedules import any_schedules
 from topocomm.planning.schedule.schedule import Combine, Transfer
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
@@ -28,7 +29,7 @@ def test_slots_are_numbered_rank_by_rank():
     assert schedule.outputs.tolist() == [[1, 2, 0]]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(any_schedules(), st.integers(0, 2**32))
 def test_columns_in_any_order_of_rounds_give_the_same(made, seed):
     """Blocks of combines with as many operands each, in whatever order their rounds come."""

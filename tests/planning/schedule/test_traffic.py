@@ -3,9 +3,10 @@
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.planning.schedules import any_schedules
 from topocomm.planning.schedule.schedule import Repeat
 from topocomm.planning.schedule.traffic import busiest_port, count_messages, rows_sent
@@ -14,7 +15,7 @@ from topocomm.planning.schedule.transforms import unrolled
 REPEATS = st.builds(Repeat, st.integers(1, 9), st.integers(0, 8))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(any_schedules(), REPEATS, st.integers(1, 5))
 def test_figures_of_what_repeats_are_those_of_what_it_unrolls_to(made, repeat, endpoints):
     once, _ = made

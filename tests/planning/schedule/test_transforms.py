@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import switch
 from tests.planning.forests.machines import forest
 from tests.planning.replay import builds, collective_of, expected, replay, same
@@ -71,7 +72,7 @@ def test_slices_of_many_rows_do_not_overflow():
 REPEATS = st.builds(Repeat, st.integers(1, 9), st.integers(0, 8))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(any_schedules(), REPEATS, st.integers(1, 3))
 def test_rounds_are_cut_only_where_ports_are_too_busy(made, repeat, ports):
     schedule = replace(made[0], repeat=repeat)
@@ -105,7 +106,7 @@ def test_a_flat_exchange_takes_as_many_rounds_as_its_ports_need(ports, rounds):
         assert joined_rounds(once, ends, ports).rounds == (times * rounds or 3)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(any_schedules(), st.integers(1, 4))
 def test_nothing_is_read_in_the_joined_round_that_wrote_it(made, ports):
     schedule = made[0]

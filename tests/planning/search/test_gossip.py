@@ -2,9 +2,10 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import hosts, line, switch
 from tests.planning.search import brute
 from topocomm.planning.cost.cost_models import Cost
@@ -124,7 +125,7 @@ def test_messages_that_cross_get_rounds_in_which_none_waits_for_what_it_need_not
     assert run.missing == 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(2, 7), st.integers(0, 10**6))
 def test_a_broadcast_backwards_is_a_reduce_of_the_same_time(count, seed):
     dice = random.Random(seed)

@@ -3,9 +3,10 @@ from math import ceil, inf, log
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import hosts, joined, line, switch
 from tests.planning.search import brute
 from topocomm import catalog
@@ -162,7 +163,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(find, "WIDTHS", ((128, 16),))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     count=st.integers(1, 9),
     ports=st.integers(1, 2),

@@ -1,8 +1,9 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
+from tests.examples import examples
 from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.readers.plain.test_topology_json import topologies
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
@@ -51,7 +52,7 @@ def test_a_large_host_fits_one_screen():
 
 
 @given(topologies())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_any_topology_is_drawn(topology):
     assert render(topology, next_command="x").endswith("Next: x\n")
 

@@ -1,9 +1,10 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.topology.paths import latency_us
 from topocomm.topology.inference.host_tree import LEVELS, group_words, host_tree, merge_groups
 from topocomm.topology.links import PATH_LATENCY_US
@@ -33,7 +34,7 @@ def ultrametrics(draw):
 
 
 @given(ultrametrics())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_path_latency_depends_on_the_code_alone(machine):
     count, codes = machine
     tree = host_tree(gpus(count), codes)
@@ -43,7 +44,7 @@ def test_path_latency_depends_on_the_code_alone(machine):
 
 
 @given(ultrametrics())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_result_is_a_tree_of_both_directions(machine):
     count, codes = machine
     tree = host_tree(gpus(count), codes)

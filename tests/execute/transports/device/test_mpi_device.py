@@ -95,6 +95,7 @@ def test_the_library_is_asked_in_its_own_ways(kinds, answers, refusal, monkeypat
     assert found.endswith(refusal.replace("take cuda", "takes cuda")) if refusal else found == ""
 
 
+@pytest.mark.long
 def test_this_library_is_found_and_says_no():
     """The one beside the tests is built without CUDA: it must not be given device memory."""
     pytest.importorskip("mpi4py")

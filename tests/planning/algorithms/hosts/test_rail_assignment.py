@@ -1,9 +1,10 @@
 """Who hears what over which rail: every wish once a set, ports free, all members told in the end."""
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topocomm.planning.algorithms.hosts.rail_assignment import RailDemand, assign_rails, rail_sets, spread_inside
 from topocomm.planning.algorithms.multiport import spread_gossip
 
@@ -47,7 +48,7 @@ def test_groups_that_are_alike_never_ask_twice(rails, ports):
             assert len(gossip) == len(spread_gossip(len(sets[0]), ports)) or not full
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_any_rails_that_groups_lack(data):
     rails, ports = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 2))
@@ -73,7 +74,7 @@ def test_any_rails_that_groups_lack(data):
         assert all(knows == wanted for knows in known(members[group], heard, gossip))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.permutations([*range(-1, 3), -1, -1, -1, 3])
     | st.lists(st.sampled_from([-1, -1, -1, 0, 3, 5]), min_size=8, max_size=8)

@@ -4,9 +4,10 @@ from collections import Counter
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import less, network, solved
 from topocomm.planning.forests.units.splitting import Split, Units, bits
@@ -48,7 +49,7 @@ def test_ranks_receive_as_much_without_the_devices(machine, roots):
 
 
 @given(st.integers(2, 6), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_flows_are_the_least_cut_and_leave_the_graph_as_it_was(nodes, chance):
     graph = Units(nodes)
     for a in range(nodes):

@@ -1,9 +1,10 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topocomm.topology.draw.svg.endpoint_order import BELOW, STRAIGHT, arrange
 
 
@@ -44,7 +45,7 @@ def test_the_hybrid_cube_mesh_of_dgx_1_has_its_crossing_number_two_and_its_group
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_graph_is_a_permutation_that_keeps_groups_and_counts_its_crossings(data):
     names = [f"g{i}" for i in range(data.draw(st.integers(2, 9)))]
     chords = {pair: 1.0 for pair in combinations(names, 2) if data.draw(st.booleans())}

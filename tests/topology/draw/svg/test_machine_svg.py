@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests import hash_seeds
+from tests.examples import examples
 from tests.topology.draw.geometry import SVG, facts, parsed, wires, words
 from tests.topology.draw.machines import shown, two_gpus
 from tests.topology.readers.plain.test_topology_json import topologies
@@ -72,7 +73,7 @@ def test_a_switch_that_hosts_share_is_a_bar_in_each():
 
 
 @given(topologies())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_any_topology_is_drawn(topology):
     parsed(render(topology))
 

@@ -4,9 +4,10 @@ import re
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.topology import damage
 from tests.topology.matrices import facts_of, render_blanks, render_tabs
 from tests.topology.readers.nvidia.smi_texts import assert_says, codes_of, read, two_sockets
@@ -197,7 +198,7 @@ def test_other_texts_do_not_match(text):
 
 
 @given(st.text(alphabet="GPUXNVSYIC0123456789 \t\n.,-<>&;[m\x1b|=:", max_size=200))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_junk_is_refused_or_read_but_never_another_error(text):
     damage.attempt(nvidia_smi, text)
 

@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.topology.dumps import each_of, expected
 from tests.topology.matrices import facts_of, render_blanks, render_tabs
 from tests.topology.paths import latency_us
@@ -66,7 +67,7 @@ def machines(draw):
 
 
 @given(machines())
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_any_matrix_in_any_style_reads_back(machine):
     facts, columns, style = machine
     if columns == 1 and "" in facts.cpu.values():
@@ -87,7 +88,7 @@ def read_or_refuse(text, message):
 
 
 @given(machines(), st.data())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_a_text_cut_anywhere_is_refused_or_true(machine, data):
     facts, columns, _ = machine
     text = render_tabs(facts, columns=columns, legend=None)

@@ -2,9 +2,10 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from topocomm.errors import TopologyError
 from topocomm.topology.model import DEVICE_KINDS, FIGURE_SOURCES, Device, Link, Pair, RankPlace, Topology
 from topocomm.topology.readers.plain import topology_json
@@ -57,7 +58,7 @@ def topologies(draw):
 
 
 @given(topologies())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_round_trip_is_exact(topology):
     again = read(dumps(topology), "file.json")
     assert again == topology
@@ -243,7 +244,7 @@ def test_what_is_not_json(broken, message):
 
 
 @given(st.text(max_size=60) | st.text(alphabet='{}[]":,01eE.-devicslnk ', max_size=120))
-@settings(max_examples=75, deadline=None)
+@examples(75)
 def test_junk_is_refused_but_never_another_error(junk):
     for broken in (junk, "{" + junk, json.dumps({"devices": junk, "links": []})):
         with pytest.raises(TopologyError, match=r"^file\.json"):
