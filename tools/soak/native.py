@@ -3,11 +3,12 @@
     python tools/soak/native.py [--seconds S]
 
 Builds the extensions anew in a temporary folder, once with AddressSanitizer and UndefinedBehaviorSanitizer, once with
-ThreadSanitizer; needs cmake, ninja and gcc. Without these tools it says so and ends. A quarter of the time each:
+ThreadSanitizer; needs cmake, ninja and gcc. Without these tools it says so and ends. A fifth of the time each:
 
     folds      random folds, every field of every operand in memory of its own
     engines    random allreduces, their ranks on threads of one process, and programs with damaged words
     processes  the same as `tools/soak/collectives.py`, under mpirun
+    attention  the tests of the attention kernels, again and again; only from a minute on: GCC takes two to build them
     races      `engines` under ThreadSanitizer
 """
 
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -37,6 +38,8 @@ LIBRARIES = {"address;undefined": ("libasan.so", "libubsan.so"), "thread": ("lib
 OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "exitcode=66", "OPENBLAS_NUM_THREADS": "1"}
 SANITIZER_BYTES = 1 << 30
 """Memory of a process that AddressSanitizer may hold back: freed memory, 256 MiB by default, and its shadow."""
+ATTENTION_S = 60.0
+ATTENTION_TESTS = ("tests/attention/local/test_compiled_attention.py", "tests/attention/decode/test_bound_step.py")
 MOST_ROWS, MOST_OPERANDS, MOST_RANKS = 5000, 5, 4
 PROCESSES = 3
 LEAST_BYTES = 1 << 10
@@ -58,13 +61,14 @@ def main() -> None:
     if missing:
         print(f"native: left out, no {', '.join(missing)} here")
         return
-    plan = {"address;undefined": ("folds", "engines", "processes"), "thread": ("engines",)}
+    attention = ("attention",) if options.seconds >= ATTENTION_S else ()
+    plan = {"address;undefined": ("folds", "engines", "processes", *attention), "thread": ("engines",)}
     status = 0
     for sanitizers, parts in plan.items():
         with tempfile.TemporaryDirectory() as folder:
-            build(folder, sanitizers)
+            build(folder, sanitizers, () if "attention" in parts else ("topocomm_native",))
             for part in parts:
-                status |= again(folder, sanitizers, part, options.seconds / 4)
+                status |= again(folder, sanitizers, part, options.seconds / 5)
     sys.exit(status)
 
 
@@ -79,13 +83,13 @@ def again(folder: str, sanitizers: str, part: str, seconds: float) -> int:
     return subprocess.run([*command, *arguments], check=False).returncode
 
 
-def build(folder: str, sanitizers: str) -> None:
-    """Build the extensions with sanitizers in a folder; under ThreadSanitizer that with the engine only."""
+def build(folder: str, sanitizers: str, targets: Sequence[str]) -> None:
+    """Build these extensions, or all, with sanitizers in a folder."""
     output(
         "cmake", "-S", str(ROOT / "tools/native"), "-B", folder, "-G", "Ninja", f"-DSANITIZERS={sanitizers}",
         "-DCMAKE_C_COMPILER=gcc", f"-DPython_EXECUTABLE={sys.executable}",
     )  # fmt: skip
-    output("ninja", "-C", folder, *(["topocomm_native"] if sanitizers == "thread" else []))
+    output("ninja", "-C", folder, *targets)
 
 
 def output(*command: str) -> str:
@@ -195,10 +199,24 @@ def soak_processes(seconds: float) -> None:
     collectives.main()
 
 
+def soak_attention(seconds: float) -> None:
+    """Run the tests of the attention kernels, whose examples are drawn anew, until the time is over."""
+    import pytest
+
+    until, count = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        status = pytest.main(["-q", "-p", "no:cacheprovider", *(str(ROOT / path) for path in ATTENTION_TESTS)])
+        if status:
+            sys.exit(int(status))
+        count += 1
+    print(f"attention: {count} times all tests of the kernels")
+
+
 PARTS: dict[str, Callable[[float], None]] = {
     "folds": soak_folds,
     "engines": soak_engines,
     "processes": soak_processes,
+    "attention": soak_attention,
 }
 
 
