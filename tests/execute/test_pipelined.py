@@ -9,7 +9,7 @@ from tests.concatenation import CAPACITY, CONCAT, spelled
 from tests.machines import joined
 from tests.plans import every_plan
 from tests.thinning import alternating
-from topocomm import Plan, run_local
+from topocomm import SUM, Plan, run_local
 from topocomm.planning.schedule.schedule import Repeat
 from topocomm.planning.schedule.traffic import count_messages
 
@@ -97,3 +97,22 @@ def test_the_other_collectives_in_slices(machine, name):
     for rank, found in enumerate(run_local(body, ranks=ranks, topology=topology)):
         for plan, result in zip(plans, found, strict=True):
             assert result == wanted(rank), plan.algorithm
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 3, 3, 1)])
+def test_long_values_over_rails(sizes):
+    """Halved over groups, whole and in slices, by messages between hosts and in shared memory inside."""
+    topology, rows = joined(sizes), 1 << 17
+    plans = [made for made in every_plan(topology, "allreduce", SUM, SUM.default_layout(rows)) if made.payload_bytes]
+    plans = [made for made in plans if made.algorithm.startswith("rails-halving")]
+    assert len({made.schedule.repeat and made.schedule.repeat.count for made in plans}) > 1
+
+    def body(comm):
+        x = np.arange(rows, dtype=np.float32) % 1000 + comm.rank
+        return [comm.prepare("allreduce", like=x, operator=SUM, plan=made)(x).copy() for made in plans]
+
+    ranks = sum(sizes)
+    wanted = np.arange(rows, dtype=np.float32) % 1000 * ranks + sum(range(ranks))
+    for results in run_local(body, ranks=ranks, topology=topology):
+        for made, result in zip(plans, results, strict=True):
+            np.testing.assert_array_equal(result, wanted, made.algorithm)

@@ -6,8 +6,7 @@ Long payloads also get pipelined trees, in the slice counts that are worth a pla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 
 from topocomm.errors import PlanError
@@ -24,38 +23,32 @@ from topocomm.planning.algorithms import (
 from topocomm.planning.algorithms import canonical_allreduce as canonical
 from topocomm.planning.algorithms import gossip_parts as in_parts
 from topocomm.planning.algorithms import gossip_schedule as gossip
-from topocomm.planning.algorithms.gossip_schedule import Gossip
-from topocomm.planning.algorithms.hosts.group_gossip import (
-    cyclic_gossip,
-    cyclic_tree,
-    gather_over_groups,
-    rails_to_root,
-)
 from topocomm.planning.algorithms.hosts.host_scan import shift_scan
 from topocomm.planning.algorithms.hosts.leaders import leaders_allreduce
-from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rails import rails_allreduce
+from topocomm.planning.algorithms.hosts.rails_halving import common_rails, rails_halving_allreduce, transfer_count
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
+from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
 
 MOST_FLAT_RANKS = 64
-MOST_RING_RANKS = 256
-"""Largest rank counts for algorithms of P^2 messages: beyond, others win by far."""
+"""Largest rank count for algorithms in which everybody sends to everybody: beyond, others win by far."""
 MOST_PIECES = 1 << 22
 """Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
-MOST_LISTED_RANKS = 2048
-"""Largest rank count for schedules that are not made as columns."""
 MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
+HALVED_PIECES, MOST_HALVED_TRANSFERS = (16, 8, 4, 2, 1), 1 << 19
+"""Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
+HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
+"""Slices of such a piece, and the least bytes of one."""
 LONG_BYTES = 8 << 10
 """Least payload for pipelined trees with objective auto."""
 SLICE_BYTES = 64 << 10
@@ -69,98 +62,12 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
     if request.collective.shards:
         yield from _canonical_builds(request)
         return
-    yield from _BUILDS[request.collective.name](request, _RankGroups(request, paths))
+    yield from _BUILDS[request.collective.name](request, RankPatterns(request, paths))
     if request.layout.splittable:
         yield from _pipelined_builds(request, paths)
 
 
-@dataclass(frozen=True)
-class GossipPattern:
-    """Who sends to whom, and the expression tree that fits it best."""
-
-    name: str
-    gossip: Gossip
-    tree: RangeTree
-
-
-class _RankGroups:
-    """The ranks of a request as groups, computed when first needed."""
-
-    def __init__(self, request: Request, paths: PathFinder) -> None:
-        self.request, self.paths = request, paths
-
-    @cached_property
-    def order(self) -> tuple[int, ...]:
-        """The ranks host by host: in rank order, hosts by first appearance."""
-        by_id = self.paths.topology.by_id
-        hosts = [by_id[end].host for end in self.request.endpoints]
-        first = {host: index for index, host in reversed(list(enumerate(hosts)))}
-        return tuple(sorted(range(len(hosts)), key=lambda rank: (first[hosts[rank]], rank)))
-
-    @property
-    def in_order(self) -> bool:
-        """Whether every host has neighbouring ranks."""
-        return self.order == tuple(range(len(self.order)))
-
-    @cached_property
-    def hierarchy(self) -> Hierarchy:
-        """The ranks, host by host, as nested groups."""
-        endpoints = [self.request.endpoints[rank] for rank in self.order]
-        return hierarchy_of(endpoints, self.paths, self.request.ports)
-
-    def patterns(self) -> Iterator[GossipPattern]:
-        """Yield patterns that bring all values to all ranks and suit the groups."""
-        hierarchy, ports = self.hierarchy, self.request.ports
-        if len(self.order) > MOST_LISTED_RANKS:
-            return
-        if hierarchy.flat:
-            if ports > 1:
-                spread = multiport.spread_gossip(len(self.order), ports)
-                yield GossipPattern(f"multiport-{ports}", spread, aligned_tree(len(self.order), ports + 1))
-            return
-        for radices in hierarchy.for_rails(few=True):
-            over_rails = gossip.gossip_of(rails_allreduce(hierarchy.groups, radices, 1, ports))
-            yield self._pattern(f"rails-{_dotted(radices)}", over_rails, rails_tree(hierarchy.groups, radices))
-        for radices in dict.fromkeys([hierarchy.soonest, hierarchy.small]):
-            if not hierarchy.exact(radices):
-                cyclic = cyclic_gossip(hierarchy.groups, radices, ports)
-                yield self._pattern(f"cyclic-{_dotted(radices)}", cyclic, cyclic_tree(hierarchy.groups))
-
-    def to_root(self) -> Iterator[GossipPattern]:
-        """Yield patterns that bring all values to the root and suit the groups."""
-        if self.hierarchy.flat:
-            return
-        root, groups = self.request.collective.root, self.hierarchy.groups
-        gather = gather_over_groups(groups, self.order.index(root), self.request.ports)
-        yield self._pattern("rails-tree", gather, cyclic_tree(groups))
-        for pattern in self.patterns():
-            yield replace(pattern, gossip=gossip.gossip_to_root(pattern.gossip, root, len(self.order)))
-
-    def parts_to_root(self) -> Iterator[GossipPattern]:
-        """Yield patterns that bring every part to the root."""
-        count, root, ports = self.request.collective.ranks, self.request.collective.root, self.request.ports
-        tree = aligned_tree(count)
-        for radix in sorted({1, ports}):
-            name = f"multiport-{radix}" if radix > 1 else "binomial"
-            yield GossipPattern(name, multiport.gather_gossip(range(count), root, radix), tree)
-        if count <= MOST_RING_RANKS:
-            others = [(root + step) % count for step in range(1, count)]
-            yield GossipPattern("flat", [[(rank, root)] for rank in others], tree)
-        yield from self.to_root()
-        if not self.hierarchy.flat:
-            over_rails = rails_to_root(self.hierarchy.groups, self.order.index(root))
-            yield self._pattern("rails", over_rails, cyclic_tree(self.hierarchy.groups))
-
-    def _pattern(self, name: str, by_host: Gossip, tree: RangeTree) -> GossipPattern:
-        """The pattern in rank numbers; where hosts are scattered its tree is that of rank order."""
-        if self.in_order:
-            return GossipPattern(name, by_host, tree)
-        order = self.order
-        numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in by_host]
-        return GossipPattern(name, numbered, aligned_tree(len(order)))
-
-
-def _allreduce_builds(request: Request, groups: _RankGroups) -> Builds:
+def _allreduce_builds(request: Request, groups: RankPatterns) -> Builds:
     count, rows = len(request.endpoints), request.layout.rows
     if count <= MOST_LISTED_RANKS:
         yield "recursive-doubling", partial(recursive_doubling_allreduce, count, rows)
@@ -179,23 +86,39 @@ def _allreduce_builds(request: Request, groups: _RankGroups) -> Builds:
     yield from _grouped_allreduces(request, groups)
 
 
-def _grouped_allreduces(request: Request, groups: _RankGroups) -> Builds:
+def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
     rows, ports, hierarchy = request.layout.rows, request.ports, groups.hierarchy
     few = len(groups.order) <= MOST_LISTED_RANKS
     if groups.in_order or request.operator.commutative:
         for radices in hierarchy.for_rails(few=few):
             build = partial(rails_allreduce, hierarchy.groups, radices, rows, ports)
-            yield f"rails-{_dotted(radices)}", build if groups.in_order else partial(_renumbered, build, groups.order)
+            yield f"rails-{dotted(radices)}", build if groups.in_order else partial(_renumbered, build, groups.order)
         if groups.in_order and not hierarchy.flat and few:
             hosts = [list(range(low, high)) for low, high in hierarchy.edges]
             yield f"leaders-{len(hosts)}", partial(leaders_allreduce, hosts, rows)
     for pattern in groups.patterns():
         if pattern.name.startswith("cyclic") or not groups.in_order:
             yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
+    yield from _halved_allreduces(request, groups)
 
 
-def _dotted(radices: tuple[int, ...]) -> str:
-    return ".".join(map(str, radices))
+def _halved_allreduces(request: Request, groups: RankPatterns) -> Builds:
+    """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
+    bare = groups.hierarchy.groups
+    wanted = request.layout.splittable and request.operator.commutative and request.objective in ("auto", "throughput")
+    if not wanted or request.payload_bytes < LONG_BYTES or bare.count < 2 or not common_rails(bare):
+        return
+    pieces = next((n for n in HALVED_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS), None)
+    if pieces is None:
+        return
+    halved = rails_halving_allreduce(bare, request.layout.rows, pieces, groups.rings())
+    schedule = halved if groups.in_order else relabelled(halved, groups.order)
+    most = min(
+        request.payload_bytes // len(schedule.chunks) // HALVED_SLICE_BYTES,
+        MOST_HALVED_TRANSFERS // len(schedule.transfers),
+    )
+    for slices in dict.fromkeys(n if n <= most else 1 for n in HALVED_SLICES):
+        yield f"rails-halving-{slices}", partial(sliced, schedule, slices, 1)
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:
@@ -212,7 +135,7 @@ def _canonical_builds(request: Request) -> Builds:
             yield "canonical-direct", partial(canonical.direct_canonical, shards, rows)
 
 
-def _rooted_builds(request: Request, groups: _RankGroups) -> Builds:
+def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
     count, rows, root = request.collective.ranks, request.layout.rows, request.collective.root
     reduces = request.collective.name == "reduce"
     yield "binomial", partial(binomial.binomial_reduce if reduces else binomial.binomial_broadcast, count, rows, root)
@@ -232,7 +155,7 @@ def _rooted_builds(request: Request, groups: _RankGroups) -> Builds:
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
 
 
-def _allgather_builds(request: Request, groups: _RankGroups) -> Builds:
+def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
     parts = request.collective.parts
     many = _many_parts(request)
     if not many or groups.hierarchy.flat or len(parts) > MOST_LISTED_RANKS:
@@ -247,13 +170,13 @@ def _allgather_builds(request: Request, groups: _RankGroups) -> Builds:
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
 
 
-def _parts_rooted_builds(request: Request, groups: _RankGroups) -> Builds:
+def _parts_rooted_builds(request: Request, groups: RankPatterns) -> Builds:
     build = in_parts.gossip_gather if request.collective.name == "gather" else in_parts.gossip_scatter
     for pattern in groups.parts_to_root():
         yield pattern.name, partial(build, pattern.gossip, request.collective.parts, request.collective.root)
 
 
-def _alltoall_builds(request: Request, groups: _RankGroups) -> Builds:
+def _alltoall_builds(request: Request, groups: RankPatterns) -> Builds:
     parts, count = request.collective.parts, request.collective.ranks
     many = _many_parts(request)
     yield "flat", partial(alltoall.flat_alltoall, parts, count)
@@ -267,7 +190,7 @@ def _alltoall_builds(request: Request, groups: _RankGroups) -> Builds:
             yield pattern.name, partial(in_parts.gossip_alltoall, pattern.gossip, parts, count)
 
 
-def _reduce_scatter_builds(request: Request, groups: _RankGroups) -> Builds:
+def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
     parts, commutative = request.collective.parts, request.operator.commutative
     many = _many_parts(request)
     if not (many and commutative):
@@ -298,13 +221,13 @@ def _many_parts(request: Request) -> bool:
     return request.collective.ranks > MOST_RING_RANKS
 
 
-def _scan_builds(request: Request, groups: _RankGroups) -> Builds:
+def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
     count, rows, ports, hierarchy = request.collective.ranks, request.layout.rows, request.ports, groups.hierarchy
     own = request.collective.name == "scan"
     alike = groups.in_order and not hierarchy.flat and len(hierarchy.groups.insides) == 1
     if alike:
         build = partial(shift_scan, hierarchy.groups, hierarchy.soonest, rows, ports, own=own)
-        yield f"shift-{_dotted(hierarchy.soonest)}", build
+        yield f"shift-{dotted(hierarchy.soonest)}", build
     if count <= MOST_LISTED_RANKS or not alike:
         yield "doubling", partial(prefix.doubling_scan if own else prefix.doubling_exscan, count, rows, ports)
     if count <= MOST_LISTED_RANKS:
@@ -318,7 +241,7 @@ def _scan_builds(request: Request, groups: _RankGroups) -> Builds:
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
 
 
-_BUILDS: dict[str, Callable[[Request, _RankGroups], Builds]] = {
+_BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {
     "allreduce": _allreduce_builds,
     "reduce": _rooted_builds,
     "broadcast": _rooted_builds,

@@ -18,8 +18,8 @@ from topocomm.planning.algorithms.canonical_allreduce import relayed_canonical
 from topocomm.planning.algorithms.gossip_parts import carried
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.algorithms.multiport import reversed_gossip
-from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS
 from topocomm.planning.collectives import FROM_ROOT, IN_PAIRS, IN_PARTS, TO_ROOT, Collective
+from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.route_search import nearest_first

@@ -1,0 +1,33 @@
+"""Groups of a request's ranks: hosts by first appearance, and the rings inside."""
+
+from dataclasses import replace
+
+from tests.plans import request_on
+from topocomm import SUM, catalog
+from topocomm.planning.rank_patterns import RankPatterns, dotted
+from topocomm.planning.routing.paths import PathFinder
+
+
+def patterns_on(machine, **other):
+    request = request_on(machine, "allreduce", SUM, SUM.default_layout(4096))
+    return RankPatterns(replace(request, **other), PathFinder(machine))
+
+
+def test_ranks_are_taken_host_by_host():
+    machine = catalog("dgx-h100", hosts=2)
+    whole = patterns_on(machine)
+    assert whole.in_order and whole.order == tuple(range(16))
+    turned = patterns_on(machine, endpoints=(*whole.request.endpoints[1::2], *whole.request.endpoints[::2]))
+    assert not turned.in_order
+    assert turned.order == (*range(4), *range(8, 12), *range(4, 8), *range(12, 16))
+    assert turned.hierarchy.groups.count == 2
+
+
+def test_rings_are_there_where_one_sort_of_groups_wants_one():
+    assert patterns_on(catalog("dgx-h100", hosts=2)).rings() is None
+    rings = patterns_on(catalog("dgx-1-v100", hosts=2)).rings()
+    assert rings and all(sorted(ring) == list(range(len(ring))) for ring in rings)
+
+
+def test_names_of_radices():
+    assert dotted((8, 2)) == "8.2"

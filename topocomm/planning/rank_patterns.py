@@ -1,0 +1,130 @@
+"""Who may send to whom among the ranks of a request: patterns that suit its groups, for any collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from topocomm.planning.algorithms import gossip_schedule as gossip
+from topocomm.planning.algorithms import multiport
+from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.algorithms.hosts.group_gossip import (
+    cyclic_gossip,
+    cyclic_tree,
+    gather_over_groups,
+    rails_to_root,
+)
+from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.request import Request
+from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
+from topocomm.planning.routing.member_ring import member_ring
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree
+
+MOST_RING_RANKS = 256
+"""Largest rank count for algorithms of P^2 messages: beyond, others win by far."""
+MOST_LISTED_RANKS = 2048
+"""Largest rank count for schedules that are not made as columns."""
+
+
+@dataclass(frozen=True)
+class GossipPattern:
+    """Who sends to whom, and the expression tree that fits it best."""
+
+    name: str
+    gossip: Gossip
+    tree: RangeTree
+
+
+class RankPatterns:
+    """The ranks of a request as groups, computed when first needed, and the patterns that suit them."""
+
+    def __init__(self, request: Request, paths: PathFinder) -> None:
+        self.request, self.paths = request, paths
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The ranks host by host: in rank order, hosts by first appearance."""
+        by_id = self.paths.topology.by_id
+        hosts = [by_id[end].host for end in self.request.endpoints]
+        first = {host: index for index, host in reversed(list(enumerate(hosts)))}
+        return tuple(sorted(range(len(hosts)), key=lambda rank: (first[hosts[rank]], rank)))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether every host has neighbouring ranks."""
+        return self.order == tuple(range(len(self.order)))
+
+    @cached_property
+    def hierarchy(self) -> Hierarchy:
+        """The ranks, host by host, as nested groups."""
+        endpoints = [self.request.endpoints[rank] for rank in self.order]
+        return hierarchy_of(endpoints, self.paths, self.request.ports)
+
+    def rings(self) -> list[tuple[int, ...]] | None:
+        """For each sort of groups the order in which parts travel around; None: members send to all at once."""
+        groups, rings = self.hierarchy.groups, []
+        for sort in range(len(groups.insides)):
+            low, high = self.hierarchy.edges[groups.sorts.index(sort)]
+            members = [self.request.endpoints[rank] for rank in self.order[low:high]]
+            rings.append(member_ring(members, self.paths) if len(members) > 1 else None)
+        if not any(rings):
+            return None
+        return [ring or tuple(range(inside.members)) for ring, inside in zip(rings, groups.insides, strict=True)]
+
+    def patterns(self) -> Iterator[GossipPattern]:
+        """Yield patterns that bring all values to all ranks and suit the groups."""
+        hierarchy, ports = self.hierarchy, self.request.ports
+        if len(self.order) > MOST_LISTED_RANKS:
+            return
+        if hierarchy.flat:
+            if ports > 1:
+                spread = multiport.spread_gossip(len(self.order), ports)
+                yield GossipPattern(f"multiport-{ports}", spread, aligned_tree(len(self.order), ports + 1))
+            return
+        for radices in hierarchy.for_rails(few=True):
+            over_rails = gossip.gossip_of(rails_allreduce(hierarchy.groups, radices, 1, ports))
+            yield self._pattern(f"rails-{dotted(radices)}", over_rails, rails_tree(hierarchy.groups, radices))
+        for radices in dict.fromkeys([hierarchy.soonest, hierarchy.small]):
+            if not hierarchy.exact(radices):
+                cyclic = cyclic_gossip(hierarchy.groups, radices, ports)
+                yield self._pattern(f"cyclic-{dotted(radices)}", cyclic, cyclic_tree(hierarchy.groups))
+
+    def to_root(self) -> Iterator[GossipPattern]:
+        """Yield patterns that bring all values to the root and suit the groups."""
+        if self.hierarchy.flat:
+            return
+        root, groups = self.request.collective.root, self.hierarchy.groups
+        gather = gather_over_groups(groups, self.order.index(root), self.request.ports)
+        yield self._pattern("rails-tree", gather, cyclic_tree(groups))
+        for pattern in self.patterns():
+            yield replace(pattern, gossip=gossip.gossip_to_root(pattern.gossip, root, len(self.order)))
+
+    def parts_to_root(self) -> Iterator[GossipPattern]:
+        """Yield patterns that bring every part to the root."""
+        count, root, ports = self.request.collective.ranks, self.request.collective.root, self.request.ports
+        tree = aligned_tree(count)
+        for radix in sorted({1, ports}):
+            name = f"multiport-{radix}" if radix > 1 else "binomial"
+            yield GossipPattern(name, multiport.gather_gossip(range(count), root, radix), tree)
+        if count <= MOST_RING_RANKS:
+            others = [(root + step) % count for step in range(1, count)]
+            yield GossipPattern("flat", [[(rank, root)] for rank in others], tree)
+        yield from self.to_root()
+        if not self.hierarchy.flat:
+            over_rails = rails_to_root(self.hierarchy.groups, self.order.index(root))
+            yield self._pattern("rails", over_rails, cyclic_tree(self.hierarchy.groups))
+
+    def _pattern(self, name: str, by_host: Gossip, tree: RangeTree) -> GossipPattern:
+        """The pattern in rank numbers; where hosts are scattered its tree is that of rank order."""
+        if self.in_order:
+            return GossipPattern(name, by_host, tree)
+        order = self.order
+        numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in by_host]
+        return GossipPattern(name, numbered, aligned_tree(len(order)))
+
+
+def dotted(radices: tuple[int, ...]) -> str:
+    """Return radices as they stand in names of algorithms."""
+    return ".".join(map(str, radices))
