@@ -36,6 +36,7 @@ from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
 
@@ -99,20 +100,24 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
     for pattern in groups.patterns():
         if pattern.name.startswith("cyclic") or not groups.in_order:
             yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
-    yield from _halved_allreduces(request, groups)
+    yield from _halved(request, groups)
 
 
-def _halved_allreduces(request: Request, groups: RankPatterns) -> Builds:
+def _halved(request: Request, groups: RankPatterns) -> Builds:
     """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
-    bare = groups.hierarchy.groups
-    wanted = request.layout.splittable and request.operator.commutative and request.objective in ("auto", "throughput")
+    bare, name, root = groups.hierarchy.groups, request.collective.name, request.collective.root
+    wanted = request.layout.splittable and request.objective in ("auto", "throughput")
+    wanted = wanted and (request.operator.commutative or name == "broadcast")
     if not wanted or request.payload_bytes < LONG_BYTES or bare.count < 2 or not common_rails(bare):
         return
     pieces = next((n for n in HALVED_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS), None)
     if pieces is None:
         return
-    halved = rails_halving_allreduce(bare, request.layout.rows, pieces, groups.rings())
-    schedule = halved if groups.in_order else relabelled(halved, groups.order)
+    schedule = rails_halving_allreduce(bare, request.layout.rows, pieces, groups.rings())
+    if not groups.in_order:
+        schedule = relabelled(schedule, groups.order)
+    if name != "allreduce":
+        schedule = (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
     most = min(
         request.payload_bytes // len(schedule.chunks) // HALVED_SLICE_BYTES,
         MOST_HALVED_TRANSFERS // len(schedule.transfers),
@@ -153,6 +158,7 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
     if not reduces and request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
+    yield from _halved(request, groups)
 
 
 def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
