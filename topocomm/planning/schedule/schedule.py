@@ -264,7 +264,7 @@ def number_places(schedule: Schedule) -> PlaceNumbers:
     keys = dense_keys(rank, slot, chunk)
     used = np.zeros(int(keys.max(initial=-1)) + 1, dtype=bool)
     used[keys] = True
-    number = (np.cumsum(used) - 1)[keys]
+    number = (np.cumsum(used, dtype=np.int32) - 1)[keys].astype(np.int64)
     count = int(used.sum())
     rank_of, chunk_of = (np.empty(count, dtype=np.int64) for _ in range(2))
     rank_of[number], chunk_of[number] = rank, chunk
