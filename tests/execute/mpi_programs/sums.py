@@ -14,24 +14,28 @@ from topocomm.execute.transports.library_sums import library_sum
 class BeforeMpi4:
     """A communicator without persistent collectives."""
 
-    Allreduce_init = property()
+    Allreduce_init = Reduce_scatter_init = property()
 
     def __init__(self, comm):
-        self.Iallreduce, self.Recv_init, self.Send_init = comm.Iallreduce, comm.Recv_init, comm.Send_init
+        self.Iallreduce, self.Ireduce_scatter = comm.Iallreduce, comm.Ireduce_scatter
+        self.Recv_init, self.Send_init = comm.Recv_init, comm.Send_init
 
 
 def check_before_mpi_4(transport):
-    array, own = np.ones(5, np.float32), transport.comm
+    array, own, size = np.ones(5, np.float32), transport.comm, transport.size
+    counts = [2 + (peer == 1) for peer in range(size)]
+    sent, received = np.ones(sum(counts)), np.zeros(counts[transport.rank])
     transport.comm = BeforeMpi4(own)
-    batch = library_sum(transport, array)
+    batches = library_sum(transport, array, array, None), library_sum(transport, sent, received, counts)
     transport.comm = own
-    for _ in range(3):
-        batch.start()
-        while not batch.wait(0.01):
-            pass
-        assert batch.pending() == ([], [])
-    assert (array == transport.size**3).all()
-    batch.free()
+    for batch in batches:
+        for _ in range(3):
+            batch.start()
+            while not batch.wait(0.01):
+                pass
+            assert batch.pending() == ([], [])
+        batch.free()
+    assert (array == size**3).all() and (received == size).all()
 
 
 comm = topocomm.init()
