@@ -15,12 +15,14 @@ def items(ranks, parts=None, rank=0):
     return SumItems(LAYOUT, parts, rank, ranks)
 
 
-def test_an_allreduce_is_one_block_that_is_sent_and_received():
+def test_an_allreduce_is_one_block():
     one = items(2)
-    assert one.counts is None and one.sent is one.received and one.own is one.blocks[0]
-    assert one.sent.size == 5 * 4 + DIGEST_ITEMS and one.own.imprecise is None
-    one.own.sums["out"][...], one.own.sums["weight"][...] = 1, 2
-    assert one.sent[:20].tolist() == [1] * 15 + [2] * 5 and not one.sent[20:].any()
+    (block,) = one.blocks
+    assert one.counts is None and not np.shares_memory(one.sent, one.received)
+    for array, own in ((one.sent, block), (one.received, one.own)):
+        assert array.size == 5 * 4 + DIGEST_ITEMS and own.imprecise is None and own.rows == slice(0, 5)
+        own.sums["out"][...], own.sums["weight"][...] = 1, 2
+        assert array[:20].tolist() == [1] * 15 + [2] * 5 and not array[20:].any()
 
 
 def test_a_reduce_scatter_has_a_block_for_every_rank():

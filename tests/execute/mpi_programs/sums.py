@@ -4,8 +4,10 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
 import topocomm
+from attention import LOGSUMEXP
 from tests.execute.sum_cases import check_all
 from topocomm import LOGADDEXP
 from topocomm.execute.transports.library_sums import library_sum
@@ -22,11 +24,14 @@ class BeforeMpi4:
 
 
 def check_before_mpi_4(transport):
-    array, own, size = np.ones(5, np.float32), transport.comm, transport.size
+    added, own, size = np.zeros(5), transport.comm, transport.size
     counts = [2 + (peer == 1) for peer in range(size)]
     sent, received = np.ones(sum(counts)), np.zeros(counts[transport.rank])
     transport.comm = BeforeMpi4(own)
-    batches = library_sum(transport, array, array, None), library_sum(transport, sent, received, counts)
+    batches = (
+        library_sum(transport, np.ones(5), added, None),
+        library_sum(transport, sent, received, counts),
+    )
     transport.comm = own
     for batch in batches:
         for _ in range(3):
@@ -35,19 +40,54 @@ def check_before_mpi_4(transport):
                 pass
             assert batch.pending() == ([], [])
         batch.free()
-    assert (array == size**3).all() and (received == size).all()
+    assert (added == size).all() and (received == size).all()
+
+
+def check_fast_path(comm):
+    """The same arrays again: what is not the same is seen all the same, and whatever the sums are."""
+    x = {"out": np.ones((2, 3), np.float32), "lse": np.zeros(2, np.float32)}
+    out = {name: np.empty_like(array) for name, array in x.items()}
+    call = comm.prepare_sum(like=x, operator=LOGSUMEXP)
+    for _turn in range(3):
+        assert call(x, reference=np.full(2, 0.5), out=out) is out and not call.repeated
+        np.testing.assert_allclose(out["lse"], np.log(comm.size), rtol=1e-6)
+    x["lse"][0] = np.nan
+    assert call(x, reference=np.zeros(2), out=out) is out and call.repeated == 1 and np.isnan(out["lse"][0])
+    x["lse"] = np.full(2, 7, np.float32)  # other memory
+    assert call(x, reference=6, out=out)["lse"][0] == np.float32(7 + np.log(comm.size)) and call.repeated == 1
+    for wrong in (np.zeros(3), None):
+        alone = comm.split(comm.rank)
+        refused = alone.prepare_sum(like=x, operator=LOGSUMEXP)
+        refused(x, reference=np.zeros(2), out=out)
+        with pytest.raises(topocomm.OperatorError, match="reference"):
+            refused(x, reference=wrong, out=out)
+    number = comm.session.recorder.calls
+    for _turn in range(1100):  # a sweep among them
+        call(x, reference=np.full(2, 6.0), out=out)
+    assert comm.session.recorder.calls == number + 1100
+    other = comm.split(0)
+    differing = other.prepare_sum(like=x, operator=LOGSUMEXP)
+    for _turn in range(2):
+        differing(x, reference=np.zeros(2), out=out)
+    with pytest.raises(topocomm.MismatchError, match="differs between ranks"):
+        differing(x, reference=np.full(2, 1e-9 * other.rank), out=out)
+    assert not other.session.open
 
 
 comm = topocomm.init()
 moved_by, taken = check_all(comm)
 x = np.zeros(3)
-if sys.argv[1:] == ["late"]:
-    call = comm.prepare_sum(like=x, operator=LOGADDEXP)
+if sys.argv[1:] in (["late"], ["late", "again"]):
+    partial = {"out": np.ones((3, 2), np.float32), "lse": np.zeros(3, np.float32)}
+    call = comm.prepare_sum(like=partial, operator=LOGSUMEXP)
+    out = {name: np.empty_like(array) for name, array in partial.items()}
+    for _turn in range(2 * (sys.argv[2:] == ["again"])):  # from the second time on by the fast path
+        call(partial, reference=x, out=out)
     comm.barrier()
     try:
         if comm.rank == comm.size - 1:
             time.sleep(4)
-        call(x, reference=0.0)
+        call(partial, reference=x, out=out)
     except topocomm.TopocommError as error:
         print(f"rank {comm.rank}: {type(error).__name__}: {error}\n", end="", flush=True)
 else:
@@ -57,6 +97,8 @@ else:
         group.close()
     if moved_by == "mpi":
         check_before_mpi_4(comm.session.transport)
+    if moved_by == "mpi":
+        check_fast_path(comm)
     half = comm.prepare_sum(like=x, operator=LOGADDEXP)
     half.free()
     print(f"rank {comm.rank}: {moved_by} {sum(taken.values())}\n", end="", flush=True)

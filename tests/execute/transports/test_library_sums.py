@@ -37,12 +37,13 @@ def test_gloo_adds_up():
     assert sorted(job.stdout.split())[-2:] == [str(repeated(2))] * 2 or job.stdout.count(f"torch {repeated(2)}") == 2
 
 
-@pytest.mark.parametrize("launch", [mpirun, torchrun])
-def test_a_rank_that_does_not_come_is_named(launch):
+@pytest.mark.parametrize(("launch", "again"), [(mpirun, []), (mpirun, ["again"]), (torchrun, [])])
+def test_a_rank_that_does_not_come_is_named(launch, again):
     if launch is torchrun:
         pytest.importorskip("torch.distributed")
-    job = launch(2, [PROGRAM, "late"], timeout_s=100, env={"TOPOCOMM_TIMEOUT_S": "1.5"})
+    job = launch(2, [PROGRAM, "late", *again], timeout_s=100, env={"TOPOCOMM_TIMEOUT_S": "1.5"})
     expected = (
-        r"rank 0: DeadlineError: rank 0: call \d+ \(sum for logaddexp, value float64 \[3\]\): still waiting for rank 1"
+        r"rank 0: DeadlineError: rank 0: call \d+ \(sum for attention.logsumexp, out float32 \[3, 2\], "
+        r"lse float32 \[3\]\): still waiting for rank 1"
     )
     assert re.search(expected, job.stdout), (job.stdout, job.stderr[-2000:])

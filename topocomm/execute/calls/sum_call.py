@@ -21,36 +21,26 @@ from topocomm.execute.calls.structure import Structure, shapes_of, take
 from topocomm.execute.calls.sum_items import SumItems
 from topocomm.execute.device.device_staging import StagedCall
 from topocomm.execute.dynamo import skipped_by_dynamo
-from topocomm.execute.liveness.pollable import AwaitedMessages
+from topocomm.execute.liveness.pollable import BatchWait
 from topocomm.execute.liveness.waiting import SPIN_S, UnderWay
 from topocomm.execute.session import Session
-from topocomm.execute.transports.library_sums import library_sum
-from topocomm.execute.transports.transport import AGREEMENT_TAG, Batch
+from topocomm.execute.transports.library_sums import LibrarySum, library_sum
+from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator, as_operator
-from topocomm.operators.sum_lowering import MOST_RANKS, SumLowering, bound_shares, sum_layout
+from topocomm.operators.sum_lowering import MOST_RANKS, BoundShares, SumLowering, bound_shares, sum_layout
 
 if TYPE_CHECKING:
     from topocomm.operators.layout import Layout
 
+DONE, IMPRECISE, MISMATCH = 1, 2, 3
+"""What became of sums, numbered as in C: the result is written; it is not; ranks have different references."""
 COLLECTIVES = ("allreduce", "reduce_scatter")
 """What has a form as one SUM."""
 _FLOAT64 = np.dtype(np.float64)
 Prepare = Callable[[Request], PreparedCall]
 Send = Callable[[Any], Any]
-
-
-class _Sum:
-    """A library's sum under way, as ranks wait for it."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-
-    def advance(self, timeout_s: float) -> bool:
-        return self.batch.wait(timeout_s)
-
-    def awaited(self) -> AwaitedMessages:
-        return AwaitedMessages(None, *self.batch.pending())
+SumPath = Callable[[Any, Any, Any], int | None]
 
 
 class _Arrays(NamedTuple):
@@ -62,6 +52,7 @@ class _Arrays(NamedTuple):
         target: `given`, where the result can be made there; else None: every call makes it in fresh memory.
         sends: For every block what writes its share.
         receive: What reads the sums into `target`; None where there is none.
+        fast_path: As `fast_path.bind_sum`; None where there is none.
     """
 
     x: Any
@@ -72,6 +63,7 @@ class _Arrays(NamedTuple):
     target: Any
     sends: tuple[Send, ...]
     receive: Callable[[Any], Any] | None
+    fast_path: SumPath | None
 
     def holds(self, structure: Structure, x: Any, out: Any) -> bool:
         """Whether x and out are those, and still have these arrays."""
@@ -138,9 +130,13 @@ class SumCall:
             MismatchError: Ranks have different references, or another rank makes another call.
             DeadlineError, RankFailedError: As for any call.
         """
+        call = self._last
+        if call is not None and call.fast_path is not None:
+            state = call.fast_path(x, reference, out)
+            if state is not None:
+                return out if state == DONE else self._undone(state, x, out)
         if not self.moved_by:
             return self.planned(x, out=out)
-        call = self._last
         if call is None or not call.holds(self.planned.structure, x, out):
             call = self._last = self._bind(x, out)
         session = self._session
@@ -153,15 +149,14 @@ class SumCall:
             self._send(call.sends, base)
             self._add()
             if not self._items.agrees():
-                raise self._mismatch()
+                self._undone(MISMATCH, x, out)
             target, receive = call.target, call.receive
             if receive is None:
                 target = self.planned.target(call.value, call.given)
                 receive = self._receiver(call.value, target)
             if self._receive(receive, base):
                 return out if target is call.given else self.planned.finish(target, call.given, out)
-        self.repeated += 1
-        return self.planned(x, out=out)
+        return self._undone(IMPRECISE, x, out)
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
@@ -169,7 +164,7 @@ class SumCall:
         if self._sum is not None:
             self._sum.free()
 
-    def _added_by(self, prepare: Prepare, collective: str) -> tuple[str, Batch | PreparedCall]:
+    def _added_by(self, prepare: Prepare, collective: str) -> tuple[str, LibrarySum | PreparedCall]:
         """What adds up: the library where it moves the ranks' messages, else a plan for SUM; collective."""
         items = self._items
         if isinstance(items.sent, np.ndarray):
@@ -189,16 +184,31 @@ class SumCall:
             target = None
         parts = structure.parts(x), () if out is None else structure.parts(out)
         rows, ranks, scattered = self._by_rows(value), self._session.size, self._items.counts is not None
-        sends, receive = [], None
+        sends = []
         for block in self._items.blocks:
             own = {name: array[block.rows] for name, array in rows.items()} if scattered else rows
-            result = None if scattered or target is None else self._by_rows(target)
-            bound = bound_shares(self._lowering, own, ranks, block.sums, result, judged=scattered)
-            sends.append(bound.send)
-            receive = None if result is None else bound.receive
-        if scattered and target is not None:
-            receive = self._receiver(value, target)
-        return _Arrays(x, out, parts, value, given, target, tuple(sends), receive)
+            sends.append(bound_shares(self._lowering, own, ranks, block.sums, None, judged=scattered).send)
+        receive = None if target is None else self._receiver(value, target)
+        call = _Arrays(x, out, parts, value, given, target, tuple(sends), receive, None)
+        if scattered or receive is None:
+            return call
+        return call._replace(fast_path=self._fast_path(call, BoundShares(call.sends[0], receive)))
+
+    def _fast_path(self, call: _Arrays, shares: BoundShares) -> SumPath | None:
+        """The shortest way through an all-reduce, for MPI's persistent one and operators that are compiled."""
+        batch, structure, lowering = self._sum, self.planned.structure, self._lowering
+        plain = structure.bare or (type(call.x) is dict and type(call.out) is dict)
+        if not isinstance(batch, LibrarySum) or batch.persistent is None or not plain:
+            return None
+        if not lowering.takes_reference or lowering.bind is None:
+            return None
+        try:
+            from topocomm.execute.calls.fast_path import SumSteps, bind_sum
+        except ImportError:  # the compiled part is optional
+            return None
+        arrays, leading = (*call.parts[0], *call.parts[1]), self._layout.leading
+        steps = SumSteps(arrays, structure.names, leading, shares, batch, self._items, self._tag)
+        return bind_sum(self._session, call.x, call.out, steps)
 
     def _receiver(self, value: Any, target: Any) -> Callable[[Any], Any]:
         """What reads this rank's sums into a target."""
@@ -251,7 +261,7 @@ class SumCall:
             number = session.recorder.begin(self._tag)
             adding.start()
             if not adding.wait(0.0 if session.waiting.under_way else SPIN_S):
-                session.waiting.for_call(UnderWay(_Sum(adding), self._tag, number))
+                session.waiting.for_call(UnderWay(BatchWait(adding), self._tag, number))
         finally:
             session.leave()
 
@@ -281,15 +291,18 @@ class SumCall:
                 f"{type(reference).__name__} {list(getattr(reference, 'shape', ()))} ({str(error).splitlines()[0]})"
             ) from None
 
-    def _mismatch(self) -> MismatchError:
-        """The error of different references, which all ranks see."""
+    def _undone(self, state: int, x: Any, out: Any) -> Any:
+        """Do what follows sums that cannot be read, on all ranks: raise where references differ, else repeat."""
+        if state != MISMATCH:
+            self.repeated += 1
+            return self.planned(x, out=out)
         session = self._session
         mismatch = MismatchError(
             f"rank {session.rank}: the reference of {session.describe_tag(self._tag)} differs between ranks; "
             "compute it from what all ranks have, or broadcast it"
         )
         session.fail(mismatch, tell=False)
-        return mismatch
+        raise mismatch
 
 
 def _agreed(session: Session, operator: Operator, layout: Layout) -> SumLowering:

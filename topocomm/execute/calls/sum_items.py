@@ -46,7 +46,7 @@ class SumItems:
 
     Attributes:
         sent: All items, one array or tensor.
-        received: Those with the sums: `sent` itself in an all-reduce.
+        received: Those with the sums, other memory: in place, libraries would copy.
         counts: Items of every block; None in an all-reduce, which has one block.
         blocks: Of `sent`.
         own: The block of `received`.
@@ -63,9 +63,8 @@ class SumItems:
         counts = [row_items * (own.stop - own.start) + tail for own in rows]
         self.counts = None if parts is None else tuple(counts)
         self.sent, self.blocks = self._blocks(rows, counts, tail)
-        self.received, (self.own, *_) = self.sent, self.blocks
-        if parts is not None:
-            self.received, (self.own,) = self._blocks([rows[rank]], [counts[rank]], tail)
+        mine = 0 if parts is None else rank
+        self.received, (self.own,) = self._blocks([rows[mine]], [counts[mine]], tail)
         digits = _DIGITS.astype(layout.fields[0].dtype)
         self._digits = [row.tobytes() for row in digits]
         self._sums = [row.tobytes() for row in digits * digits.dtype.type(ranks)]

@@ -29,13 +29,26 @@ NAP_S = 20e-6
 """Time between two looks at gloo, whose own threads need the core."""
 
 
-def library_sum(transport: Transport, sent: Floats, received: Floats, counts: Sequence[int] | None) -> Batch | None:
+class LibrarySum(Batch):
+    """A library's sum of arrays that stay.
+
+    Attributes:
+        persistent: What starts it, what tests it, and how often before the core is given away; None where it is begun
+            anew each time.
+    """
+
+    persistent: tuple[Callable[[], None], Callable[[], bool], int] | None = None
+
+
+def library_sum(
+    transport: Transport, sent: Floats, received: Floats, counts: Sequence[int] | None
+) -> LibrarySum | None:
     """Return the library's SUM of contiguous arrays, which stay where they are; collective.
 
     Args:
         transport: What moves the ranks' messages.
         sent: What a rank adds.
-        received: Where it gets sums: `sent` itself in an all-reduce.
+        received: Where it gets sums, other memory.
         counts: Of a reduce-scatter the items of every rank; None: an all-reduce.
 
     Returns:
@@ -44,8 +57,9 @@ def library_sum(transport: Transport, sent: Floats, received: Floats, counts: Se
     """
     if isinstance(transport, MpiTransport):
         return MpiSum(transport, sent, received, counts)
-    in_place = counts is None and isinstance(transport, TorchGroupTransport)
-    return TorchSum(transport, sent) if in_place and isinstance(transport, TorchGroupTransport) else None
+    if isinstance(transport, TorchGroupTransport) and counts is None:
+        return TorchSum(transport, sent, received)
+    return None
 
 
 def _everyone(transport: Transport, array: Floats) -> list[Message]:
@@ -53,7 +67,7 @@ def _everyone(transport: Transport, array: Floats) -> list[Message]:
     return [Message(peer, ((0, array.nbytes),)) for peer in range(transport.size) if peer != transport.rank]
 
 
-class MpiSum(MpiBatch):
+class MpiSum(MpiBatch, LibrarySum):
     """MPI_Allreduce_init or MPI_Reduce_scatter_init; before MPI 4 what begins with I in their place."""
 
     def __init__(self, transport: MpiTransport, sent: Floats, received: Floats, counts: Sequence[int] | None) -> None:
@@ -63,10 +77,12 @@ class MpiSum(MpiBatch):
             self._first_tests = FIRST_TESTS
         mpi, comm = load_mpi(), transport.comm
         name = "allreduce" if counts is None else "reduce_scatter"
-        arguments = (mpi.IN_PLACE, sent) if counts is None else (sent, received, list(counts))
+        arguments = (sent, received) if counts is None else (sent, received, list(counts))
         self._begin: Callable[[], Any] | None = None
         try:
-            self._requests = [getattr(comm, f"{name.capitalize()}_init")(*arguments, mpi.SUM)]
+            request = getattr(comm, f"{name.capitalize()}_init")(*arguments, mpi.SUM)
+            self._requests = [request]
+            self.persistent = request.Start, request.Test, self._first_tests
         except (AttributeError, NotImplementedError, mpi.Exception):
             self._begin = partial(getattr(comm, f"I{name}"), *arguments, mpi.SUM)
 
@@ -104,17 +120,19 @@ class MpiSum(MpiBatch):
         super().free()
 
 
-class TorchSum(Batch):
+class TorchSum(LibrarySum):
     """An all-reduce of gloo, on the connections of the transport."""
 
-    def __init__(self, transport: TorchGroupTransport, array: Floats) -> None:
-        self._transport, self._tensor = transport, transport.torch.from_numpy(array)
-        self._everyone = _everyone(transport, array)
+    def __init__(self, transport: TorchGroupTransport, sent: Floats, received: Floats) -> None:
+        self._transport, self._sent, self._received = transport, sent, received
+        self._tensor = transport.torch.from_numpy(received)
+        self._everyone = _everyone(transport, sent)
         self._work: Any = None
         self._broken = False
 
     def start(self) -> None:
-        """As `Batch.start`."""
+        """As `Batch.start`; gloo adds up in place."""
+        self._received[...] = self._sent
         self._work = self._transport.gloo.allreduce([self._tensor])
 
     def wait(self, timeout_s: float) -> bool:
