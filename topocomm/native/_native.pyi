@@ -51,12 +51,14 @@ def bind_sum(
     names: tuple[str, ...],
     arrays: tuple[object, ...],
     leading: tuple[int, ...],
-    send: Callable[[Any], object],
+    sends: tuple[Callable[[Any], object], ...],
+    parts: tuple[slice | None, ...],
     receive: Callable[[Any], object],
     start: Callable[[], object],
     test: Callable[[], object],
     hash: Callable[[Any], int],
-    sent: object,
+    own: slice | None,
+    sent: tuple[object, ...],
     received: object,
     ranks: int,
     tests: int,
@@ -72,13 +74,16 @@ def bind_sum(
         names: Of the fields.
         arrays: Of x, then of out, by name.
         leading: The shape of a reference.
-        send: Writes what this rank adds relative to a reference.
+        sends: For each block what writes the share relative to its part of a reference; whether it alone is precise.
+        parts: Parts of a reference by block, None: the whole.
         receive: Reads the sums; whether they were precise.
         start: Starts the sum; test: whether it is there.
         test: See start.
         hash: Of a reference, 32 bits.
-        sent: Digest of what is sent, 16 float32 or float64; written.
-        received: That of the sums; may be the same memory.
+        own: The part of a reference for `receive`.
+        sent: The tail of each block, written: a digest of the reference, 16 float32 or float64; in a reduce-scatter one
+            more, whether a share is not precise.
+        received: That of the sums.
         ranks: How many add up.
         tests: Tests before the caller waits.
         tag: Of the call, for the record.

@@ -74,6 +74,27 @@ def check_fast_path(comm):
     assert not other.session.open
 
 
+def check_fast_scatter(comm):
+    """Rows alone, the same arrays again."""
+    size, rank = comm.size, comm.rank
+    x = {"out": np.ones((2 * size + 1, 2, 3), np.float32), "lse": np.zeros((2 * size + 1, 2), np.float32)}
+    rows = [2] * (size - 1) + [3]
+    out = {name: np.empty_like(array[: rows[rank]]) for name, array in x.items()}
+    call = comm.prepare_sum(like=x, operator=LOGSUMEXP, collective="reduce_scatter", rows=rows)
+    x["lse"][...] = np.arange(2 * size + 1)[:, None]
+    for change in (0.5, 1.0, -2.0):
+        assert call(x, reference=x["lse"] + change, out=out) is out and not call.repeated
+        own = np.arange(2 * rank, 2 * rank + rows[rank])[:, None] + np.log(size)
+        np.testing.assert_allclose(out["lse"], np.broadcast_to(own, out["lse"].shape), rtol=1e-6)
+    base = x["lse"].astype(np.float64)
+    for bad, repeated in ((-80, 1), (0, 1), (np.nan, 2), (0, 2)):  # of one rank in one row
+        x["lse"][0, 1] = bad if rank == size - 1 else 0
+        call(x, reference=base, out=out)
+        assert call.repeated == repeated, bad
+        if rank == 0:
+            np.testing.assert_allclose(out["lse"][0, 1], np.log(size - (bad != 0)) if bad == bad else bad, atol=1e-6)
+
+
 comm = topocomm.init()
 moved_by, taken = check_all(comm)
 x = np.zeros(3)
@@ -86,7 +107,7 @@ if sys.argv[1:] in (["late"], ["late", "again"]):
     comm.barrier()
     try:
         if comm.rank == comm.size - 1:
-            time.sleep(4)
+            time.sleep(6)
         call(partial, reference=x, out=out)
     except topocomm.TopocommError as error:
         print(f"rank {comm.rank}: {type(error).__name__}: {error}\n", end="", flush=True)
@@ -99,6 +120,7 @@ else:
         check_before_mpi_4(comm.session.transport)
     if moved_by == "mpi":
         check_fast_path(comm)
+        check_fast_scatter(comm)
     half = comm.prepare_sum(like=x, operator=LOGADDEXP)
     half.free()
     print(f"rank {comm.rank}: {moved_by} {sum(taken.values())}\n", end="", flush=True)

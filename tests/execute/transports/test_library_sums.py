@@ -41,7 +41,7 @@ def test_gloo_adds_up():
 def test_a_rank_that_does_not_come_is_named(launch, again):
     if launch is torchrun:
         pytest.importorskip("torch.distributed")
-    job = launch(2, [PROGRAM, "late", *again], timeout_s=100, env={"TOPOCOMM_TIMEOUT_S": "1.5"})
+    job = launch(2, [PROGRAM, "late", *again], timeout_s=100, env={"TOPOCOMM_TIMEOUT_S": "2.5"})
     expected = (
         r"rank 0: DeadlineError: rank 0: call \d+ \(sum for attention.logsumexp, out float32 \[3, 2\], "
         r"lse float32 \[3\]\): still waiting for rank 1"

@@ -25,9 +25,8 @@ from topocomm.native import _native
 from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
 
 if TYPE_CHECKING:
-    from topocomm.execute.calls.sum_items import SumItems
+    from topocomm.execute.calls.sum_items import SumBlock, SumItems
     from topocomm.execute.transports.library_sums import LibrarySum
-    from topocomm.operators.sum_lowering import BoundShares
 
 FastPath = Callable[[Any, Any], Any]
 SumPath = Callable[[Any, Any, Any], int | None]
@@ -112,7 +111,7 @@ class SumSteps(NamedTuple):
         arrays: Those of the value, then those of the result, by field.
         names: Of the fields.
         leading: The shape of a reference.
-        shares: Writes what is added, and reads the sums.
+        sends: For every block what writes what is added; `receive` reads the sums.
         batch: The library's sum, which is persistent.
         items: Where it adds up.
         tag: Of the call.
@@ -121,7 +120,8 @@ class SumSteps(NamedTuple):
     arrays: tuple[Any, ...]
     names: tuple[str, ...]
     leading: tuple[int, ...]
-    shares: BoundShares
+    sends: tuple[Callable[[Any], Any], ...]
+    receive: Callable[[Any], Any]
     batch: LibrarySum
     items: SumItems
     tag: int
@@ -143,13 +143,15 @@ def bind_sum(session: Session, x: Any, out: Any, steps: SumSteps) -> SumPath:
         names=steps.names,
         arrays=steps.arrays,
         leading=steps.leading,
-        send=steps.shares.send,
-        receive=steps.shares.receive,
+        sends=steps.sends,
+        parts=tuple([_part(block, steps.leading, items) for block in items.blocks]),
+        receive=steps.receive,
         start=start,
         test=test,
         hash=crc32,
-        sent=items.blocks[0].digest,
-        received=items.own.digest,
+        own=_part(items.own, steps.leading, items),
+        sent=tuple([block.tail for block in items.blocks]),
+        received=items.own.tail,
         ranks=session.size,
         tests=tests,
         tag=steps.tag,
@@ -177,6 +179,14 @@ def bind_sum(session: Session, x: Any, out: Any, steps: SumSteps) -> SumPath:
         return state
 
     return fast_sum
+
+
+def _part(block: SumBlock, leading: tuple[int, ...], items: SumItems) -> slice | None:
+    """The entries of axis 0 of a reference that belong to a block; None: all."""
+    if items.counts is None:
+        return None
+    item = max(1, prod(leading[1:]))
+    return slice(block.rows.start // item, block.rows.stop // item)
 
 
 def _maker(session: Session, shapes: Shapes, *, bare: bool) -> Callable[[], Any] | None:

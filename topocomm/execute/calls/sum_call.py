@@ -28,7 +28,7 @@ from topocomm.execute.transports.library_sums import LibrarySum, library_sum
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator, as_operator
-from topocomm.operators.sum_lowering import MOST_RANKS, BoundShares, SumLowering, bound_shares, sum_layout
+from topocomm.operators.sum_lowering import MOST_RANKS, SumLowering, bound_shares, sum_layout
 
 if TYPE_CHECKING:
     from topocomm.operators.layout import Layout
@@ -190,12 +190,10 @@ class SumCall:
             sends.append(bound_shares(self._lowering, own, ranks, block.sums, None, judged=scattered).send)
         receive = None if target is None else self._receiver(value, target)
         call = _Arrays(x, out, parts, value, given, target, tuple(sends), receive, None)
-        if scattered or receive is None:
-            return call
-        return call._replace(fast_path=self._fast_path(call, BoundShares(call.sends[0], receive)))
+        return call if receive is None else call._replace(fast_path=self._fast_path(call, receive))
 
-    def _fast_path(self, call: _Arrays, shares: BoundShares) -> SumPath | None:
-        """The shortest way through an all-reduce, for MPI's persistent one and operators that are compiled."""
+    def _fast_path(self, call: _Arrays, receive: Callable[[Any], Any]) -> SumPath | None:
+        """The shortest way, for persistent collectives of MPI and operators that are compiled."""
         batch, structure, lowering = self._sum, self.planned.structure, self._lowering
         plain = structure.bare or (type(call.x) is dict and type(call.out) is dict)
         if not isinstance(batch, LibrarySum) or batch.persistent is None or not plain:
@@ -207,7 +205,7 @@ class SumCall:
         except ImportError:  # the compiled part is optional
             return None
         arrays, leading = (*call.parts[0], *call.parts[1]), self._layout.leading
-        steps = SumSteps(arrays, structure.names, leading, shares, batch, self._items, self._tag)
+        steps = SumSteps(arrays, structure.names, leading, call.sends, receive, batch, self._items, self._tag)
         return bind_sum(self._session, call.x, call.out, steps)
 
     def _receiver(self, value: Any, target: Any) -> Callable[[Any], Any]:

@@ -31,13 +31,13 @@ class SumBlock(NamedTuple):
     Attributes:
         rows: First row, and one past the last.
         sums: The fields, by name.
-        digest: Bytes of the digest; None on a device.
-        imprecise: Of a reduce-scatter the last item, an array or tensor of one; else None.
+        tail: Bytes of the digest and, of a reduce-scatter, of the item behind it; None on a device.
+        imprecise: That item, an array or tensor of one; else None.
     """
 
     rows: slice
     sums: dict[str, Any]
-    digest: memoryview | None
+    tail: memoryview | None
     imprecise: Any
 
 
@@ -76,14 +76,14 @@ class SumItems:
         a, b, c, e = code & 255, code >> 8 & 255, code >> 16 & 255, code >> 24
         digest = d[a] + d[b] + d[c] + d[e]
         for block in self.blocks:
-            if block.digest is not None:
-                block.digest[:] = digest
+            if block.tail is not None:
+                block.tail[: len(digest)] = digest
         self._expected = s[a] + s[b] + s[c] + s[e]
 
     def agrees(self) -> bool:
         """Whether all ranks have stamped the same digest."""
-        digest = self.own.digest
-        return digest is None or digest.tobytes() == self._expected
+        tail = self.own.tail
+        return tail is None or tail[: len(self._expected)].tobytes() == self._expected
 
     def _blocks(self, rows: list[slice], counts: list[int], tail: int) -> tuple[Any, list[SumBlock]]:
         """Zeroed memory of blocks, and these."""
@@ -103,12 +103,12 @@ class SumItems:
             end = start + count
             at = start * dtype.itemsize
             count_of_rows = own.stop - own.start
-            digest, views = None, dict[str, Any]()
+            held, views = None, dict[str, Any]()
             if self._device is None:
                 views = layout.views(memory, at, count_of_rows)
-                digest = memoryview(items[end - tail : end - tail + DIGEST_ITEMS]).cast("B")
+                held = memoryview(items[end - tail : end]).cast("B")
             else:
                 views = device_views(layout, memory, at, count_of_rows)
-            blocks.append(SumBlock(own, views, digest, items[end - 1 : end] if tail > DIGEST_ITEMS else None))
+            blocks.append(SumBlock(own, views, held, items[end - 1 : end] if tail > DIGEST_ITEMS else None))
             start = end
         return items, blocks
