@@ -116,7 +116,6 @@ class OneSum(_Merge):
         memory = np.empty(rows * (dim + len(SUM_COLUMNS)), np.float32)
         columns = memory[rows * dim :].reshape(len(SUM_COLUMNS), rows)
         sums = {OUT: memory[: rows * dim].reshape(rows, dim), **dict(zip(SUM_COLUMNS, columns, strict=True))}
-        self._shares = bound_shares(lowering, x, self._library.size, sums, out, judged=False)
         self._out, highest = out, np.empty_like(x[LSE])
         find, self._add = (
             self._library.allreduce(x[LSE], highest, "max"),
@@ -124,6 +123,7 @@ class OneSum(_Merge):
         )
         if find is None or self._add is None:
             return False
+        self._shares = bound_shares(lowering, x, self._library.size, sums, out, judged=False)
         find()
         self._reference = highest.astype(np.float64) + 1
         return True
