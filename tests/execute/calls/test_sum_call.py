@@ -9,7 +9,7 @@ from tests.execute.sum_cases import CASES, check_all, check_partials
 from topocomm import LOGADDEXP, MAX, MismatchError, OperatorError, run_local
 
 
-@pytest.mark.parametrize("ranks", range(1, 10))
+@pytest.mark.parametrize("ranks", [1, 2, 5, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 4, 6, 7, 8, 9))])
 def test_within_the_bound_and_repeated_as_the_analysis_says(ranks):
     results = run_local(check_all, ranks=ranks)
     assert results == [("plan", results[0][1])] * ranks

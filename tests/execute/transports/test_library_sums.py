@@ -23,13 +23,14 @@ def repeated(ranks):
     return sum(repeats(*partials(name, ranks)) for name in CASES)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_mpi_adds_up(ranks):
     job = mpirun(ranks, [PROGRAM], timeout_s=100)
     assert job.returncode == 0, job.stderr[-3000:]
     assert sorted(job.stdout.split("\n"))[1:] == [f"rank {r}: mpi {repeated(ranks)}" for r in range(ranks)]
 
 
+@pytest.mark.long
 def test_gloo_adds_up():
     pytest.importorskip("torch.distributed")
     job = torchrun(2, [PROGRAM], timeout_s=100)
@@ -37,7 +38,10 @@ def test_gloo_adds_up():
     assert sorted(job.stdout.split())[-2:] == [str(repeated(2))] * 2 or job.stdout.count(f"torch {repeated(2)}") == 2
 
 
-@pytest.mark.parametrize(("launch", "again"), [(mpirun, []), (mpirun, ["again"]), (torchrun, [])])
+@pytest.mark.parametrize(
+    ("launch", "again"),
+    [(mpirun, ["again"]), *(pytest.param(launch, [], marks=pytest.mark.long) for launch in (mpirun, torchrun))],
+)
 def test_a_rank_that_does_not_come_is_named(launch, again):
     if launch is torchrun:
         pytest.importorskip("torch.distributed")
