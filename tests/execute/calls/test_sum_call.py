@@ -137,3 +137,20 @@ def test_tensors_and_the_send_buffer():
 
     (out, lse), _ = run_local(job, ranks=2)
     assert out == [[1.0] * 3] * 2 and lse == pytest.approx(np.logaddexp(0, 1), rel=1e-6)
+
+
+def test_a_tensor_with_other_storage_is_fitted_again():
+    torch = pytest.importorskip("torch")
+
+    def job(comm):
+        x, out = torch.zeros(4), torch.zeros(4)
+        call = comm.prepare_sum(like=x, operator=LOGADDEXP)
+        call(x, reference=0.0, out=out)
+        x.data = torch.ones(4)
+        changed = call(x, reference=0.0, out=out).tolist()
+        x.resize_(3)
+        with pytest.raises(OperatorError, match=r"must be float32 \[4\]"):
+            call(x, reference=0.0, out=out)
+        return changed
+
+    assert run_local(job, ranks=1)[0] == pytest.approx([1.0] * 4, rel=1e-6)

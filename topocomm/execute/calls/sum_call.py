@@ -53,6 +53,7 @@ class _Arrays(NamedTuple):
         sends: For every block what writes its share.
         receive: What reads the sums into `target`; None where there is none.
         fast_path: As `fast_path.bind_sum`; None where there is none.
+        storage: Of tensors address and shape, which may change while a tensor stays the same object; else ().
     """
 
     x: Any
@@ -64,13 +65,20 @@ class _Arrays(NamedTuple):
     sends: tuple[Send, ...]
     receive: Callable[[Any], Any] | None
     fast_path: SumPath | None
+    storage: tuple[Any, ...]
 
     def holds(self, structure: Structure, x: Any, out: Any) -> bool:
         """Whether x and out are those, and still have these arrays."""
         if x is not self.x or out is not self.out:
             return False
         ours, theirs = self.parts
+        if self.storage != _storage((*ours, *theirs)):
+            return False
         return _has(structure, x, ours) and (out is None or out is x or _has(structure, out, theirs))
+
+
+def _storage(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([(part.data_ptr(), part.shape) for part in parts]) if hasattr(parts[0], "data_ptr") else ()
 
 
 def _has(structure: Structure, value: Any, parts: tuple[Any, ...]) -> bool:
@@ -189,14 +197,15 @@ class SumCall:
             own = {name: array[block.rows] for name, array in rows.items()} if scattered else rows
             sends.append(bound_shares(self._lowering, own, ranks, block.sums, None, judged=scattered).send)
         receive = None if target is None else self._receiver(value, target)
-        call = _Arrays(x, out, parts, value, given, target, tuple(sends), receive, None)
+        storage = _storage((*parts[0], *parts[1]))
+        call = _Arrays(x, out, parts, value, given, target, tuple(sends), receive, None, storage)
         return call if receive is None else call._replace(fast_path=self._fast_path(call, receive))
 
     def _fast_path(self, call: _Arrays, receive: Callable[[Any], Any]) -> SumPath | None:
         """The shortest way, for persistent collectives of MPI and operators that are compiled."""
         batch, structure, lowering = self._sum, self.planned.structure, self._lowering
         plain = structure.bare or (type(call.x) is dict and type(call.out) is dict)
-        if not isinstance(batch, LibrarySum) or batch.persistent is None or not plain:
+        if not isinstance(batch, LibrarySum) or batch.persistent is None or not plain or call.storage:
             return None
         if not lowering.takes_reference or lowering.bind is None:
             return None
