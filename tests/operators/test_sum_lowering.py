@@ -85,12 +85,13 @@ def doubling(**changed):
 
 def test_steps_bound_to_arrays():
     value, sums, result = {"value": np.array([1.0, 2])}, {"a": np.zeros(2)}, {"value": np.zeros(2)}
+    near, far = np.full((2, 1), 5.0), np.full((2, 1), 99.0)
     send, receive = bound_shares(doubling(), value, 2, sums, result)
-    assert send(5.0) and sums["a"].tolist() == [6, 7]
-    assert receive(5.0) and result["value"].tolist() == [12, 14]
-    assert not send(99.0) and not receive(99.0) and result["value"].tolist() == [12, 14]
-    assert bound_shares(doubling(), value, 2, sums, None, judged=False).send(99.0)  # not asked
-    assert bound_shares(doubling(), value, 2, sums, None).receive(0.0) is False
+    assert send(near) and sums["a"].tolist() == [6, 7]
+    assert receive(near) and result["value"].tolist() == [12, 14]
+    assert not send(far) and not receive(far) and result["value"].tolist() == [12, 14]
+    assert bound_shares(doubling(), value, 2, sums, None, judged=False).send(far)  # not asked
+    assert bound_shares(doubling(), value, 2, sums, None).receive(None) is False
     own = BoundShares(None, None)
     seen = []
     bind = lambda *given: seen.append(given) or (own if given[3] is None else None)  # noqa: E731

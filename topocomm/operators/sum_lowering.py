@@ -32,6 +32,8 @@ DIGEST_ITEMS = 16
 class BoundShares(NamedTuple):
     """What is added and read, bound to arrays: two functions of the reference, for calls with the same arrays.
 
+    The reference is contiguous and has one number for each row; its shape is [rows], or that which rows have in values.
+
     Attributes:
         send: Writes what this rank adds; whether that alone would be precise, as `SumLowering.exact` says.
         receive: Whether the sums are precise; where they are, it writes the result, if one was bound.
@@ -169,13 +171,13 @@ def bound_shares(
         return bound
 
     def send(reference: Any) -> Any:
-        lowering.encode(value, reference, ranks, sums)
+        lowering.encode(value, None if reference is None else reference.reshape(-1), ranks, sums)
         return not judged or lowering.exact(sums)
 
     def receive(reference: Any) -> bool:
         precise = bool(lowering.exact(sums))
         if precise and result is not None:
-            lowering.decode(sums, reference, result)
+            lowering.decode(sums, None if reference is None else reference.reshape(-1), result)
         return precise
 
     return BoundShares(send, receive)

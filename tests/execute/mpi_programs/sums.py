@@ -61,6 +61,11 @@ def check_fast_path(comm):
         refused(x, reference=np.zeros(2), out=out)
         with pytest.raises(topocomm.OperatorError, match="reference"):
             refused(x, reference=wrong, out=out)
+    plain, result = np.ones((2, 3)), np.empty((2, 3))
+    adding = comm.prepare_sum(like=plain, operator=LOGADDEXP)  # which binds nothing of its own
+    for reference in (0.5, np.zeros((2, 3)), np.ones((2, 3)), np.full((2, 3), 800.0)):
+        np.testing.assert_allclose(adding(plain, reference=reference, out=result), 1 + np.log(comm.size), rtol=1e-12)
+    assert adding.repeated == 1
     number = comm.session.recorder.calls
     for _turn in range(1100):  # a sweep among them
         call(x, reference=np.full(2, 6.0), out=out)

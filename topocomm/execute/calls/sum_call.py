@@ -202,12 +202,12 @@ class SumCall:
         return call if receive is None else call._replace(fast_path=self._fast_path(call, receive))
 
     def _fast_path(self, call: _Arrays, receive: Callable[[Any], Any]) -> SumPath | None:
-        """The shortest way, for persistent collectives of MPI and operators that are compiled."""
-        batch, structure, lowering = self._sum, self.planned.structure, self._lowering
+        """The shortest way, for persistent collectives of MPI."""
+        batch, structure = self._sum, self.planned.structure
         plain = structure.bare or (type(call.x) is dict and type(call.out) is dict)
         if not isinstance(batch, LibrarySum) or batch.persistent is None or not plain or call.storage:
             return None
-        if not lowering.takes_reference or lowering.bind is None:
+        if not self._lowering.takes_reference:
             return None
         try:
             from topocomm.execute.calls.fast_path import SumSteps, bind_sum
