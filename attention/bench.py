@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT, SUM_COLUMNS
 from topocomm import OperatorError
+from topocomm.extend import bound_shares
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -112,31 +113,29 @@ class OneSum(_Merge):
         rows, dim = x[OUT].shape
         lowering = LOGSUMEXP.sum_lowering(LOGSUMEXP.default_layout(1))
         assert lowering is not None, "LOGSUMEXP has one"
-        self._lowering = lowering
         memory = np.empty(rows * (dim + len(SUM_COLUMNS)), np.float32)
         columns = memory[rows * dim :].reshape(len(SUM_COLUMNS), rows)
-        self._sums = {OUT: memory[: rows * dim].reshape(rows, dim), **dict(zip(SUM_COLUMNS, columns, strict=True))}
-        self._x, self._out, highest = x, out, np.empty_like(x[LSE])
+        sums = {OUT: memory[: rows * dim].reshape(rows, dim), **dict(zip(SUM_COLUMNS, columns, strict=True))}
+        self._out, highest = out, np.empty_like(x[LSE])
         find, self._add = (
             self._library.allreduce(x[LSE], highest, "max"),
             self._library.allreduce(memory, memory, "sum"),
         )
         if find is None or self._add is None:
             return False
+        self._shares = bound_shares(lowering, x, self._library.size, sums, out, judged=False)
         find()
         self._reference = highest.astype(np.float64) + 1
         return True
 
     def run(self) -> None:
         """Merge once; allocates nothing."""
-        lowering = self._lowering
-        lowering.encode(self._x, self._reference, self._library.size, self._sums)
+        self._shares.send(self._reference)
         self._add()
-        if not lowering.exact(self._sums):
+        if not self._shares.receive(self._reference):
             raise OperatorError(
                 "one SUM + divide: the values drawn have no precise sum; expected partials near each other"
             )
-        lowering.decode(self._sums, self._reference, self._out)
 
 
 class ThreeCalls(_Merge):

@@ -11,11 +11,13 @@ Importing it needs neither torch nor triton.
 from topocomm.execute.device.device_library import prepare_for_threads
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.operators.kernels.launcher import compile_kernel, launcher, load_kernel
-from topocomm.operators.sum_lowering import SumLowering, all_exact, functions, weigh, wide
+from topocomm.operators.sum_lowering import BoundShares, SumLowering, all_exact, bound_shares, functions, weigh, wide
 
 __all__ = [
+    "BoundShares",
     "SumLowering",
     "all_exact",
+    "bound_shares",
     "compile_kernel",
     "functions",
     "launcher",

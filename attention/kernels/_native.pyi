@@ -4,41 +4,41 @@ from typing import Any
 def merge_fold_address() -> int:
     """Return the address of the fold of LOGSUMEXP."""
 
-# Buffers follow each other as NumPy has them; the reference says how many rows there are.
-def encode_shares(
+# Arrays are buffers that follow each other as NumPy has them.
+def bind_shares(
     out: Any,
     lse: Any,
-    reference: Any,
     sum_out: Any,
     weight: Any,
     lost: Any,
     present: Any,
     product: Any,
+    result_out: Any | None,
+    result_lse: Any | None,
     ranks: int,
     /,
-) -> None:
-    """Write what a rank adds for partials out [rows, dim] and lse [rows], float32, relative to a float64 reference.
+) -> tuple[Callable[[Any], bool], Callable[[Any], bool]]:
+    """Bind what a rank adds for partials, relative to a reference, and what the sums give, to arrays that stay.
 
     Args:
-        out: Read, as are lse and reference.
-        lse: Natural logarithm.
-        reference: [rows].
-        sum_out: Float32 [rows, dim], written: out times the weight.
-        weight: Float32 [rows], written, as are the others: the columns of `topocomm.extend.weigh`.
+        out: Float32 [rows, dim], read.
+        lse: Float32 [rows], read; natural logarithm.
+        sum_out: Float32 [rows, dim], written: out times the weight; then the sums are read there.
+        weight: Float32 [rows], likewise, as are the others: the columns of `topocomm.extend.weigh`.
         lost: As there.
         present: As there.
         product: As there.
+        result_out: Float32 [rows, dim], written; may be out. None, as result_lse: only what is added is asked for.
+        result_lse: Float32 [rows], written; may be lse.
         ranks: How many shares are added.
+
+    Returns:
+        send(reference) writes the share, for a reference float64 [rows]; whether it alone would be precise.
+        receive(reference): whether the sums are precise (`topocomm.extend.all_exact`); it writes the result where so.
 
     Raises:
         ValueError: Lengths do not fit.
     """
-
-def shares_exact(lost: Any, present: Any, product: Any, /) -> bool:
-    """As `topocomm.extend.all_exact`; ValueError where lengths differ."""
-
-def decode_shares(sum_out: Any, weight: Any, reference: Any, out: Any, lse: Any, /) -> None:
-    """Write the partials out and lse that sums give; arrays and errors as of `encode_shares`."""
 
 def bind_step(
     q: object, k: object, v: object, scale: float, softcap: float, tensor: type, to_capsule: Callable[[Any], object]

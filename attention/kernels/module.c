@@ -131,9 +131,7 @@ static PyObject *merge_fold_address(PyObject *self, PyObject *none) {
 
 static PyMethodDef methods[] = {
     {"merge_fold_address", merge_fold_address, METH_NOARGS, NULL},
-    {"encode_shares", encode_shares, METH_VARARGS, NULL},
-    {"shares_exact", shares_exact, METH_VARARGS, NULL},
-    {"decode_shares", decode_shares, METH_VARARGS, NULL},
+    {"bind_shares", bind_shares, METH_VARARGS, NULL},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_VARARGS | METH_KEYWORDS, NULL},
     {"bind_step", bind_step, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

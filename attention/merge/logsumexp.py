@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm import Field, Kernel, Operator, TritonCombine
-from topocomm.extend import SumLowering, all_exact, functions, weigh, wide
+from topocomm.extend import BoundShares, SumLowering, all_exact, functions, weigh, wide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,11 +109,6 @@ def _native() -> Any:
 def _encode(value: Mapping[str, Any], reference: Any, ranks: int, sums: Mapping[str, Any]) -> None:
     """What a rank adds: its weights relative to the reference, and out times these; see docs/concepts/sums.md."""
     out, xp = value[OUT], functions(value[OUT])
-    native = _native() if xp is np else None
-    if native is not None:
-        parts = (np.ascontiguousarray(value[name]) for name in (OUT, LSE))
-        native.encode_shares(*parts, reference, sums[OUT], *(sums[name] for name in SUM_COLUMNS), ranks)
-        return
     largest = wide(xp.amax(xp.abs(out), -1)) if out.shape[-1] else 0.0
     weights = weigh(value[LSE], reference, ranks, largest)
     for name, column in zip(SUM_COLUMNS, weights, strict=True):
@@ -124,20 +119,31 @@ def _encode(value: Mapping[str, Any], reference: Any, ranks: int, sums: Mapping[
 
 
 def _exact(sums: Mapping[str, Any]) -> Any:
-    counts = [sums[name] for name in SUM_COLUMNS[1:]]
-    native = _native() if isinstance(counts[0], np.ndarray) else None
-    return all_exact(*counts) if native is None else native.shares_exact(*counts)
+    return all_exact(*(sums[name] for name in SUM_COLUMNS[1:]))
 
 
 def _decode(sums: Mapping[str, Any], reference: Any, result: Mapping[str, Any]) -> None:
     xp, total = functions(sums[OUT]), sums["weight"]
-    native = _native() if xp is np else None
-    if native is not None and all(part.flags.c_contiguous for part in result.values()):
-        native.decode_shares(sums[OUT], total, reference, result[OUT], result[LSE])
-        return
     with np.errstate(divide="ignore"):
         result[OUT][...] = sums[OUT] / xp.where(total == 0, 1.0, total)[:, None]
         result[LSE][...] = xp.where(total == 0, -xp.inf, reference + xp.log(wide(total)))
+
+
+def _is_plain(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.aligned
+
+
+def _bind(
+    value: Mapping[str, Any], ranks: int, sums: Mapping[str, Any], result: Mapping[str, Any] | None
+) -> BoundShares | None:
+    """The same, compiled, for NumPy arrays that the compiled part can have as they lie."""
+    native = _native()
+    arrays = [*value.values(), *(() if result is None else result.values())]
+    if native is None or not all(_is_plain(array) for array in arrays):
+        return None
+    results = (None, None) if result is None else (result[OUT], result[LSE])
+    columns = (sums[name] for name in SUM_COLUMNS)
+    return BoundShares(*native.bind_shares(value[OUT], value[LSE], sums[OUT], *columns, *results, ranks))
 
 
 SUM_COLUMNS = ("weight", "lost", "present", "product")
@@ -147,6 +153,7 @@ _LOWERING = SumLowering(
     _encode,
     _exact,
     _decode,
+    bind=_bind,
 )
 
 LOGSUMEXP = Operator(

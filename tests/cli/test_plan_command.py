@@ -179,6 +179,16 @@ def test_rows_of_the_operator(capsys, rows):
     assert sum(count for _, count in document["schedule"]["chunks"]) == rows
 
 
+def test_one_sum_is_compared(capsys):
+    words = (*H100, "--operator", "attention.logsumexp", "--bytes", "16512")
+    document = planned(capsys, *words)["sum"]
+    assert [way["way"] for way in document["ways"]] == ["merge", "schedule", "library", "in_network", "reduce_scatter"]
+    assert document["least"] == "merge"
+    _, out, _ = run(capsys, *words)
+    assert " ".join(document["why"].split()) in " ".join(out.split())
+    assert "sum" not in planned(capsys, *SMALL) and "sum  " not in run(capsys, *SMALL)[1]
+
+
 @pytest.mark.parametrize(
     ("objective", "gap"),
     [

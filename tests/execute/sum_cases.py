@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from attention import LOGSUMEXP
+from attention.merge.logsumexp import SUM_COLUMNS
 from tests.attention.merging import exact
 from topocomm import LOGADDEXP, Field, Operator
 from topocomm.extend import SumLowering
@@ -58,7 +59,10 @@ def partials(name, ranks):
 
 def repeats(values, reference):
     """Whether docs/concepts/sums.md says that the planned way is taken: row by row, one number after the other."""
-    ranks = len(values)
+    return _repeats(values, reference, len(values))
+
+
+def _repeats(values, reference, ranks):
     for row in np.ndindex(ROWS):
         weights, products = [], []
         for v in values:
@@ -77,6 +81,11 @@ def repeats(values, reference):
     return False
 
 
+def repeats_scattered(values, reference):
+    """The same of a reduce-scatter: where any rank's shares alone would not be precise."""
+    return any(_repeats([value], reference, len(values)) for value in values)
+
+
 def close(got, values):
     """Whether a merge is within the bound."""
     wanted = exact(values)
@@ -91,6 +100,13 @@ def close(got, values):
 
 def same(got, wanted):
     return all(np.array_equal(got[name], wanted[name], equal_nan=True) for name in wanted)
+
+
+def bindable():
+    """Arguments of `SumLowering.bind` for one row of LOGSUMEXP."""
+    value = {"out": np.zeros((1, DIM), np.float32), "lse": np.zeros(1, np.float32)}
+    sums = {"out": np.zeros((1, DIM), np.float32)} | {name: np.zeros(1, np.float32) for name in SUM_COLUMNS}
+    return value, 1, sums, None
 
 
 def check_partials(comm, names=tuple(CASES)):
@@ -110,6 +126,27 @@ def check_partials(comm, names=tuple(CASES)):
         assert same(got, comm.allreduce(x, LOGSUMEXP)) if taken[name] else close(got, values), name
         copied = {key: array.copy() for key, array in x.items()}
         assert same(call(copied, reference=reference, out=copied), got), name
+    return taken
+
+
+def check_scattered(comm, names=tuple(CASES)):
+    """LOGSUMEXP by a reduce-scatter, in parts as equal as can be and all to the last rank; what was repeated."""
+    taken, ranks, rank, n = {}, comm.size, comm.rank, ROWS[0]
+    for rows in (None, [n * (peer == ranks - 1) for peer in range(ranks)]):
+        like = partials("alike", ranks)[0][0]
+        call = comm.prepare_sum(like=like, operator=LOGSUMEXP, collective="reduce_scatter", rows=rows)
+        end = (rank + 1) * n // ranks if rows is None else n
+        first = rank * n // ranks if rows is None else n - rows[rank]
+        for name in names:
+            values, reference = partials(name, ranks)
+            x, before = values[rank], call.repeated
+            own = [{key: array[first:end] for key, array in value.items()} for value in values]
+            out = {key: np.empty_like(array) for key, array in own[0].items()}
+            got = call(x, reference=reference, out=out)
+            taken[name] = call.repeated > before
+            assert got is out and taken[name] == repeats_scattered(values, reference), name
+            assert same(got, comm.reduce_scatter(x, LOGSUMEXP, rows=rows)) if taken[name] else close(got, own), name
+            assert same(call(x, reference=reference), got), name
     return taken
 
 
@@ -175,6 +212,7 @@ def check_all(comm):
     """Everything; returns how values were added, and what was repeated."""
     call = comm.prepare_sum(like=np.zeros(1, np.float32), operator=LOGADDEXP)
     taken = check_partials(comm)
+    check_scattered(comm)
     check_logarithms(comm)
     check_means(comm)
     return call.moved_by, taken

@@ -5,13 +5,17 @@ import pytest
 
 from topocomm import SUM, Field, OperatorError
 from topocomm.operators.sum_lowering import (
+    DIGEST_ITEMS,
     MOST_RANKS,
     NEGLIGIBLE,
     SIGNIFICANT,
+    BoundShares,
     SumLowering,
     all_exact,
+    bound_shares,
     functions,
     sum_layout,
+    tail_items,
     weigh,
     wide,
 )
@@ -65,6 +69,39 @@ def test_tensors_are_weighed_alike():
         np.testing.assert_allclose(theirs.numpy(), ours, rtol=1e-15)
     assert functions(torch.ones(1)) is torch and functions(LSE) is np
     assert wide(torch.ones(1)).dtype == torch.float64 and wide(LSE).dtype == np.float64
+
+
+def doubling(**changed):
+    """Sums of numbers, exact below 100, doubled on the way back."""
+    return SumLowering(
+        "double/1",
+        (Field("a", dtype=np.float32),),
+        lambda value, reference, ranks, sums: np.copyto(sums["a"], value["value"] + reference),
+        lambda sums: (sums["a"] < 100).all(),
+        lambda sums, reference, result: np.copyto(result["value"], 2 * sums["a"]),
+        **changed,
+    )
+
+
+def test_steps_bound_to_arrays():
+    value, sums, result = {"value": np.array([1.0, 2])}, {"a": np.zeros(2)}, {"value": np.zeros(2)}
+    near, far = np.full((2, 1), 5.0), np.full((2, 1), 99.0)
+    send, receive = bound_shares(doubling(), value, 2, sums, result)
+    assert send(near) and sums["a"].tolist() == [6, 7]
+    assert receive(near) and result["value"].tolist() == [12, 14]
+    assert not send(far) and not receive(far) and result["value"].tolist() == [12, 14]
+    assert bound_shares(doubling(), value, 2, sums, None, judged=False).send(far)  # not asked
+    assert bound_shares(doubling(), value, 2, sums, None).receive(None) is False
+    own = BoundShares(None, None)
+    seen = []
+    bind = lambda *given: seen.append(given) or (own if given[3] is None else None)  # noqa: E731
+    assert bound_shares(doubling(bind=bind), value, 2, sums, None) is own
+    assert bound_shares(doubling(bind=bind), value, 2, sums, result) is not own  # it has nothing for these
+    assert [len(given) for given in seen] == [4, 4] and seen[0][0] is value and seen[1][2] is sums
+
+
+def test_blocks_of_a_reduce_scatter_have_one_item_more():
+    assert tail_items(scattered=True) == tail_items(scattered=False) + 1 == DIGEST_ITEMS + 1
 
 
 def test_fields_that_do_not_fit():

@@ -30,7 +30,7 @@ from topocomm.planning.report.crossover import Size, crossover_document, crossov
 from topocomm.planning.report.in_network_advice import in_network_notes
 from topocomm.planning.report.plan_comparison import defect, ranked
 from topocomm.planning.report.plan_text import plan_text
-from topocomm.planning.report.sum_comparison import sum_notes
+from topocomm.planning.report.sum_comparison import compare_sum, sum_notes
 from topocomm.planning.request import Limits
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.merge.degradation import without
@@ -136,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.sizes is not None:
         write_result(_crossover(args, topology), None)
         return 0
-    chosen = _saved(args, topology) if args.plan else _planned(args, topology)
+    chosen = _saved(args, topology) if args.plan else _compared(_planned(args, topology), topology)
     cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
     if args.save:
         chosen.save(Path(args.save))
@@ -144,8 +144,7 @@ def _run(args: argparse.Namespace) -> int:
         operator, unlike = _operator_of(chosen)
         others = unlike if operator is None or unlike else ranked(chosen, topology, operator, _limits(args))
         notes = [] if operator is None else in_network_notes(chosen, topology, operator)
-        sums = [] if operator is None or unlike else sum_notes(chosen, topology, operator)
-        print(plan_text(chosen, topology, others, cost, notes, sums))
+        print(plan_text(chosen, topology, others, cost, notes, sum_notes(chosen.as_sum)))
         return 0
     if cost:
         print(cost, file=sys.stderr)
@@ -153,6 +152,12 @@ def _run(args: argparse.Namespace) -> int:
     text = import_module(f"topocomm.planning.{FORMATS[args.format]}").dumps(*arguments)
     write_result(text if text.endswith("\n") else text + "\n", None)
     return 0
+
+
+def _compared(plan: Plan, topology: Topology) -> Plan:
+    """Return a plan that was made with its comparison with one SUM, where its operator has that form."""
+    operator, unlike = _operator_of(plan)
+    return plan if operator is None or unlike else replace(plan, as_sum=compare_sum(plan, topology, operator))
 
 
 def _operator_of(plan: Plan) -> tuple[Operator | None, str]:

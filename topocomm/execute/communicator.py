@@ -286,10 +286,12 @@ class Communicator:
         request = Request(collective, like, operator, root, parts, order, ranges, plan)
         return self._calls.prepare(request, self.session.arenas[0])
 
-    def prepare_sum(self, *, like: Any, operator: Operator) -> SumCall:
-        """An allreduce by the library's own SUM, for operators that have this form; collective; raises as `prepare`."""
+    def prepare_sum(
+        self, *, like: Any, operator: Operator, collective: str = "allreduce", rows: Sequence[int] | None = None
+    ) -> SumCall:
+        """An allreduce or reduce_scatter by the library's own SUM, for operators with this form; else as `prepare`."""
         prepare = partial(self._calls.prepare, arena=self.session.arenas[0])
-        call = prepare_sum(self.session, prepare, like, operator)
+        call = prepare_sum(self.session, prepare, like, operator, collective, None if rows is None else tuple(rows))
         self._calls.prepared.add(call)
         return call
 

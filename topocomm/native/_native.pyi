@@ -12,6 +12,11 @@ FINISHED: int
 MOST_FIELDS: int
 CALLS_A_TRIAL: int
 CALLS_A_CHOICE: int
+DONE: int
+IMPRECISE: int
+MISMATCH: int
+UNDER_WAY: int
+SWEEP_DUE: int
 
 def fold_address(operator: str, dtypes: str, /) -> int:
     """Return the address of the fold of an operator for these dtypes, as "f4,i8"; 0 where it has none."""
@@ -37,6 +42,59 @@ def bind_call(
     It gives `out`, or what is new where that is None, or `nothing` on ranks without a result. Where something does not
     fit, None, and nothing is done; where the call is not through, or it is time for a sweep, a tuple of its state and
     the result.
+    """
+
+def bind_sum(
+    *,
+    x: object,
+    out: object,
+    names: tuple[str, ...],
+    arrays: tuple[object, ...],
+    leading: tuple[int, ...],
+    sends: tuple[Callable[[Any], object], ...],
+    parts: tuple[slice | None, ...],
+    receive: Callable[[Any], object],
+    start: Callable[[], object],
+    test: Callable[[], object],
+    hash: Callable[[Any], int],
+    own: slice | None,
+    sent: tuple[object, ...],
+    received: object,
+    ranks: int,
+    tests: int,
+    tag: int,
+    record: array[int],
+    sweep_mask: int,
+) -> tuple[Callable[[Any, Any, Any], int | None], Callable[[Any], int]]:
+    """Return the steps of a reduction by a library's SUM, for a value and a result that stay.
+
+    Args:
+        x: The value: an array, or a dict of arrays.
+        out: The result, likewise.
+        names: Of the fields.
+        arrays: Of x, then of out, by name.
+        leading: The shape of a reference.
+        sends: For each block what writes the share relative to its part of a reference; whether it alone is precise.
+        parts: Parts of a reference by block, None: the whole.
+        receive: Reads the sums; whether they were precise.
+        start: Starts the sum; test: whether it is there.
+        test: See start.
+        hash: Of a reference, 32 bits.
+        own: The part of a reference for `receive`.
+        sent: The tail of each block, written: a digest of the reference, 16 float32 or float64; in a reduce-scatter one
+            more, whether a share is not precise.
+        received: That of the sums.
+        ranks: How many add up.
+        tests: Tests before the caller waits.
+        tag: Of the call, for the record.
+        record: The recorder's.
+        sweep_mask: Calls between two sweeps, less one.
+
+    Returns:
+        run(x, reference, out): DONE, IMPRECISE: nothing was written; MISMATCH: ranks have other references; UNDER_WAY:
+            the caller waits for the sum, then takes finish; with SWEEP_DUE added where it is time for a sweep. None,
+            and nothing is done, where these are not the value and the result, or the reference does not fit.
+        finish(reference): DONE, IMPRECISE or MISMATCH, when the sum is there.
     """
 
 class Engine:

@@ -1,7 +1,6 @@
 /* A call: a function, a value in, its result out, that two engines serve in turn. */
+#include "record.h"
 #include "types.h"
-
-#include <time.h>
 
 enum { SWEEP = TO_FOLD + 1 };
 
@@ -77,16 +76,6 @@ static PyObject *make_result(const Call *self, const EngineObject *engine, PyObj
     return result;
 }
 
-/* Note a call in the recorder; whether it is time for a sweep. */
-static int note(const Call *self) {
-    struct timespec now;
-    int64_t *record = self->record.buf, number = ++*record;
-    int64_t *place = record + 1 + 2 * (number & (self->places - 1));
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    place[0] = self->tag, place[1] = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-    return (number & self->sweep_mask) == 0;
-}
-
 static PyObject *run_call(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
     const Call *self = PyCapsule_GetPointer(capsule, NULL);
     PyObject *arrays[2 * MOST_FIELDS] = {NULL};
@@ -111,7 +100,7 @@ static PyObject *run_call(PyObject *capsule, PyObject *const *args, Py_ssize_t c
         /* Not Py_RETURN_NONE: built with 3.12's headers it takes no reference, which 3.11 needs. */
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
-    int sweep = note(self);
+    int sweep = note_call(self->record.buf, self->places, self->tag, self->sweep_mask);
     int state = begin_call(engine, arrays, direct);
     if (state == THROUGH && !sweep)
         return result;
@@ -149,7 +138,7 @@ PyObject *bind_call(PyObject *module, PyObject *args, PyObject *named) {
                                     &names, &self->bare, &self->gives, &nothing, &self->tag, &self->record,
                                     &self->sweep_mask)) {
         self->names = Py_NewRef(names), self->nothing = Py_NewRef(nothing);
-        self->places = (self->record.len / 8 - 1) / 2;
+        self->places = places_of(self->record.len);
         if (is_engine(first) && is_engine(second)) {
             self->engines[0] = (EngineObject *)Py_NewRef(first), self->engines[1] = (EngineObject *)Py_NewRef(second);
             self->fields = self->engines[0]->engine.fields;

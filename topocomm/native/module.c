@@ -17,6 +17,7 @@ static PyObject *fold_address(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"fold_address", fold_address, METH_VARARGS, NULL},
     {"bind_call", (PyCFunction)(void (*)(void))bind_call, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"bind_sum", (PyCFunction)(void (*)(void))bind_sum, METH_VARARGS | METH_KEYWORDS, NULL},
     {"describe", describe, METH_O, NULL},
     {"read_process", read_process, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -26,7 +27,7 @@ static int fill(PyObject *module) {
     if (PyModule_AddIntMacro(module, THROUGH) < 0 || PyModule_AddIntMacro(module, WAITING) < 0 ||
         PyModule_AddIntMacro(module, TO_FOLD) < 0 || PyModule_AddIntMacro(module, STRIDE) < 0 ||
         PyModule_AddIntMacro(module, FINISHED) < 0 || PyModule_AddIntMacro(module, MOST_FIELDS) < 0 ||
-        PyModule_AddIntMacro(module, CALLS_A_TRIAL) < 0 || PyModule_AddIntMacro(module, CALLS_A_CHOICE) < 0)
+        PyModule_AddIntMacro(module, CALLS_A_TRIAL) < 0 || PyModule_AddIntMacro(module, CALLS_A_CHOICE) < 0 || add_sum_constants(module))
         return -1;
     PyObject *type = PyType_FromModuleAndSpec(module, &engine_spec, NULL);
     int wrong = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);

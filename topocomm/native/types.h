@@ -67,7 +67,9 @@ void release(PyObject *const *arrays);
 /* Begin a call, counted, on arrays whose references become the engine's, and run it. Another may not be running. */
 State begin_call(EngineObject *self, PyObject **arrays, int direct);
 
-/* Make a call, a function; see the stub. */
+/* Make a call, a function; see the stub, as for sums. */
 PyObject *bind_call(PyObject *module, PyObject *args, PyObject *named);
+PyObject *bind_sum(PyObject *module, PyObject *args, PyObject *named);
+int add_sum_constants(PyObject *module);
 
 #endif

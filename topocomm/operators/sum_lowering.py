@@ -29,6 +29,23 @@ DIGEST_ITEMS = 16
 """Items added for a digest of the reference: eight digits of four bits and their squares, in fours of a byte."""
 
 
+class BoundShares(NamedTuple):
+    """What is added and read, bound to arrays: two functions of the reference, for calls with the same arrays.
+
+    The reference is contiguous and has one number for each row; its shape is [rows], or that which rows have in values.
+
+    Attributes:
+        send: Writes what this rank adds; whether that alone would be precise, as `SumLowering.exact` says.
+        receive: Whether the sums are precise; where they are, it writes the result, if one was bound.
+    """
+
+    send: Callable[[Any], Any]
+    receive: Callable[[Any], Any]
+
+
+Bind = Callable[[Arrays, int, Arrays, Arrays | None], BoundShares | None]
+
+
 class SumLowering(NamedTuple):
     """How a reduction over ranks becomes one elementwise SUM.
 
@@ -50,6 +67,7 @@ class SumLowering(NamedTuple):
     exact: Callable[[Arrays], Any]
     decode: Callable[[Arrays, Any, Arrays], None]
     takes_reference: bool = True
+    bind: Bind | None = None
 
 
 class WeightRange(NamedTuple):
@@ -111,6 +129,11 @@ def weigh(lse: Any, reference: Any, ranks: int, largest: Any = 1.0, *, dtype: st
         return Weights(weight, lost, present, xp.where(vanishes, NEGLIGIBLE, SIGNIFICANT * (product > 0)))
 
 
+def tail_items(*, scattered: bool) -> int:
+    """Items beside the fields: the digest, and in each block of a reduce-scatter the ranks that are imprecise."""
+    return DIGEST_ITEMS + scattered
+
+
 def sum_layout(operator: str, lowering: SumLowering, layout: Layout) -> Layout:
     """Return the layout of what is added for values of a layout.
 
@@ -128,6 +151,36 @@ def sum_layout(operator: str, lowering: SumLowering, layout: Layout) -> Layout:
         )
     bound = [BoundField(f.name, np.dtype(f.dtype), tuple(dims[d] for d in f.dims[1:])) for f in lowering.fields]
     return Layout(tuple(bound), layout.leading, layout.dims)
+
+
+def bound_shares(
+    lowering: SumLowering, value: Arrays, ranks: int, sums: Arrays, result: Arrays | None, *, judged: bool = True
+) -> BoundShares:
+    """Return the steps of a lowering for these arrays; its own `bind` where that has them.
+
+    Args:
+        lowering: What is added.
+        value: This rank's, [rows, *dims].
+        ranks: How many shares are added.
+        sums: Written by `send`, read by `receive`.
+        result: Written by `receive`; None: nothing is.
+        judged: Whether `send` must say whether the shares alone would be precise; else it may say anything.
+    """
+    bound = None if lowering.bind is None else lowering.bind(value, ranks, sums, result)
+    if bound is not None:
+        return bound
+
+    def send(reference: Any) -> Any:
+        lowering.encode(value, None if reference is None else reference.reshape(-1), ranks, sums)
+        return not judged or lowering.exact(sums)
+
+    def receive(reference: Any) -> bool:
+        precise = bool(lowering.exact(sums))
+        if precise and result is not None:
+            lowering.decode(sums, None if reference is None else reference.reshape(-1), result)
+        return precise
+
+    return BoundShares(send, receive)
 
 
 def all_exact(lost: Any, *classes: Any) -> Any:

@@ -75,6 +75,25 @@ class Native:
     why: str
 
 
+@dataclass(frozen=True)
+class AsSum:
+    """The same reduction as one SUM, beside the plan: a comparison, which no call acts upon.
+
+    Attributes:
+        payload_bytes: What is added; 0 where nothing is, as in canonical order.
+        takes_reference: Whether all ranks must know a reference beforehand.
+        ways: The plan itself first: `sum_comparison.Way` as plain data, each with a predicted time or null.
+        least: The way with the least predicted time.
+        why: Reason in words.
+    """
+
+    payload_bytes: int
+    takes_reference: bool
+    ways: tuple[dict[str, Any], ...]
+    least: str
+    why: str
+
+
 @dataclass(frozen=True, eq=False)
 class PlanFields:
     """The fields of a `Plan`.
@@ -91,6 +110,7 @@ class PlanFields:
         launch_us: Cost of a round beside its messages, counted in `predicted_us`.
         native: The library's own collective, where it was compared. A call that is given this plan executes its
             schedule all the same.
+        as_sum: The comparison with one SUM, where `topocomm plan` made it.
     """
 
     collective: Collective
@@ -110,6 +130,7 @@ class PlanFields:
     assumed: tuple[str, ...] = ()
     launch_us: float = 0.0
     native: Native | None = None
+    as_sum: AsSum | None = None
 
     @property
     def native_call(self) -> str:

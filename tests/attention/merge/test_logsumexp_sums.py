@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from attention.merge import logsumexp
 from attention.merge.logsumexp import LOGSUMEXP, SUM_COLUMNS
 
 LOWERING = LOGSUMEXP.sum_lowering(None)
@@ -24,26 +23,55 @@ def floats(shape):
     return np.empty(shape, np.float32)
 
 
-@pytest.mark.parametrize(("rows", "dim"), [(0, 4), (1, 1), (5, 0), (400, 7), (100, 128)])
-def test_the_compiled_part_writes_what_numpy_does(monkeypatch, rows, dim):
-    if logsumexp._native() is None:
+def bound(x, sums, result=None, ranks=3):
+    shares = LOWERING.bind(x, ranks, sums, result)
+    if shares is None:
         pytest.skip("needs the compiled part")
+    return shares
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(0, 4), (1, 1), (5, 0), (400, 7), (100, 128)])
+def test_the_compiled_part_writes_what_numpy_does(rows, dim):
     rng = np.random.default_rng([rows, dim])
     x, reference = value(rng, rows, dim)
     ours, theirs = empty(rows, dim, floats), empty(rows, dim, floats)
-    LOWERING.encode(x, reference, 3, ours)
-    decoded = {"out": floats((rows, dim)), "lse": floats(rows)}
-    plain = {"out": floats((rows, dim)), "lse": floats(rows)}
-    LOWERING.decode(ours, reference, decoded)
-    exact = LOWERING.exact(ours)
-    monkeypatch.setattr(logsumexp, "_native", lambda: None)
+    plain, result = ({"out": floats((rows, dim)), "lse": floats(rows)} for _ in range(2))
+    shares = bound(x, ours, result)
     LOWERING.encode(x, reference, 3, theirs)
+    assert shares.send(reference) == LOWERING.exact(theirs)
     for name in ours:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-7 * (name in ("out", "weight")), err_msg=name)
-    assert exact == LOWERING.exact(theirs)
+    result["lse"][...] = 77
+    assert shares.receive(reference) == LOWERING.exact(theirs)
+    if rows and not LOWERING.exact(theirs):
+        assert (result["lse"] == 77).all()  # imprecise sums are not read
+    ours["lost"][...] = 0
+    for name in ("present", "product"):
+        ours[name][...] = np.maximum(ours[name], 4096 * (ours[name] > 0))
+    assert shares.receive(reference)
     LOWERING.decode(ours, reference, plain)
-    np.testing.assert_allclose(decoded["lse"], plain["lse"], rtol=1e-7)
-    assert np.array_equal(decoded["out"], plain["out"])
+    np.testing.assert_allclose(result["lse"], plain["lse"], rtol=1e-7)
+    assert np.array_equal(result["out"], plain["out"])
+
+
+@pytest.mark.parametrize(
+    ("lse", "largest", "precise"), [(0, 1, True), (-67, 1, False), (90, 1, False), (0, 1e-30, False)]
+)
+def test_a_share_is_judged_alone(lse, largest, precise):
+    x = {"out": np.full((3, 2), 1, np.float32), "lse": np.zeros(3, np.float32)}
+    x["lse"][1], x["out"][1] = lse, largest
+    sums = empty(3, 2, floats)
+    shares = bound(x, sums)
+    assert shares.send(np.zeros(3)) is precise
+    assert shares.receive(np.zeros(3)) is precise
+    assert bool(LOWERING.exact(sums)) is precise
+    x["lse"][1] = -np.inf
+    assert shares.send(np.zeros(3))
+
+
+def test_arrays_that_do_not_lie_plainly_are_left_to_numpy():
+    x = {"out": np.zeros((4, 6), np.float32)[:, ::2], "lse": np.zeros(4, np.float32)}
+    assert LOWERING.bind(x, 2, empty(4, 3, floats), None) is None
 
 
 def test_tensors_are_written_alike():
@@ -66,16 +94,19 @@ def test_tensors_are_written_alike():
 
 
 def test_lengths_are_checked():
-    if logsumexp._native() is None:
-        pytest.skip("needs the compiled part")
-    native, sums = logsumexp._native(), empty(4, 3, floats)
-    columns = [sums[name] for name in SUM_COLUMNS]
-    arrays = floats((4, 3)), floats(4), np.zeros(4), sums["out"]
-    for index, wrong in ((0, floats((4, 4))), (1, floats(3)), (2, np.zeros(5)), (3, floats((5, 3)))):
-        given = [wrong if number == index else array for number, array in enumerate(arrays)]
+    x = {"out": floats((4, 3)), "lse": np.zeros(4, np.float32)}
+    shares = bound(x, empty(4, 3, floats))
+    for wrong in (np.zeros(3), np.zeros(5)):
+        with pytest.raises(ValueError, match="expected 32"):
+            shares.send(wrong)
+        with pytest.raises(ValueError, match="expected 32"):
+            shares.receive(wrong)
+    for name, shape in (("out", (4, 4)), ("weight", 3), ("product", 5)):
         with pytest.raises(ValueError, match="bytes, expected"):
-            native.encode_shares(*given, *columns, 2)
-    with pytest.raises(ValueError, match="unequal"):
-        native.shares_exact(floats(3), floats(3), floats(4))
-    with pytest.raises(ValueError, match="bytes, expected"):
-        native.decode_shares(sums["out"], floats(3), np.zeros(4), floats((4, 3)), floats(4))
+            LOWERING.bind(x, 2, empty(4, 3, floats) | {name: floats(shape)}, None)
+    with pytest.raises(ValueError, match="array 8 has"):
+        LOWERING.bind(x, 2, empty(4, 3, floats), {"out": floats((4, 3)), "lse": floats(3)})
+    fixed = {"out": floats((4, 3)), "lse": floats(4)}
+    fixed["lse"].flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        LOWERING.bind(x, 2, empty(4, 3, floats), fixed)

@@ -2,7 +2,7 @@
 
 import threading
 
-from topocomm.execute.liveness.pollable import AwaitedMessages, BackgroundCall, CompositeWait
+from topocomm.execute.liveness.pollable import AwaitedMessages, BackgroundCall, BatchWait, CompositeWait
 from topocomm.execute.transports.transport import Message
 
 
@@ -56,3 +56,10 @@ def test_batches_are_through_together():
     assert both.wait(10)
     both.free()
     assert [batch.log for batch in batches] == [["start", "free"]] * 2
+
+
+def test_a_batch_is_awaited_by_its_messages():
+    batch = Batch(3, 2)
+    wait = BatchWait(batch)
+    assert not wait.advance(0.0) and wait.awaited() == AwaitedMessages(None, *batch.pending())
+    assert wait.advance(0.0)

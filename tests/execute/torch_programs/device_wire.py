@@ -32,6 +32,20 @@ def as_one_sum(comm):
             torch.testing.assert_close(got[name], part, rtol=2e-6, atol=0)
 
 
+def rows_of_one_sum(comm):
+    """Each rank's rows alone, precise and repeated, of equal and of other lengths."""
+    x = {"out": torch.full((6, 2), 1.0 + me), "lse": torch.arange(6.0) * me}
+    planned = comm.allreduce(x, LOGSUMEXP)
+    for rows in (None, [1, 0, 5]):
+        call = comm.prepare_sum(like=x, operator=LOGSUMEXP, collective="reduce_scatter", rows=rows)
+        first, end = (sum((rows or [2, 2, 2])[:rank]) for rank in (me, me + 1))
+        for reference, repeated in ((torch.arange(6.0), 0), (torch.full((6,), 300.0), 1), (5.0, 1)):
+            got = call(x, reference=reference)
+            assert call.repeated == repeated
+            for name, part in planned.items():
+                torch.testing.assert_close(got[name], part[first:end], rtol=2e-6, atol=1e-6)
+
+
 with topocomm.Communicator.from_torch() as comm:
     compare(comm)
     assert comm.session.device_path.transport.name == "torch"
@@ -42,6 +56,7 @@ with topocomm.Communicator.from_torch() as comm:
     assert torch.equal(reduced, 3 * torch.arange(6.0).view(3, 2) + 3)
     assert torch.equal(scattered, reduced[me : me + 1])
     as_one_sum(comm)
+    rows_of_one_sum(comm)
     assert torch.equal(gathered[3:6], torch.arange(6.0).view(3, 2) + 1)
     part = comm.split(me % 2)
     compare(part)  # what is split off has no process group of its own

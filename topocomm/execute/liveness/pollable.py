@@ -75,6 +75,21 @@ class BackgroundCall:
 TURN_S = 0.0002
 
 
+class BatchWait:
+    """A batch under way of which it is not known in what stage it is, as a library's."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def advance(self, timeout_s: float) -> bool:
+        """As `Pollable.advance`."""
+        return self._batch.wait(timeout_s)
+
+    def awaited(self) -> AwaitedMessages:
+        """As `Pollable.awaited`."""
+        return AwaitedMessages(None, *self._batch.pending())
+
+
 class CompositeWait(Batch):
     """Batches started together and awaited together, first the one that publishes progress: others may wait for it."""
 

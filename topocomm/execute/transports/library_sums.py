@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from topocomm.execute.transports.mpi import CLOCK_EVERY, MpiBatch, MpiTransport, load_mpi
@@ -15,7 +16,7 @@ from topocomm.execute.transports.torch_group import TorchGroupTransport
 from topocomm.execute.transports.transport import Batch, Message, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -28,14 +29,37 @@ NAP_S = 20e-6
 """Time between two looks at gloo, whose own threads need the core."""
 
 
-def library_sum(transport: Transport, array: Floats) -> Batch | None:
-    """Return the library's in-place SUM of a contiguous array, which stays where it is; collective.
+class LibrarySum(Batch):
+    """A library's sum of arrays that stay.
 
-    None where the ranks' messages go by no library: threads of one process.
+    Attributes:
+        persistent: What starts it, what tests it, and how often before the core is given away; None where it is begun
+            anew each time.
+    """
+
+    persistent: tuple[Callable[[], None], Callable[[], bool], int] | None = None
+
+
+def library_sum(
+    transport: Transport, sent: Floats, received: Floats, counts: Sequence[int] | None
+) -> LibrarySum | None:
+    """Return the library's SUM of contiguous arrays, which stay where they are; collective.
+
+    Args:
+        transport: What moves the ranks' messages.
+        sent: What a rank adds.
+        received: Where it gets sums, other memory.
+        counts: Of a reduce-scatter the items of every rank; None: an all-reduce.
+
+    Returns:
+        None where the ranks' messages go by no library, threads of one process, or the library has no such call: a
+        reduce-scatter of gloo's takes a block of one length for all.
     """
     if isinstance(transport, MpiTransport):
-        return MpiSum(transport, array)
-    return TorchSum(transport, array) if isinstance(transport, TorchGroupTransport) else None
+        return MpiSum(transport, sent, received, counts)
+    if isinstance(transport, TorchGroupTransport) and counts is None:
+        return TorchSum(transport, sent, received)
+    return None
 
 
 def _everyone(transport: Transport, array: Floats) -> list[Message]:
@@ -43,21 +67,24 @@ def _everyone(transport: Transport, array: Floats) -> list[Message]:
     return [Message(peer, ((0, array.nbytes),)) for peer in range(transport.size) if peer != transport.rank]
 
 
-class MpiSum(MpiBatch):
-    """MPI_Allreduce_init, or MPI_Iallreduce before MPI 4."""
+class MpiSum(MpiBatch, LibrarySum):
+    """MPI_Allreduce_init or MPI_Reduce_scatter_init; before MPI 4 what begins with I in their place."""
 
-    def __init__(self, transport: MpiTransport, array: Floats) -> None:
-        super().__init__(transport, array, (), (), 0)
-        self._everyone = _everyone(transport, array)
+    def __init__(self, transport: MpiTransport, sent: Floats, received: Floats, counts: Sequence[int] | None) -> None:
+        super().__init__(transport, (sent, received), (), (), 0)
+        self._everyone = _everyone(transport, sent)
         if transport.first_tests > 1:
             self._first_tests = FIRST_TESTS
-        mpi = load_mpi()
-        arguments = mpi.IN_PLACE, array, mpi.SUM
+        mpi, comm = load_mpi(), transport.comm
+        name = "allreduce" if counts is None else "reduce_scatter"
+        arguments = (sent, received) if counts is None else (sent, received, list(counts))
         self._begin: Callable[[], Any] | None = None
         try:
-            self._requests = [transport.comm.Allreduce_init(*arguments)]
+            request = getattr(comm, f"{name.capitalize()}_init")(*arguments, mpi.SUM)
+            self._requests = [request]
+            self.persistent = request.Start, request.Test, self._first_tests
         except (AttributeError, NotImplementedError, mpi.Exception):
-            self._begin = lambda: transport.comm.Iallreduce(*arguments)
+            self._begin = partial(getattr(comm, f"I{name}"), *arguments, mpi.SUM)
 
     def start(self) -> None:
         """As `Batch.start`."""
@@ -65,6 +92,22 @@ class MpiSum(MpiBatch):
             self._requests = [self._begin()]
         else:
             super().start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """As `Batch.wait`. One request is tested without a list, five times a microsecond."""
+        test = self._requests[0].Test
+        if timeout_s <= 0:
+            return bool(test())
+        for _ in range(self._first_tests):
+            if test():
+                return True
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            for _ in range(CLOCK_EVERY):
+                if test():
+                    return True
+                os.sched_yield()
+        return False
 
     def pending(self) -> tuple[list[Message], list[Message]]:
         """As `Batch.pending`: all ranks, until the sum is there."""
@@ -77,17 +120,19 @@ class MpiSum(MpiBatch):
         super().free()
 
 
-class TorchSum(Batch):
+class TorchSum(LibrarySum):
     """An all-reduce of gloo, on the connections of the transport."""
 
-    def __init__(self, transport: TorchGroupTransport, array: Floats) -> None:
-        self._transport, self._tensor = transport, transport.torch.from_numpy(array)
-        self._everyone = _everyone(transport, array)
+    def __init__(self, transport: TorchGroupTransport, sent: Floats, received: Floats) -> None:
+        self._transport, self._sent, self._received = transport, sent, received
+        self._tensor = transport.torch.from_numpy(received)
+        self._everyone = _everyone(transport, sent)
         self._work: Any = None
         self._broken = False
 
     def start(self) -> None:
-        """As `Batch.start`."""
+        """As `Batch.start`; gloo adds up in place."""
+        self._received[...] = self._sent
         self._work = self._transport.gloo.allreduce([self._tensor])
 
     def wait(self, timeout_s: float) -> bool:

@@ -32,7 +32,7 @@ from topocomm.planning.formats.checked import (
     one_of,
 )
 from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
-from topocomm.planning.plan_fields import OBJECTIVES, PORT_MODELS, Certificate, Native, PlanFields, PlanFigures
+from topocomm.planning.plan_fields import OBJECTIVES, PORT_MODELS, AsSum, Certificate, Native, PlanFields, PlanFigures
 from topocomm.planning.proof.verify import Proof, verify
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.traffic import count_messages, rows_sent
@@ -77,6 +77,7 @@ def plan_document(plan: PlanFields) -> dict[str, Any]:
         "certificate": {k: v for k, v in asdict(plan.certificate).items() if v or k != "proved_by_search"},
         "assumed": list(plan.assumed),
         **({"native": asdict(plan.native)} if plan.native is not None else {}),
+        **({"sum": asdict(plan.as_sum)} if plan.as_sum is not None else {}),
         "schedule": schedule_document(plan.schedule),
     }
 
@@ -183,6 +184,7 @@ def _read(document: dict[str, Json]) -> PlanFields:
         assumed=entry(document, "assumed", each(a_text)),
         launch_us=a_figure(document.get("launch_us", 0.0), "launch_us"),
         native=entry(document, "native", partial(a_record, Native)) if "native" in document else None,
+        as_sum=entry(document, "sum", partial(a_record, AsSum)) if "sum" in document else None,
     )
     native = plan.native
     if native is not None and native.chosen and not native.predicted_us < native.planned_us:

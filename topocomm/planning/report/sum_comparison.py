@@ -6,75 +6,146 @@ library's call may add it, also in switches; so may a schedule. Only NCCL has a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
+from typing import NamedTuple
 
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator
-from topocomm.operators.sum_lowering import DIGEST_ITEMS, sum_layout
+from topocomm.operators.sum_lowering import sum_layout, tail_items
+from topocomm.planning.cost.cost_models import TIME_DIGITS
 from topocomm.planning.cost.nccl_model import times_us
-from topocomm.planning.native import communicator_of
+from topocomm.planning.native import CALLS, communicator_of
 from topocomm.planning.plan import Plan
+from topocomm.planning.plan_fields import AsSum
 from topocomm.planning.planner import plan as make_plan
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
+from topocomm.topology.network.in_network import IN_NETWORK, knows
 
 IN_SWITCHES = "NVLS"
 """How NCCL names its algorithms that switches reduce in begin."""
+COLLECTIVES = ("allreduce", "reduce_scatter")
+_CANONICAL = "canonical order is never taken as one SUM: a library adds up in an order of its own"
 
 
-def sum_notes(plan: Plan, topology: Topology, operator: Operator) -> list[str]:
-    """Return notes on the reduction as one SUM: each way with its time, and which is the least; or why none is taken.
+class Way(NamedTuple):
+    """One way through a reduction.
 
-    For plans of an allreduce with bytes, of operators with this form. The operator is taken at its default types.
+    Attributes:
+        way: "merge": the plan itself; "schedule": one for SUM; "library": its call; "in_network": its call in switches;
+            "reduce_scatter": the library's, of an allreduce whose result nobody needs whole.
+        by: Algorithm or call.
+        predicted_us: None where no model is known.
+    """
+
+    way: str
+    by: str
+    predicted_us: float | None
+
+
+def compare_sum(plan: Plan, topology: Topology, operator: Operator) -> AsSum | None:
+    """Return the ways to make a plan's reduction as one SUM, each with its time, and which is the least.
+
+    Of an allreduce or reduce_scatter with bytes, of operators with this form; else None. The operator is taken at its
+    default types.
     """
     layout = operator.default_layout(1)
     lowering = operator.sum_lowering(layout)
-    if lowering is None or plan.collective.name != "allreduce" or not plan.payload_bytes:
-        return []
+    if lowering is None or plan.collective.name not in COLLECTIVES or not plan.payload_bytes:
+        return None
     if plan.order != "any":
-        return ["canonical order is never taken as one SUM: a library adds up in an order of its own"]
-    (dtype,) = {field.dtype for field in sum_layout(operator.name, lowering, layout).fields}
+        merge = Way("merge", plan.algorithm, plan.figures.predicted_us)
+        return AsSum(0, lowering.takes_reference, (merge._asdict(),), "merge", _CANONICAL)
+    own = sum_layout(operator.name, lowering, layout)
+    row_items = sum(prod(field.row_shape) for field in own.fields)
+    dtype, scattered = own.fields[0].dtype, plan.collective.name == "reduce_scatter"
     rows = plan.payload_bytes // layout.row_bytes
-    row_items = sum(prod(field.row_shape) for field in sum_layout(operator.name, lowering, layout).fields)
-    items = rows * row_items + DIGEST_ITEMS
-    size = items * dtype.itemsize
+    blocks = plan.collective.parts if scattered else (rows,)
+    parts = [block * row_items + tail_items(scattered=scattered) for block in blocks]
     added = make_plan(
         topology,
-        "allreduce",
-        payload_bytes=size,
+        plan.collective.name,
+        payload_bytes=sum(parts) * dtype.itemsize,
         operator=SUM,
         objective=plan.objective,
         ports=plan.ports,
         port_model=plan.port_model,
         ranks=plan.ranks,
+        parts=parts if scattered else None,
     )
-    where = communicator_of(added, topology, str(dtype))
+    ways = [*_ways(plan, added, topology, str(dtype))]
+    known = [way for way in ways if way.predicted_us is not None and way.way != "reduce_scatter"]
+    least = min(known, key=lambda way: way.predicted_us or 0.0)
+    return AsSum(
+        added.payload_bytes,
+        lowering.takes_reference,
+        tuple(way._asdict() for way in ways),
+        least.way,
+        _why(least, known, topology),
+    )
+
+
+def sum_notes(compared: AsSum | None) -> list[str]:
+    """Return a comparison in words: each way with its time, which is the least, and what is not known."""
+    if compared is None:
+        return []
+    if not compared.payload_bytes:
+        return [compared.why]
+    ways = [Way(**way) for way in compared.ways]
+    reference = "relative to a reference that all ranks know, " if compared.takes_reference else ""
+    times = [f"{words(way)} {way.predicted_us:.2f} us" for way in ways[1:] if way.predicted_us is not None]
+    unknown = ", ".join(words(way) for way in ways if way.predicted_us is None)
+    notes = [f"{reference}one SUM of {compared.payload_bytes} B: {', '.join(times)}; {compared.why}"]
+    return notes + [f"what {unknown} takes is not known: measure it (tools/bench/merge.py)"] * bool(unknown)
+
+
+def words(way: Way) -> str:
+    """Return what a way is called in a note."""
+    if way.way == "schedule":
+        return "a schedule"
+    if way.way == "reduce_scatter":
+        return f"each rank's rows alone by {way.by}"
+    return f"in the switches ({way.by})" if way.way == "in_network" else way.by
+
+
+def _ways(plan: Plan, added: Plan, topology: Topology, dtype: str) -> Iterator[Way]:
+    """The plan itself first, then what adds up."""
+    where = communicator_of(added, topology, dtype)
     launch_us = GROUP_LAUNCH_US if where is not None and not plan.launch_us else 0.0  # which NCCL's figures count too
-    own_us = plan.figures.predicted_us + launch_us
-    planned = f"the merge by this plan at {own_us:.2f} us{' with one launch' if launch_us else ''}"
-    ways = {planned: own_us, "a schedule": added.figures.predicted_us + launch_us}
-    if where is None:
-        known = "what the SUM of MPI or gloo takes is not known: measure it (tools/bench/merge.py)"
+    yield Way("merge", plan.algorithm, _rounded(plan.figures.predicted_us + launch_us))
+    yield Way("schedule", added.algorithm, _rounded(added.figures.predicted_us + launch_us))
+    name, size = plan.collective.name, added.payload_bytes
+    if where is not None:
+        yield from _of_nccl(CALLS[name], times_us(name, where, size))
+        if name == "allreduce":
+            half = times_us("reduce_scatter", where, size)
+            yield Way("reduce_scatter", CALLS["reduce_scatter"], _rounded(min(half.values())))
     else:
-        ways |= _library(times_us("allreduce", where, size))
-        half = min(times_us("reduce_scatter", where, size).values())
-        known = (
-            f"ncclReduceScatter {half:.2f} us leaves the counts of other ranks' rows unknown: to decide alike, ranks "
-            "need a second call"
-        )
-    least = min(ways, key=lambda name: ways[name])
-    others = ", ".join(f"{name} {us:.2f} us" for name, us in ways.items() if name != planned)
-    chosen = f"{planned} is least" if least == planned else f"{planned} is not least: comm.prepare_sum takes {least}"
-    reference = "relative to a reference that all ranks know, " if lowering.takes_reference else ""
-    return [f"{reference}one SUM of {size} B: {others}; {chosen}", known]
+        yield Way("library", "the SUM of MPI or gloo", None)
+    hosts = {topology.by_id[end].host for end in plan.ranks}
+    sharp = [device for device in topology.devices if device.in_network == "sharp"]
+    if name == "allreduce" and len(hosts) > 1 and sharp and knows("sharp", SUM.name, [dtype]):
+        yield Way("in_network", IN_NETWORK["sharp"].name, None)
 
 
-def _library(times: dict[str, float]) -> dict[str, float]:
+def _of_nccl(call: str, times: dict[str, float]) -> Iterator[Way]:
     """The least time of NCCL's call without switches that reduce and with them."""
-    ways = {}
-    for name, inside in (("ncclAllReduce", False), ("in the switches", True)):
+    for way, inside in (("library", False), ("in_network", True)):
         own = {key: us for key, us in times.items() if key.startswith(IN_SWITCHES) == inside}
         if own:
             algorithm = min(own, key=lambda key: (own[key], key))
-            ways[f"{name} ({algorithm})"] = own[algorithm]
-    return ways
+            yield Way(way, algorithm if inside else f"{call} ({algorithm})", _rounded(own[algorithm]))
+
+
+def _why(least: Way, known: list[Way], topology: Topology) -> str:
+    merge = known[0]
+    one = " with one launch" if not topology.launch_us and any(way.way == "library" for way in known) else ""
+    planned = f"the merge by this plan at {merge.predicted_us:.2f} us{one}"
+    if least is merge:
+        return f"{planned} is least"
+    return f"{planned} is not least: comm.prepare_sum takes {words(least)}"
+
+
+def _rounded(us: float) -> float:
+    return round(us, TIME_DIGITS)

@@ -1,0 +1,119 @@
+"""The loss of a language model whose vocabulary lies on several ranks: softmax statistics and a weighted mean, as SUMs.
+
+A rank has the logits of its words only. Of every token it knows the statistics (highest logit, sum of e^(logit -
+highest)); merged over the ranks they give the loss. Both reductions here are one SUM of the library's.
+"""
+
+import numpy as np
+from mpi4py import MPI
+
+import topocomm
+from topocomm import Field, Operator
+from topocomm.extend import SumLowering, all_exact, weigh
+
+TOKENS, WIDTH, WORDS = 6, 32, 5000
+
+
+def merge(a, b):
+    """Statistics over the words of both."""
+    highest = np.maximum(a["highest"], b["highest"])
+    base = np.where(highest == -np.inf, 0, highest)
+    return {"highest": highest, "total": sum(x["total"] * np.exp(x["highest"] - base) for x in (a, b))}
+
+
+def shares(value, reference, ranks, sums):
+    """What a rank adds: the sum of e^(logit - reference) over its words, and counts that say how precise it is."""
+    with np.errstate(divide="ignore"):
+        weights = weigh(value["highest"] + np.log(value["total"]), reference, ranks, dtype="float64")
+    sums["weight"][...], sums["lost"][...], sums["present"][...] = weights[:3]
+
+
+def statistics(sums, reference, result):
+    """What the sums give. Any pair with this total e^highest is the same statistic; this one has total 1."""
+    total = sums["weight"]
+    with np.errstate(divide="ignore"):
+        result["highest"][...] = reference + np.log(total)
+    result["total"][...] = total > 0
+
+
+softmax = Operator(
+    "softmax statistics",
+    (Field("highest", dtype=np.float64), Field("total", dtype=np.float64)),
+    merge,
+    {"highest": -np.inf, "total": 0.0},
+    commutative=True,
+    lower_to_sum=lambda layout: SumLowering(
+        "softmax/1",
+        tuple(Field(name, dtype=np.float64) for name in ("weight", "lost", "present")),
+        shares,
+        lambda sums: all_exact(sums["lost"], sums["present"]),
+        statistics,
+    ),
+)
+
+
+def mean_of_both(a, b):
+    weight = a["weight"] + b["weight"]
+    moment = a["weight"] * a["mean"] + b["weight"] * b["mean"]
+    return {"weight": weight, "mean": moment / np.where(weight == 0, 1, weight)}
+
+
+def moments(value, reference, ranks, sums):
+    sums["weight"][...], sums["moment"][...] = value["weight"], value["weight"] * value["mean"]
+
+
+def mean_of_sums(sums, reference, result):
+    result["weight"][...] = sums["weight"]
+    result["mean"][...] = sums["moment"] / np.where(sums["weight"] == 0, 1, sums["weight"])
+
+
+weighted_mean = Operator(
+    "weighted mean",
+    (Field("weight", dtype=np.float64), Field("mean", dtype=np.float64)),
+    mean_of_both,
+    {"weight": 0.0, "mean": 0.0},
+    commutative=True,
+    lower_to_sum=lambda layout: SumLowering(
+        "mean/1",
+        (Field("weight", dtype=np.float64), Field("moment", dtype=np.float64)),
+        moments,
+        lambda sums: True,  # nothing is relative to a reference, so nothing is lost
+        mean_of_sums,
+        takes_reference=False,
+    ),
+)
+
+with topocomm.Communicator.from_mpi(MPI.COMM_WORLD) as comm:
+    rng = np.random.default_rng(0)  # everything on every rank, for comparison
+    hidden, words = rng.normal(0, 1, (TOKENS, WIDTH)), rng.normal(0, 1, (WORDS, WIDTH))
+    wanted = rng.integers(0, WORDS, TOKENS)
+    first, end = comm.rank * WORDS // comm.size, (comm.rank + 1) * WORDS // comm.size
+
+    logits = hidden @ words[first:end].T
+    highest = logits.max(axis=1)
+    value = {"highest": highest, "total": np.exp(logits - highest[:, None]).sum(axis=1)}
+    longest = comm.allreduce(np.linalg.norm(words[first:end], axis=1).max(), topocomm.MAX)  # once: words stay
+    bound = np.linalg.norm(hidden, axis=1) * longest  # no logit is greater, and all ranks know it
+    call = comm.prepare_sum(like=value, operator=softmax)
+    found = call(value, reference=bound)
+    lse = found["highest"] + np.log(found["total"])
+
+    owned = (first <= wanted) & (wanted < end)
+    own = wanted[owned] - first
+    losses = {"weight": np.full(1, owned.sum(), float), "mean": np.zeros(1)}
+    if owned.any():
+        losses["mean"][0] = (lse[owned] - logits[owned, own]).mean()
+    loss = comm.prepare_sum(like=losses, operator=weighted_mean)(losses)
+
+    whole = hidden @ words.T
+    exact = np.log(np.exp(whole).sum(axis=1))
+    np.testing.assert_allclose(lse, exact, rtol=1e-12)
+    planned = comm.allreduce(value, softmax)
+    np.testing.assert_allclose(planned["highest"] + np.log(planned["total"]), exact, rtol=1e-12)
+    assert not call.repeated
+    assert loss["weight"][0] == TOKENS
+    np.testing.assert_allclose(loss["mean"][0], (exact - whole[range(TOKENS), wanted]).mean(), rtol=1e-12)
+    call(value, reference=bound + 1000)  # too far: all ranks see it, and merge by a plan
+    assert call.repeated == 1
+    if comm.rank == 0:
+        print(f"loss {loss['mean'][0]:.4f} over {TOKENS} tokens and {WORDS} words")
