@@ -38,7 +38,7 @@ Base = Literal["e", 2]
 Key = tuple[str, int, int, int, torch.device | None]
 """What tells prepared calls apart: size of `size_of`, heads, dim, and the GPU, None for host memory."""
 LN2 = math.log(2.0)  # as a float32 it errs by 3e-9, a twentieth of what rounding the product does
-MOST_HOST_BYTES, MOST_DEVICE_BYTES = 2 << 20, 32 << 20
+MOST_HOST_BYTES, MOST_DEVICE_BYTES = 8 << 20, 32 << 20
 """Of the float32 partial of one call: more rows go by several. It bounds the memory that calls keep."""
 NOTHING = -math.inf
 ITEM_BYTES = 4
