@@ -90,7 +90,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize(("name", "group", "out", "given"), LEFT)
-def test_sglangs_own_function_gets_all_arguments(name, group, out, given):
+def test_sglangs_own_function_gets_all_arguments(name, group, out, given, caplog):
     calls = []
 
     def own(*args, **kwargs):
@@ -101,3 +101,5 @@ def test_sglangs_own_function_gets_all_arguments(name, group, out, given):
     assert HOOKS[name](own, out, lse, group, **given) == "its result"
     ((args, kwargs),) = calls
     assert args[0] is out and args[1] is lse and args[2] is group and kwargs == given
+    is_asked = group.world_size > 1 and given.get("comm_backend") != "fi_a2a"
+    assert ("the engine's own function runs" in caplog.text) is is_asked
