@@ -57,7 +57,7 @@ def combine_heads(
     """Return attention over the keys of all ranks, for this rank's heads; collective.
 
     Rank r of P gets the heads from r heads // P to before (r+1) heads // P. Weights are computed in float64, sums in
-    float32 whatever the dtype of `out`, which rounds once. The bits do not depend on the transport.
+    float32 whatever the dtype of `out`, which rounds once.
 
     Where a lse is not finite this rank has no keys for the row, and what `out` holds there is dropped, NaN too:
     kernels mark such rows by -inf, +inf (FlashAttention 2, FlashMLA) or NaN. A row that is empty on all ranks gives

@@ -41,6 +41,7 @@ def main() -> None:
     """Measure, and print on rank 0."""
     parser = argparse.ArgumentParser(description="The merge by heads beside those of vLLM and SGLang.")
     parser.add_argument("--blocks", type=int, help="timed blocks (default: by time, 20 to 100)")
+    parser.add_argument("--calls", type=int, help="calls in a block (default: 1 ms of them); 1 for a busy machine")
     parser.add_argument("--shapes", nargs="+", help="ROWSxHEADSxDIM (default: some of models)")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bfloat16"])
     options = parser.parse_args()
@@ -52,13 +53,11 @@ def main() -> None:
         print(f"{dist.get_world_size()} ranks, us a call: median (quartiles), least, median over ours")
     for rows, heads, dim in shapes:
         for name in options.dtypes:
-            compare((rows, heads, dim), DTYPES[name], own, options.blocks)
+            compare((rows, heads, dim), DTYPES[name], own, Pace(options.blocks, calls=options.calls))
     dist.destroy_process_group()
 
 
-def compare(
-    shape: tuple[int, int, int], dtype: torch.dtype, own: Callable[..., Any] | None, blocks: int | None
-) -> None:
+def compare(shape: tuple[int, int, int], dtype: torch.dtype, own: Callable[..., Any] | None, pace: Pace) -> None:
     """Time all ways for one shape and print their row."""
     torch.manual_seed(dist.get_rank())
     out, lse = torch.randn(shape).to(dtype), torch.randn(shape[:2]) * 3 + 12
@@ -77,7 +76,7 @@ def compare(
         if not error <= WITHIN[dtype]:
             raise SystemExit(f"{name} differs from ours by {error:g}")
     comm = head_combine(dist.group.WORLD).comm
-    times = measure(comm, [Timed(way) for way in ways.values()], Pace(iterations=blocks))
+    times = measure(comm, [Timed(way) for way in ways.values()], pace)
     if dist.get_rank():
         return
     print(f"{'x'.join(map(str, shape))} {str(dtype).removeprefix('torch.')}")
