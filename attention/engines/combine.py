@@ -207,8 +207,7 @@ class HeadCombine:
     def _prepare(self, key: Key) -> PreparedCall:
         parts = [part_of(key[2], self.comm.size, rank) for rank in range(self.comm.size)]
         rows = [part.stop - part.start for part in parts]
-        with torch.inference_mode(False):  # else its buffers could be written in that mode only
-            return self.comm.prepare("reduce_scatter", like=self._by_heads(key), operator=LOGSUMEXP, rows=rows)
+        return self.comm.prepare("reduce_scatter", like=self._by_heads(key), operator=LOGSUMEXP, rows=rows)
 
     def _buffers(self, key: Key, call: PreparedCall) -> tuple[dict[str, Any], Partial]:
         """Memory for partials by heads, as the call takes it and as tensors [rows, heads, ...].
