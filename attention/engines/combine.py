@@ -171,35 +171,40 @@ class HeadCombine:
         """
         out, lse = partial
         merged_lse = lse.new_empty(target.shape[:2], dtype=torch.float32) if return_lse else None
-        for piece in pieces(out):
-            without = None if empty is None else empty[piece]
-            merged = self._merge(Partial(out[piece], lse[piece]), base, without)
-            target[piece].copy_(merged.out)
+        parts = list(pieces(out))
+        for piece in parts:
+            if len(parts) == 1:  # a view costs 1 us
+                merged = self._merge(partial, base, empty)
+                target.copy_(by_rows(merged.out, out.shape[0]))
+            else:
+                without = None if empty is None else empty[piece]
+                merged = self._merge(Partial(out[piece], lse[piece]), base, without)
+                target[piece].copy_(by_rows(merged.out, piece.stop - piece.start))
             if merged_lse is not None:
-                merged_lse[piece].copy_(merged.lse)
+                merged_lse[piece].copy_(by_rows(merged.lse, piece.stop - piece.start))
         if merged_lse is not None and base == 2:
             merged_lse.div_(LN2)
         return Partial(target, merged_lse)
 
     def _merge(self, piece: Partial, base: Base, empty: torch.Tensor | None) -> Partial:
-        """The merged partial of one piece, float32 and natural, as views [rows, own heads, ...] of the result."""
+        """The merged partial of one piece, float32 and natural: [own heads, rows or more, ...]."""
         out, rows = piece.out, piece.out.shape[0]
         key = key_of(out)
         call = self._call(key)
-        sent, by_rows = self._buffers(key, call)
+        sent, given = self._buffers(key, call)
         if key[1] != rows:
-            by_rows = Partial(*(x[:rows] for x in by_rows))
-        by_rows.out.copy_(out)
+            given = Partial(*(x[:rows] for x in given))
+        given.out.copy_(out)
         lse = piece.lse if piece.lse.dtype == torch.float32 else piece.lse.float()
-        torch.nan_to_num(lse, nan=NOTHING, posinf=NOTHING, neginf=NOTHING, out=by_rows.lse)
+        torch.nan_to_num(lse, nan=NOTHING, posinf=NOTHING, neginf=NOTHING, out=given.lse)
         if base == 2:
-            by_rows.lse.mul_(LN2)
+            given.lse.mul_(LN2)
         if empty is not None:
-            by_rows.lse.masked_fill_(empty[:, None], NOTHING)
+            given.lse.masked_fill_(empty[:, None], NOTHING)
         merged = as_tensors(call(sent))
         if self.comm.size == 1:  # no merge has dropped what empty rows hold
             merged.out.masked_fill_((merged.lse == NOTHING)[..., None], 0.0)
-        return Partial(*(x.transpose(0, 1)[:rows] for x in merged))
+        return merged
 
     def _call(self, key: Key) -> PreparedCall:
         return cached_call(self.comm, key, lambda: self._prepare(key))
@@ -218,13 +223,13 @@ class HeadCombine:
         if key[4] is not None:
             stream_order_of(self.comm).acquire(key[4], call)
             sent = self._by_heads(key) if call.input is None else call.input
-            return sent, _by_rows(sent)
+            return sent, _given(sent)
         known = self._known.get(key)
         if known is None:
             if len(self._known) == PREPARED_LIMIT:
                 self._known.clear()
             sent = self._by_heads(key)
-            known = self._known[key] = sent, _by_rows(sent)
+            known = self._known[key] = sent, _given(sent)
         return known
 
     def _by_heads(self, key: Key) -> dict[str, Any]:
@@ -241,9 +246,16 @@ class HeadCombine:
         return {OUT: out[: count * dim].reshape(heads, rows, dim), LSE: lse[:count].reshape(heads, rows)}
 
 
-def _by_rows(sent: dict[str, Any]) -> Partial:
+def _given(sent: dict[str, Any]) -> Partial:
+    """The memory that a call takes as tensors [rows, heads, ...], to be written in inference mode and outside of it."""
     with torch.inference_mode(False):
         return Partial(*(x.transpose(0, 1) for x in as_tensors(sent)))
+
+
+def by_rows(by_heads: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return [heads, rows or more, ...] as a view [rows, heads, ...]."""
+    turned = by_heads.transpose(0, 1)
+    return turned if turned.shape[0] == rows else turned[:rows]
 
 
 def size_of(rows: int) -> int:
