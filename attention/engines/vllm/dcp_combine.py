@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from attention.engines.substitution import combined
+from attention.engines.substitution import combined, misfit, say_once
 from attention.partial import Partial
 
 PARAMETERS = (
@@ -33,7 +33,8 @@ REPLACED = ("cp_lse_ag_out_rs", "dcp_a2a_lse_reduce")
 def in_place_of(engines_own: Callable[..., Any]) -> Callable[..., Any]:
     """Return our merge for a `dcp_combine` of vLLM's: one of `REPLACED`, or a partial of it, whose arguments stay.
 
-    What is ours already, or another function, is returned as it is.
+    What is ours already, or another function, is returned as it is; with a warning where one of these has other
+    parameters than those we know.
     """
     function, bound = engines_own, {}
     if isinstance(engines_own, functools.partial):
@@ -41,6 +42,10 @@ def in_place_of(engines_own: Callable[..., Any]) -> Callable[..., Any]:
             return engines_own
         function, bound = engines_own.func, engines_own.keywords
     if getattr(function, "__name__", "") not in REPLACED:
+        return engines_own
+    fault = misfit(function, PARAMETERS)
+    if fault is not None:
+        say_once(f"vLLM's merge stays as it is: {fault}")
         return engines_own
     ours = functools.partial(dcp_combine, function)
     return functools.partial(ours, **bound) if bound else ours

@@ -11,7 +11,7 @@ from attention.engines.vllm.dcp_combine import dcp_combine
 from tests.attention.engines.sources import classes, path
 
 
-def cp_lse_ag_out_rs():
+def cp_lse_ag_out_rs(cp_attn_out, cp_attn_lse, cp_group, ctx, return_lse, is_lse_base_on_e, seq_lens, query_start_loc):
     """vLLM's function, by name."""
 
 

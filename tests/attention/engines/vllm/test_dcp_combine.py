@@ -1,6 +1,7 @@
 """vLLM's contract of `dcp_combine`: arguments, empty shards, its own function where ours does not serve."""
 
 import functools
+import inspect
 
 import pytest
 import torch
@@ -55,11 +56,22 @@ def test_the_merge_of_a_step(natural):
     assert_merged(*whole, formula(made, "e" if natural else 2, empties), torch.bfloat16)
 
 
-def named(name, function=never):
-    """A function of vLLM's by name."""
-    copy = functools.partial(function)
-    copy.__name__ = name
-    return functools.wraps(copy, assigned=("__name__",), updated=())(lambda *args, **kwargs: function(*args, **kwargs))
+def named(name, function=never, parameters=PARAMETERS):
+    """A function with the name and the parameters of one of vLLM's."""
+
+    def stand_in(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    stand_in.__name__ = stand_in.__qualname__ = name
+    stand_in.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in parameters])
+    return stand_in
+
+
+def test_a_merge_with_other_parameters_stays(caplog):
+    kept = functools.partial(named("cp_lse_ag_out_rs", parameters=("out", "lse")), is_lse_base_on_e=False)
+    assert in_place_of(kept) is kept
+    assert "vLLM's merge stays as it is: cp_lse_ag_out_rs has the parameters (out, lse)" in caplog.text
 
 
 def test_rows_without_keys():

@@ -16,10 +16,6 @@ from attention.engines.vllm.vllm_plugin import register
 ROOT = Path(__file__).parents[4]
 
 
-def known(cp_attn_out, cp_attn_lse, cp_group, ctx, return_lse, is_lse_base_on_e, seq_lens, query_start_loc):
-    """A function of the vLLM that we know."""
-
-
 class Registry(Enum):
     FLASH_ATTN = "vllm.backends.FlashAttentionBackend"
     TRITON_MLA = "vllm.backends.TritonMLABackend"
@@ -34,21 +30,16 @@ overridden = {}
 
 @pytest.fixture
 def vllm(monkeypatch):
-    """Modules in the place of vLLM's: the registry and the merges."""
+    """A module in the place of vLLM's registry."""
     overridden.clear()
     monkeypatch.setattr(substitution, "_said", set())
-    registry, dcp = ModuleType("vllm.v1.attention.backends.registry"), ModuleType("vllm.v1.attention.ops.dcp")
+    registry = ModuleType("vllm.v1.attention.backends.registry")
     registry.AttentionBackendEnum = Registry
     registry.register_backend = lambda backend, class_path=None: overridden.__setitem__(backend, class_path)
-    dcp.cp_lse_ag_out_rs = dcp.dcp_a2a_lse_reduce = known
-    for module in (registry, dcp):
-        parts = module.__name__.split(".")
-        for end in range(1, len(parts)):
-            name = ".".join(parts[:end])
-            monkeypatch.setitem(sys.modules, name, sys.modules.get(name) or ModuleType(name))
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        setattr(sys.modules[module.__name__.rpartition(".")[0]], parts[-1], module)
-    return dcp
+    parts = registry.__name__.split(".")
+    for end in range(1, len(parts)):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:end]), ModuleType(".".join(parts[:end])))
+    monkeypatch.setitem(sys.modules, registry.__name__, registry)
 
 
 def test_the_entry_point_is_the_plug_in():
@@ -69,17 +60,6 @@ def test_a_backend_of_another_plug_in_stays(vllm):
     overridden[Registry.TRITON_MLA] = "another.Backend"
     register()
     assert overridden[Registry.TRITON_MLA] == "another.Backend" and Registry.FLASH_ATTN in overridden
-
-
-@pytest.mark.parametrize("other", [lambda out, lse: None, None])
-def test_a_vllm_with_other_merges_stays_as_it_is(vllm, caplog, other):
-    if other is None:
-        del vllm.dcp_a2a_lse_reduce
-    else:
-        vllm.dcp_a2a_lse_reduce = other
-    register()
-    assert not overridden and "vLLM's backends stay as they are: " in caplog.text
-    assert ("has the parameters (out, lse)" if other else "there is no dcp_a2a_lse_reduce") in caplog.text
 
 
 def test_without_vllm_nothing_is_raised(monkeypatch, caplog):
