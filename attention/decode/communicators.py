@@ -7,12 +7,12 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from attention.gpu.placement import StreamOrder
 from topocomm import Communicator, Operator, OperatorError
 
 if TYPE_CHECKING:
-    import torch
-
     from topocomm import PreparedCall
 
 _of_torch: dict[Any, Communicator] = {}
@@ -87,7 +87,8 @@ def cached_call(comm: Communicator, key: Hashable, prepare: Callable[[], Prepare
     calls = calls_of(comm)
     call = calls.get(key)
     if call is None:
-        call = calls[key] = prepare()
+        with torch.inference_mode(False):  # else its buffers could be written in that mode only
+            call = calls[key] = prepare()
         if len(calls) > PREPARED_LIMIT:
             calls.popitem(last=False)[1].free()
             calls.dropped += 1

@@ -33,6 +33,17 @@ def bits(partial):
     return b"".join(x.contiguous().view(torch.uint8).numpy().tobytes() for x in partial)
 
 
+def test_buffers_made_in_inference_mode_serve_outside_of_it():
+    tensors = case_of(SHAPE)
+
+    def on_rank(comm):
+        with torch.inference_mode():
+            inside = tree_decode(*mine(tensors, comm), comm).clone()
+        return torch.equal(tree_decode(*mine(tensors, comm), comm), inside)
+
+    assert run_on_gpus(on_rank, 2) == [True, True]
+
+
 def test_the_kernel_writes_into_the_send_buffer(monkeypatch):
     written = []
     kernel = decode.decode_partial

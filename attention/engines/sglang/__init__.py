@@ -1,0 +1,1 @@
+"""SGLang: hooks on its functions that merge partials of a decode context parallel group."""

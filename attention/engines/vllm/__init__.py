@@ -1,0 +1,1 @@
+"""vLLM: its backends with `dcp_combine` of ours."""
