@@ -1,0 +1,1 @@
+"""Plug-ins of other inference engines: their attention and merges on plans of topocomm."""

@@ -1,0 +1,1 @@
+"""vLLM: what its plug-in entry points load."""
