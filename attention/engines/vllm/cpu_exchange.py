@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from attention.arrays import empty_partial
 from attention.decode.communicators import prepared_call
 from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
 from attention.partial import Partial
 from topocomm import Communicator
+
+Q = "q"
+"""Name of queries in a message."""
 
 MOST_TOKENS = 512
 """Tokens of one message. Below it messages have a power of two of tokens, so that few kinds are planned and kept."""
@@ -32,14 +34,15 @@ class HeadExchange:
         """
         if self.comm.size == 1:
             return q
-        heads, tokens, d = q.shape
-        result = q.new_empty(self.comm.size * heads, tokens, d)
-        for part, padded in message_parts(tokens):
-            sent = q.new_zeros(heads, padded, d)
-            sent[:, : part.stop - part.start] = q[:, part]
-            call = prepared_call(self.comm, "allgather", {"q": sent})
-            result[:, part] = call({"q": sent})["q"][:, : part.stop - part.start]
-        return result
+        parts = message_parts(q.shape[1])
+        if len(parts) == 1:
+            return self._gathered(q, *parts[0])
+        return torch.cat([self._gathered(q, *part) for part in parts], 1)
+
+    def _gathered(self, q: torch.Tensor, part: slice, padded: int) -> torch.Tensor:
+        sent = _filled_up(q, part, padded)
+        everyone: torch.Tensor = prepared_call(self.comm, "allgather", {Q: sent})({Q: sent})[Q]
+        return everyone[:, : part.stop - part.start]
 
     def merge(self, partial: Partial) -> Partial:
         """Return the merged partial of this rank's heads, out [heads, tokens, d_v] and lse [heads, tokens]; collective.
@@ -50,21 +53,17 @@ class HeadExchange:
         """
         if self.comm.size == 1:
             return partial
-        all_heads, tokens, d_v = partial.out.shape
-        heads = all_heads // self.comm.size
-        result = empty_partial((heads, tokens, d_v), partial.out.device)
-        for part, padded in message_parts(tokens):
-            sent = partial
-            if padded != tokens:
-                sent = Partial(partial.out.new_zeros(all_heads, padded, d_v), partial.lse.new_zeros(all_heads, padded))
-                for target, x in zip(sent, partial, strict=True):
-                    target[:, : part.stop - part.start] = x[:, part]
-            value = sent._asdict()
-            rows = (heads,) * self.comm.size
-            merged = prepared_call(self.comm, "reduce_scatter", value, LOGSUMEXP, rows=rows)(value)
-            for target, name in zip(result, (OUT, LSE), strict=True):
-                target[:, part] = merged[name][:, : part.stop - part.start]
-        return result
+        parts = message_parts(partial.lse.shape[1])
+        if len(parts) == 1:
+            return self._merged(partial, *parts[0])
+        merged = [self._merged(partial, *part) for part in parts]
+        return Partial(torch.cat([x.out for x in merged], 1), torch.cat([x.lse for x in merged], 1))
+
+    def _merged(self, partial: Partial, part: slice, padded: int) -> Partial:
+        sent = {name: _filled_up(x, part, padded) for name, x in partial._asdict().items()}
+        rows = (partial.lse.shape[0] // self.comm.size,) * self.comm.size
+        merged = prepared_call(self.comm, "reduce_scatter", sent, LOGSUMEXP, rows=rows)(sent)
+        return Partial(*(merged[name][:, : part.stop - part.start] for name in (OUT, LSE)))
 
 
 def message_parts(tokens: int) -> list[tuple[slice, int]]:
@@ -74,3 +73,13 @@ def message_parts(tokens: int) -> list[tuple[slice, int]]:
         stop = min(start + MOST_TOKENS, tokens)
         parts.append((slice(start, stop), 1 << (stop - start - 1).bit_length()))
     return parts
+
+
+def _filled_up(x: torch.Tensor, part: slice, tokens: int) -> torch.Tensor:
+    """Return a range of x [heads, tokens, ...] with zeros behind it, contiguous."""
+    count = part.stop - part.start
+    if count == tokens:
+        return x[:, part].contiguous()
+    filled = x.new_zeros(x.shape[0], tokens, *x.shape[2:])
+    filled[:, :count] = x[:, part]
+    return filled

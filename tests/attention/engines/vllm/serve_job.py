@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("result", type=Path)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--tokens", type=int, default=40)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[3, 64, 700, 129, 33])
+    parser.add_argument("--lengths", type=int, nargs="+", action="append", help="of the prompts of one call")
     parser.add_argument("--interleave", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=256, help="most tokens of a step: longer prompts come in parts")
     parser.add_argument("--repeats", type=int, default=1)
@@ -45,7 +45,7 @@ def main() -> None:
         model=args.model,
         dtype=args.dtype,
         enforce_eager=not args.compiled,
-        max_model_len=4096,
+        max_model_len=8192,
         max_num_batched_tokens=args.chunk,
         tensor_parallel_size=args.tensor_ranks,
         decode_context_parallel_size=args.context_ranks,
@@ -54,19 +54,25 @@ def main() -> None:
         kv_cache_memory_bytes=args.cache_mib << 20,
         disable_log_stats=False,
     )
-    tokens = llm.get_tokenizer()(TEXT * 60)["input_ids"]
-    prompts = [{"prompt_token_ids": tokens[start : start + n]} for start, n in enumerate(args.lengths)]
-    sampling = SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True, logprobs=1)
-    seconds = []
-    for _ in range(args.repeats):
-        begin = time.perf_counter()
-        outputs = llm.generate(prompts, sampling, use_tqdm=False)
-        seconds.append(time.perf_counter() - begin)
+    tokens = llm.get_tokenizer()(TEXT * 200)["input_ids"]
+    sampling = SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True)
+    calls = []
+    for lengths in args.lengths:
+        prompts = [{"prompt_token_ids": tokens[start : start + n]} for start, n in enumerate(lengths)]
+        call = {"lengths": lengths, "prompts_s": [], "step_ms": []}
+        for _ in range(args.repeats):
+            begin = time.monotonic()
+            outputs = llm.generate(prompts, sampling, use_tqdm=False)
+            all_begun = max(output.metrics.first_token_ts for output in outputs)
+            call["prompts_s"].append(all_begun - begin)
+            decoding = max(output.metrics.last_token_ts for output in outputs) - all_begun
+            call["step_ms"].append(1e3 * decoding / (args.tokens - 1))
+        call["tokens"] = [list(output.outputs[0].token_ids) for output in outputs]
+        call["text"] = [output.outputs[0].text for output in outputs]
+        calls.append(call)
     config = llm.llm_engine.vllm_config.cache_config
     answer = {
-        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
-        "text": [output.outputs[0].text for output in outputs],
-        "seconds": seconds,
+        "calls": calls,
         "room_tokens": config.num_gpu_blocks * config.block_size * args.context_ranks,
         "kept_tokens": llm.collective_rpc(kept_tokens) if args.context_ranks > 1 else None,
     }
