@@ -62,8 +62,12 @@ class StepBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
             OperatorError: Something in the configuration is not covered.
         """
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        if vllm_config.speculative_config is not None:
-            raise OperatorError(_not_covered("speculative decoding"))
+        for kind, config in (
+            ("speculative decoding", vllm_config.speculative_config),
+            ("a cache that is sent to other engines", vllm_config.kv_transfer_config),
+        ):
+            if config is not None:
+                raise OperatorError(_not_covered(kind))
         _register_slots_once()
         group = get_dcp_group()
         interleave = vllm_config.parallel_config.cp_kv_cache_interleave_size
@@ -120,7 +124,7 @@ class ContextParallelLayer(AttentionImpl):  # type: ignore[misc]
             f"{num_kv_heads} key heads on a rank": num_kv_heads > 1,  # vLLM itself wants more ranks than key heads
             "ALiBi": alibi_slopes is not None,
             "a sliding window": sliding_window is not None,
-            f"a cache in {kv_cache_dtype}": kv_cache_dtype not in ("auto", "float32", "float16", "bfloat16"),
+            f"a cache in {kv_cache_dtype}": kv_cache_dtype != "auto",
             f"attention of type {attn_type}": attn_type != AttentionType.DECODER,
             "layers that share another layer's cache": kv_sharing_target_layer_name is not None,
             "attention sinks": sinks is not None,

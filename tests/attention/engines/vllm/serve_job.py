@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--interleave", type=int, default=1)
     parser.add_argument("--chunk", type=int, default=256, help="most tokens of a step: longer prompts come in parts")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--prefix-caching", action="store_true")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--cache-mib", type=int, default=256)
     args = parser.parse_args()
@@ -50,7 +51,7 @@ def main() -> None:
         tensor_parallel_size=args.tensor_ranks,
         decode_context_parallel_size=args.context_ranks,
         cp_kv_cache_interleave_size=args.interleave,
-        enable_prefix_caching=False,
+        enable_prefix_caching=args.prefix_caching,
         kv_cache_memory_bytes=args.cache_mib << 20,
         disable_log_stats=False,
     )
