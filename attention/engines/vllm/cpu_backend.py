@@ -5,6 +5,7 @@ With one rank of context everything is vLLM's own CPU backend, from which this o
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from attention.decode.communicators import as_communicator
 from attention.engines.vllm.cpu_attention import attend_step, keep, split_cache
 from attention.engines.vllm.cpu_batch import Batch, batch_of
+from attention.engines.vllm.cpu_cores import WorkerCores
 from attention.engines.vllm.cpu_exchange import HeadExchange
 from attention.engines.vllm.cpu_slots import Share, register_slots
 from attention.spec import Spec
@@ -50,6 +52,7 @@ class Step:
 
     batch: Batch
     exchange: HeadExchange
+    cores: WorkerCores
 
 
 class StepBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
@@ -73,6 +76,7 @@ class StepBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
         interleave = vllm_config.parallel_config.cp_kv_cache_interleave_size
         self._share = Share(group.world_size, group.rank_in_group, interleave)
         self._exchange = HeadExchange(as_communicator("vLLM", group.cpu_group))
+        self._cores = WorkerCores(os.environ)
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Step:
         """Return the step that vLLM describes; the arguments are vLLM's."""
@@ -85,7 +89,7 @@ class StepBuilder(AttentionMetadataBuilder):  # type: ignore[misc]
             self._share,
             self.kv_cache_spec.block_size,
         )
-        return Step(batch, self._exchange)
+        return Step(batch, self._exchange, self._cores)
 
 
 @cache
@@ -175,7 +179,8 @@ class ContextParallelLayer(AttentionImpl):  # type: ignore[misc]
         new = key[: batch.tokens], value[: batch.tokens]
         keep(own_cache, new, batch)
         rows = output.view(-1, self.num_heads, self.head_size)
-        attend_step(query, new, own_cache, batch, attn_metadata.exchange, self.spec, rows)
+        with attn_metadata.cores:
+            attend_step(query, new, own_cache, batch, attn_metadata.exchange, self.spec, rows)
         return output
 
 

@@ -4,10 +4,14 @@ python -m tests.attention.engines.vllm.serve_job MODEL_FOLDER TENSOR_RANKS CONTE
 """
 
 import argparse
+import itertools
 import json
 import os
 import time
 from pathlib import Path
+
+NUMBERS = itertools.count()
+"""Of requests."""
 
 TEXT = (
     "A reduction combines a value of every process into one. When the operation is associative, the order of the "
@@ -18,6 +22,25 @@ TEXT = (
 def kept_tokens(worker) -> int:
     """Tokens in a rank's cache of the first layer: rows that are not zero, as nothing but new tokens writes there."""
     return int(worker.model_runner.kv_caches[0].any(-1).sum())
+
+
+def answer(engine, prompts, sampling) -> tuple[list[list[int]], float, list[float]]:
+    """The tokens of all prompts, how long it took until each had its first, and how long each step after that took."""
+    made = {}
+    for prompt in prompts:
+        number = str(next(NUMBERS))
+        engine.add_request(number, prompt, sampling)
+        made[number] = []
+    begin, prompts_s, steps_ms = time.perf_counter(), 0.0, []
+    while engine.has_unfinished_requests():
+        all_begun, start = all(made.values()), time.perf_counter()
+        for output in engine.step():
+            made[output.request_id] = list(output.outputs[0].token_ids)
+        if all_begun:
+            steps_ms.append(1e3 * (time.perf_counter() - start))
+        else:
+            prompts_s = time.perf_counter() - begin
+    return list(made.values()), prompts_s, steps_ms
 
 
 def main() -> None:
@@ -53,31 +76,22 @@ def main() -> None:
         cp_kv_cache_interleave_size=args.interleave,
         enable_prefix_caching=args.prefix_caching,
         kv_cache_memory_bytes=args.cache_mib << 20,
-        disable_log_stats=False,
     )
     tokens = llm.get_tokenizer()(TEXT * 200)["input_ids"]
     sampling = SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True)
     calls = []
     for lengths in args.lengths:
         prompts = [{"prompt_token_ids": tokens[start : start + n]} for start, n in enumerate(lengths)]
-        call = {"lengths": lengths, "prompts_s": [], "step_ms": []}
-        for _ in range(args.repeats):
-            begin = time.monotonic()
-            outputs = llm.generate(prompts, sampling, use_tqdm=False)
-            all_begun = max(output.metrics.first_token_ts for output in outputs)
-            call["prompts_s"].append(all_begun - begin)
-            decoding = max(output.metrics.last_token_ts for output in outputs) - all_begun
-            call["step_ms"].append(1e3 * decoding / (args.tokens - 1))
-        call["tokens"] = [list(output.outputs[0].token_ids) for output in outputs]
-        call["text"] = [output.outputs[0].text for output in outputs]
-        calls.append(call)
+        runs = [answer(llm.llm_engine, prompts, sampling) for _ in range(args.repeats)]
+        made, prompts_s, steps_ms = zip(*runs, strict=True)
+        calls.append({"lengths": lengths, "tokens": made, "prompts_s": prompts_s, "steps_ms": steps_ms})
     config = llm.llm_engine.vllm_config.cache_config
-    answer = {
+    report = {
         "calls": calls,
         "room_tokens": config.num_gpu_blocks * config.block_size * args.context_ranks,
         "kept_tokens": llm.collective_rpc(kept_tokens) if args.context_ranks > 1 else None,
     }
-    args.result.write_text(json.dumps(answer))
+    args.result.write_text(json.dumps(report))
 
 
 if __name__ == "__main__":
