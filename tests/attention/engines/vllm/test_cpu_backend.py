@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,6 +54,18 @@ def test_layers_that_are_not_covered_are_refused(argument, kind):
     plain = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": "auto", "num_kv_heads": 1}
     with pytest.raises(OperatorError, match=f"{kind}.*set decode_context_parallel_size to 1"):
         ContextParallelLayer(num_heads=2, head_size=16, scale=0.25, **(plain | argument))
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [("speculative_config", "speculative decoding"), ("kv_transfer_config", "a cache that is sent to other engines")],
+)
+def test_configurations_that_are_not_covered_are_refused(field, kind):
+    from attention.engines.vllm.cpu_backend import StepBuilder
+
+    config = SimpleNamespace(**({"speculative_config": None, "kv_transfer_config": None} | {field: object()}))
+    with pytest.raises(OperatorError, match=f"{kind}.*set decode_context_parallel_size to 1"):
+        StepBuilder(None, [], config, torch.device("cpu"))
 
 
 def test_with_one_rank_of_context_the_backend_is_vllms():
