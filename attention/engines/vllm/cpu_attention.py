@@ -78,7 +78,8 @@ def _over_caches(q: torch.Tensor, cache: Pair, batch: Batch, exchange: HeadExcha
     partial = empty_partial((*queries.shape[:2], v.shape[3]), q.device)
     for group in batch.groups:
         # [heads, batch * q_len, ...] as [batch, heads, q_len, ...]
-        shape = group.batch, group.q_len
-        rows, *result = (x[:, group.rows].unflatten(1, shape).transpose(0, 1) for x in (queries, *partial))
-        attend(Inputs(rows, k, v, spec, group.visibility, group.pages), Partial(*result))
+        shape = len(queries), group.batch, group.q_len
+        rows, out = (x[:, group.rows].view(*shape, -1).transpose(0, 1) for x in (queries, partial.out))
+        lse = partial.lse[:, group.rows].view(shape).transpose(0, 1)
+        attend(Inputs(rows, k, v, spec, group.visibility, group.pages), Partial(out, lse))
     return exchange.merge(partial)
