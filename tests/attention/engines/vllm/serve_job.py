@@ -69,7 +69,7 @@ def main() -> None:
         model=args.model,
         dtype=args.dtype,
         enforce_eager=not args.compiled,
-        max_model_len=8192,
+        max_model_len=4096,
         max_num_batched_tokens=args.chunk,
         tensor_parallel_size=args.tensor_ranks,
         decode_context_parallel_size=args.context_ranks,
