@@ -1,1 +1,1 @@
-"""vLLM: its backends with `dcp_combine` of ours."""
+"""vLLM: what its plug-in entry points load."""
