@@ -46,13 +46,6 @@ def test_who_waits_makes_a_short_call(order):
     assert threads.count(threading.current_thread()) > 10  # the thread may wake up in some
 
 
-def test_a_call_that_is_awaited_wakes_no_thread(order):
-    threads = []
-    issued = order.issue(lambda: threads.append(threading.current_thread()), is_awaited=True)
-    assert not issued.wait(0.05)
-    assert order.wait(issued) and threads == [threading.current_thread()]
-
-
 def test_a_wait_with_a_limit_leaves_the_call_to_the_thread(order):
     gate = threading.Event()
     issued = order.issue(lambda: gate.wait(10))

@@ -66,15 +66,15 @@ class HookState:
         """Begin to average a flat tensor over the ranks, in place; return its future. Collective.
 
         Inside a backward pass errors are raised by that pass, on every rank; else by the future's `wait`. `is_last`
-        says that little of the pass is left: the thread is then not woken for it.
+        says that little of the pass is left, which is then likely to wait for it before the thread makes it.
         """
         if value.device.type != "cpu":
             return self._on_device(value)
         self._scale(value)
         future: Future = torch.futures.Future()
         in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
-        short = value.nbytes <= SHORT_BYTES
-        issued = self._calls.issue(lambda: self._reduce(value), is_short=short, is_awaited=is_last and in_backward)
+        soon_awaited = value.nbytes <= SHORT_BYTES or (is_last and in_backward)
+        issued = self._calls.issue(lambda: self._reduce(value), is_short=soon_awaited)
         issued.then(lambda: settle(future, issued, value))
         if in_backward:
             # Runs before DDP's own end of the pass, where an error would lose its kind.

@@ -109,16 +109,10 @@ class IssueOrder:
         if issued.error is not None:
             raise issued.error
 
-    def issue(self, call: Callable[[], Any], *, is_short: bool = False, is_awaited: bool = False) -> Issued:
-        """Have a call made when its turn comes.
-
-        A short one is made after a grace in which the program may wait for it, one that is awaited, which means that
-        the program is about to `wait` for it, by whoever waits, or by the thread where that is up.
-        """
+    def issue(self, call: Callable[[], Any], *, is_short: bool = False) -> Issued:
+        """Have a call made when its turn comes; a short one after a grace in which the program may wait for it."""
         issued = Issued(call)
         self._left.append(issued)
-        if is_awaited:
-            return issued
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=f"topocomm {self._name}", daemon=True)
             self._thread.start()
