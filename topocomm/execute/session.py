@@ -77,8 +77,8 @@ class Session:
         self.settings = settings or Settings.from_environment()
         self.recorder = Recorder()
         self.results = ResultMemory()
-        limit_s, limit = self.settings.timeout_s, self.settings.limit
-        self.waiting = Waiting(transport, limit_s, self.describe_tag, self.recorder, limit=limit)
+        limit_s, limit, remedy = self.settings.timeout_s, self.settings.limit, self.settings.remedy
+        self.waiting = Waiting(transport, limit_s, self.describe_tag, self.recorder, limit=limit, remedy=remedy)
         self.recorder.sweep = self.waiting.sweep
         self.plans: dict[Hashable, Plan] = {}
         self.arenas = SharedArena(), SharedArena()
@@ -134,7 +134,7 @@ class Session:
         if not isinstance(error, TopocommError):
             gone = self.transport.blamed(error)
             if gone:
-                failure = rank_failed(self.rank, gone)
+                failure = rank_failed(self.rank, gone, self.settings.remedy)
                 self.fail(failure)
                 raise failure from error
         self.fail(error)

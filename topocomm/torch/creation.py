@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,9 @@ from topocomm.torch.process_group import TopocommProcessGroup
 NAME = "topocomm"
 """Name of the backend in torch.distributed."""
 LIMIT = "the group's timeout"
+REMEDY = (
+    "destroy_process_group(), then init_process_group() with those left; torchrun --max-restarts=N starts all again"
+)
 
 
 def register() -> None:
@@ -36,7 +40,7 @@ def create(options: Any, more: Any = None) -> TopocommProcessGroup:
     if more is not None:
         raise TopocommError(f"pg_options: the backend {NAME!r} takes none, got {type(more).__name__}")
     timeout = options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
-    settings = Settings.from_environment().with_timeout(timeout.total_seconds(), LIMIT)
+    settings = replace(Settings.from_environment().with_timeout(timeout.total_seconds(), LIMIT), remedy=REMEDY)
     rank, size = options.group_rank, options.group_size
     machine = _known_machine(list(options.global_ranks_in_group), size)
     store = PrefixStore("topocomm/calls", options.store)

@@ -63,15 +63,17 @@ class CallWork(Work):
         if self._future is None:
             future: torch.futures.Future[Any] = torch.futures.Future()
             self._future = future
-            self._issued.then(lambda: self._fulfil(future))
+            self._issued.then(lambda: settle(future, self._issued, self._outputs))
         return self._future
 
-    def _fulfil(self, future: torch.futures.Future[Any]) -> None:
-        error = self._issued.error
-        if error is None:
-            future.set_result(self._outputs)
-        else:
-            future.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+def settle(future: torch.futures.Future[Any], issued: Issued, result: Any) -> None:
+    """Set a future to a result, or to what the call that is done raised."""
+    error: Any = issued.error
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
 
 class DoneWork(Work):

@@ -35,6 +35,7 @@ SAY_AFTER_S = 10.0
 AWAY_S = 1.0
 """Who has not asked for longer than this did something else meanwhile, and has not waited."""
 LAST_WORDS_S = 0.1
+SHRINK = "go on with the others: comm.shrink()"
 Chain = frozenset[tuple[int, ...]]
 """Of every rank in a chain of waits: itself, the call that it is in, whom it awaits."""
 FAILURES: dict[str, type[TopocommError]] = {
@@ -81,6 +82,8 @@ class Waiting:
     """What ranks that wait for this one, or answered it, have said."""
     limit: str = "TOPOCOMM_TIMEOUT_S"
     """Name of what set the time limit."""
+    remedy: str = SHRINK
+    """What the program can do when ranks are gone."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
         """Wait for an incomplete call.
@@ -193,7 +196,7 @@ class Waiting:
                     raise _reported(rank, json.loads(last_note))
             self.transport.pause()
         if gone:
-            raise rank_failed(rank, gone)
+            raise rank_failed(rank, gone, self.remedy)
 
     def _refusals(self, call: UnderWay) -> None:
         for peer, note in self._notes(REFUSED_TAG):
@@ -283,10 +286,10 @@ def failure_note(rank: int, error: BaseException) -> bytes:
     return json.dumps(report).encode()
 
 
-def rank_failed(rank: int, gone: dict[int, str]) -> RankFailedError:
-    """The error that `rank` raises since others are gone, each with how that is known."""
+def rank_failed(rank: int, gone: dict[int, str], remedy: str) -> RankFailedError:
+    """The error that `rank` raises since others are gone, each with how that is known, and what to do."""
     losses = ", ".join(f"rank {peer} {how}" for peer, how in sorted(gone.items()))
-    error = RankFailedError(f"rank {rank}: {losses}; go on with the others: comm.shrink()")
+    error = RankFailedError(f"rank {rank}: {losses}; {remedy}")
     first = min(gone)
     error.report = {"rank": first, "kind": "RankFailedError", "text": f"rank {first} {gone[first]}"}  # type: ignore[attr-defined]
     return error

@@ -11,19 +11,21 @@ from typing import Literal, cast
 from topocomm.errors import TopocommError
 from topocomm.execute.liveness.log import LEVELS
 from topocomm.execute.liveness.recorder import default_directory
+from topocomm.execute.liveness.waiting import SHRINK
 
 Check = Literal["first", "always", "never"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one communicator; `limit` names what set `timeout_s`, for error texts."""
+    """Settings of one communicator; for error texts `limit` names what set `timeout_s`, `remedy` what helps a loss."""
 
     check: Check = "first"
     timeout_s: float = 300.0
     record_dir: Path = field(default_factory=default_directory)
     log: str = "off"
     limit: str = "TOPOCOMM_TIMEOUT_S"
+    remedy: str = SHRINK
 
     def with_timeout(self, timeout_s: float, limit: str) -> Settings:
         """Return these settings with another time limit, and the name of what set it."""

@@ -64,6 +64,7 @@ def test_a_backend_of_another_plug_in_stays(vllm):
 
 def test_without_vllm_nothing_is_raised(monkeypatch, caplog):
     monkeypatch.setattr(substitution, "_said", set())
-    monkeypatch.setitem(sys.modules, "vllm", None)
+    for name in ("vllm", "vllm.v1.attention.backends.registry"):
+        monkeypatch.setitem(sys.modules, name, None)
     register()
     assert "vLLM's backends stay as they are" in caplog.text
