@@ -21,9 +21,8 @@ class Certificate:
 
     Attributes:
         argument: Argument of the bound of the objective, in words.
-        witness: Witness of that bound, plain JSON data from which `check_certificate` derives it again. For objective
-            "auto" it is that of latency or of throughput, whichever takes this payload longer; `witness["bounds"]`
-            says which.
+        witness: Witness of that bound, plain JSON data from which `check_certificate` derives it again.
+        predicted_lower_bound_us: Least time with these bytes, of one launch too; None but for objective "auto".
         proved_by_search: For a plan above its bound: why an exhaustive search proves that no schedule is better;
             `check_certificate` does not derive it again. Empty where only the bound is proved.
     """
@@ -35,6 +34,7 @@ class Certificate:
     argument: str
     witness: dict[str, Any]
     other_witnesses: tuple[dict[str, Any], ...]
+    predicted_lower_bound_us: float | None = None
     proved_by_search: str = ""
 
 

@@ -181,6 +181,7 @@ def test_no_algorithm_beats_a_bound_on_any_number_of_ports(collective, machine):
                 continue
             assert cost.alpha_us >= found.alpha_us - 1e-9, name
             assert cost.predicted_us >= found.alpha_us - 1e-9, name
+            assert cost.predicted_us >= found.time_bound(made.counted(rows) * 4).value - 1e-9, name
             assert (cost.throughput_gb_per_s or 0.0) <= (found.throughput_gb_per_s or 0.0) * (1 + 1e-9), name
             assert len(set(split_rounds(schedule, ends, ports).transfers[:, 0].tolist())) >= found.rounds, name
 

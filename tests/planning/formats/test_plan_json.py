@@ -116,7 +116,9 @@ def test_the_format_has_the_agreed_keys():
         *("rounds_lower_bound", "alpha_lower_bound_us", "throughput_upper_bound_gb_per_s", "gap", "argument"),
         *("witness", "other_witnesses"),
     }
-    assert found["certificate"]["witness"] == {"bounds": "latency", "kind": "path", "from": 0, "to": 1}
+    assert found["certificate"]["witness"]["bounds"] == "time"
+    assert {"bounds": "latency", "kind": "path", "from": 0, "to": 1} in found["certificate"]["other_witnesses"]
+    assert found["certificate"]["predicted_lower_bound_us"] * found["certificate"]["gap"] == found["predicted_us"]
 
 
 def test_a_file_without_witnesses_says_what_to_do():

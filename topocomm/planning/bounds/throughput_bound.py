@@ -15,7 +15,7 @@ from math import inf
 import numpy as np
 
 from topocomm.planning.bounds.demand import Demand
-from topocomm.planning.bounds.endpoint_groups import Level, families
+from topocomm.planning.bounds.endpoint_groups import Level
 from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.machine_columns import Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, best_of_family, best_partition
@@ -44,12 +44,12 @@ class _Candidate:
     share: float | None = None
 
 
-def throughput_bound(demand: Demand, machine: Machine) -> Bound:
-    """Return the least bound found."""
+def throughput_bound(demand: Demand, machine: Machine, nested: Sequence[Sequence[Level]]) -> Bound:
+    """Return the least bound found; `nested` are the machine's `families`."""
     if len(machine.ends) < 2:
         return Bound(None, "all ranks share one endpoint", witness_of("throughput", "none"))
     best = _Candidate(inf, "in", (), 0.0)
-    for levels in families(machine):
+    for levels in nested:
         for cut in (cut for level in levels for cut in _cuts_of(demand, level)):
             best = _lower(best, cut)
         for direction in ("out", "in") if demand.name == "allreduce" else ():

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, WitnessChecker, same
-from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost
+from topocomm.planning.certificate_checker.time_witness import TimeWitnesses
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.native import native_of
 from topocomm.planning.plan import Plan
 from topocomm.planning.routing.paths import PathFinder
@@ -72,38 +73,36 @@ def _check_bounds(topology: Topology, plan: Plan) -> None:
         "latency": certificate.alpha_lower_bound_us,
         "throughput": certificate.throughput_upper_bound_gb_per_s,
     }
+    if plan.objective == "auto":
+        bounds["time"] = certificate.predicted_lower_bound_us
     witnesses = {witness["bounds"]: witness for witness in (certificate.witness, *certificate.other_witnesses)}
     if set(witnesses) != set(bounds) or len(certificate.other_witnesses) != len(bounds) - 1:
         raise PlanError(
             f"certificate: witnesses of {', '.join(map(str, witnesses))}; expected one of {', '.join(bounds)}"
         )
-    own: str = plan.objective
-    if own == "auto":
-        own = "throughput" if _bytes_us(plan) > certificate.alpha_lower_bound_us else "latency"
+    own = "time" if plan.objective == "auto" else plan.objective
     if certificate.witness["bounds"] != own:
         raise PlanError(f"certificate: the witness is of {certificate.witness['bounds']}, the gap is to that of {own}")
     checker = WitnessChecker(topology, plan)
+    kinds = checker.kinds | TimeWitnesses(checker, certificate.alpha_lower_bound_us).kinds
     for name, value in bounds.items():
         witness = witnesses[name]
-        derive = checker.kinds.get((name, witness["kind"]))
+        derive = kinds.get((name, witness["kind"]))
         if derive is None:
             raise PlanError(f"certificate: {name} bound: unknown kind of witness {witness['kind']!r}")
         derived = derive(witness)
+        if name == "time" and certificate.rounds_lower_bound:
+            derived = (derived or 0.0) + plan.launch_us
         if not same(value, derived):
             raise PlanError(
                 f"certificate: the {name} bound is {value!r}, its {witness['kind']} witness gives {derived!r}"
             )
 
 
-def _bytes_us(plan: Plan) -> float:
-    most = plan.certificate.throughput_upper_bound_gb_per_s
-    return round(plan.payload_bytes / most / 1e3, TIME_DIGITS) if most else 0.0
-
-
 def _check_against_bounds(plan: Plan) -> None:
     figures, certificate = plan.figures, plan.certificate
     least_us, most = certificate.alpha_lower_bound_us, certificate.throughput_upper_bound_gb_per_s
-    longest_us = max(least_us, _bytes_us(plan)) + (plan.launch_us if certificate.rounds_lower_bound else 0.0)
+    longest_us = certificate.predicted_lower_bound_us or 0.0
     reached = figures.throughput_gb_per_s or 0.0
     # Of other objectives rounds only order the messages of a port, any number of them in one.
     rounds_beaten = plan.objective == "rounds" and figures.rounds < certificate.rounds_lower_bound

@@ -188,7 +188,7 @@ class WitnessChecker:
         self._counted(witness, hops, "hops")
         return hops
 
-    def _cheapest_us(self, stated_us: float) -> float:
+    def cheapest_us(self, stated_us: float) -> float:
         """Return the least latency of any message, which must be that of the witness."""
         least_us = self.graph.cheapest_us(dict(zip(self.plan.ranks, self.plan.ranks, strict=True)))
         least_us = min(least_us, self.graph.turn_us(self.plan.ranks))
@@ -204,7 +204,7 @@ class WitnessChecker:
         elif not self.needs.least_messages():
             in_a_row = 0
         self._counted(witness, in_a_row, "in_a_row")
-        return in_a_row * self._cheapest_us(witness["cheapest_us"])
+        return in_a_row * self.cheapest_us(witness["cheapest_us"])
 
     def _levels(self, witness: Witness) -> float:
         """Derive the time from sets of pairs (own, foreign), computed apart in `hierarchy_witness`."""
@@ -217,7 +217,7 @@ class WitnessChecker:
         for member, end in enumerate(self.plan.ranks):
             if labels.setdefault(end, group_of[member]) != group_of[member]:
                 raise PlanError(f"certificate: levels witness: the ranks of {end} are in two groups")
-        self._cheapest_us(inside_us)
+        self.cheapest_us(inside_us)
         least_us = self.graph.cheapest_us(labels)
         if not 0 < inside_us <= across_us or across_us > least_us + SAME:
             raise PlanError(
@@ -242,7 +242,7 @@ class WitnessChecker:
     def _postal(self, witness: Witness) -> float:
         """Derive the least t with known(t) = 1 + K * (sum over i >= 0 of known(t - latency - i gap)) >= needs."""
         self._counted(witness, len(self._partners(witness)) + 1)
-        latency_us, gap_us = self._cheapest_us(witness["cheapest_us"]), witness["gap_us"]
+        latency_us, gap_us = self.cheapest_us(witness["cheapest_us"]), witness["gap_us"]
         least_us = self.graph.least_gap_us() if self.graph.turn_us(self.plan.ranks) > SAME else 0.0
         if self.plan.port_model != "loggp" or not (gap_us > 0 and same(gap_us, least_us)):
             raise PlanError(f"certificate: postal witness: gap {gap_us!r} us under loggp, links have {least_us!r}")
@@ -272,20 +272,24 @@ class WitnessChecker:
         return self.graph.borders([group], into=into) / share
 
     def _partition(self, witness: Witness) -> float:
-        groups = [self._devices(group) for group in witness["groups"]]
-        held = sorted(end for group in groups for end in group & self.graph.ends)
-        if self.needs.name != "allreduce" or held != sorted(self.graph.ends) or len(groups) < 2:
-            raise PlanError(
-                "certificate: partition witness: expected an allreduce, and every endpoint with ranks in one of "
-                "several groups"
-            )
+        groups = self.every_endpoint_once(witness["groups"])
+        if self.needs.name != "allreduce":
+            raise PlanError(f"certificate: partition witness: expected an allreduce, got {self.needs.name}")
         giving = {end for end, gives in zip(self.plan.ranks, self.needs.gives, strict=True) if gives}
-        if any(group.isdisjoint(self.graph.ends) for group in groups):
-            raise PlanError("certificate: partition witness: a group without ranks")
         into = {"in": True, "out": False}[witness["direction"]]
         return self.graph.borders(groups, into=into) / (
             len(groups) - 1 + sum(bool(group & giving) for group in groups) - 1
         )
+
+    def every_endpoint_once(self, ids: list[list[str]]) -> list[set[str]]:
+        """Return several groups of devices with ranks, which have every endpoint in one."""
+        groups = [self._devices(group) for group in ids]
+        held = sorted(end for group in groups for end in group & self.graph.ends)
+        if held != sorted(self.graph.ends) or len(groups) < 2:
+            raise PlanError("certificate: expected every endpoint with ranks in one of several groups")
+        if any(group.isdisjoint(self.graph.ends) for group in groups):
+            raise PlanError("certificate: a group without ranks")
+        return groups
 
     def _devices(self, ids: list[str]) -> set[str]:
         group = set(ids)

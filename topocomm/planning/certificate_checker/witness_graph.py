@@ -112,3 +112,16 @@ class WitnessGraph:
             outside, inside = (src, dst) if into else (dst, src)
             total += rate * sum(group not in member[outside] for group in member[inside])
         return total
+
+    def fastest_leaving(self, groups: Sequence[set[str]]) -> float:
+        """Return the GB/s of the fastest link that leaves one of the groups of devices."""
+        group_of = {device: index for index, group in enumerate(groups) for device in group}
+        return max(rate for (src, dst), (_, rate, _) in self.links.items() if _leaves(group_of, src, dst))
+
+    def rates_at(self, device: str, *, into: bool) -> list[float]:
+        """Return the GB/s of each link into, or out of, a device."""
+        return [rate for (src, dst), (_, rate, _) in self.links.items() if device == (dst if into else src)]
+
+
+def _leaves(group_of: Mapping[str, int], src: str, dst: str) -> bool:
+    return src in group_of and group_of[src] != group_of.get(dst)

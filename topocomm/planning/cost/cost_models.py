@@ -15,7 +15,7 @@ from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, 
 from topocomm.planning.cost.port_time import PortRules, port_time_us
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Ints, Routes
+from topocomm.planning.routing.routes import Floats, Ints, Routes
 from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_pieces, number_places
 from topocomm.planning.schedule.transforms import unrolled
 
@@ -23,7 +23,7 @@ PortModel = Literal["alpha", "loggp"]
 TIME_DIGITS = 9
 """Digits to which times in us are rounded, of plans and bounds alike: else a plan could seem better than its bound."""
 FLUID_LIMIT_MESSAGES, FLUID_LIMIT_TRANSFERS = 4096, 1 << 14
-"""Largest schedule for the fluid model; above, the time of each round's busiest link is added to the latency."""
+"""Largest schedule for the fluid model; above, the time of each round's busiest link or port is added."""
 CACHED_BYTES = 1 << 20
 """Payload of all ranks together that stays in their caches; this and the next four are assumptions."""
 CACHED_BYTES_PER_US, MEMORY_BYTES_PER_US = 16_000.0, 6_000.0
@@ -79,10 +79,7 @@ class Cost:
             if self.messages <= FLUID_LIMIT_MESSAGES and len(self._schedule.transfers) <= FLUID_LIMIT_TRANSFERS:
                 total_us = float(ready_times_us(*self._traffic)[self._traffic[0].outputs].max())
             else:
-                first, moved_us = np.unique(self._messages.round, return_index=True)[1], 0.0
-                for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds otherwise since Python 3.12
-                    moved_us += self._busiest_us(self._messages.payload_bytes, low, high)
-                total_us += moved_us
+                total_us += self._moved_us()
         return total_us + self._launch_us * self.rounds
 
     @cached_property
@@ -104,6 +101,24 @@ class Cost:
             sizes = np.bincount(self._messages.of_transfer, minlength=self.messages)
         busiest_us = self._busiest_us(sizes, 0, self.messages)
         return payload_bytes / busiest_us / 1e3 if busiest_us else None
+
+    def _moved_us(self) -> float:
+        """The sum over rounds of the time of the busiest link, or port: bytes over the rates of their routes."""
+        sizes, moved_us = self._messages.payload_bytes, 0.0
+        held, ports, ends = self._held_us(sizes)
+        first = np.unique(self._messages.round, return_index=True)[1]
+        for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds otherwise since Python 3.12
+            own = held[low:high]
+            at_ports = np.bincount(ports[low:high].ravel(), np.repeat(own, 2), ends).max() / self._rules.ports
+            moved_us += max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
+        return moved_us
+
+    def _held_us(self, sizes: Ints) -> tuple[Floats, Ints, int]:
+        """(time that each message's bytes hold its ports, these two ports, number of ports)."""
+        numbers: dict[str, int] = {}
+        end = np.array([numbers.setdefault(name, len(numbers)) for name in self._endpoints], dtype=np.int64)
+        ports = np.stack([end[self._messages.src], len(numbers) + end[self._messages.dst]], axis=1)
+        return sizes / (self._routes.gb_per_s * 1e3), ports, 2 * len(numbers)
 
     def _busiest_us(self, sizes: Ints, low: int, high: int) -> float:
         """The longest time of a directed link, for the messages low..high-1 of these sizes."""

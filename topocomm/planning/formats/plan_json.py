@@ -74,12 +74,16 @@ def plan_document(plan: PlanFields) -> dict[str, Any]:
         **({"launch_us": plan.launch_us} if plan.launch_us else {}),
         **asdict(plan.figures),
         "proof": asdict(plan.proof),
-        "certificate": {k: v for k, v in asdict(plan.certificate).items() if v or k != "proved_by_search"},
+        "certificate": {k: v for k, v in asdict(plan.certificate).items() if v or k not in _WHERE_KNOWN},
         "assumed": list(plan.assumed),
         **({"native": asdict(plan.native)} if plan.native is not None else {}),
         **({"sum": asdict(plan.as_sum)} if plan.as_sum is not None else {}),
         "schedule": schedule_document(plan.schedule),
     }
+
+
+_WHERE_KNOWN = ("predicted_lower_bound_us", "proved_by_search")
+"""Fields of a certificate that other plans lack."""
 
 
 def plan_digest(document: dict[str, Any]) -> str:

@@ -61,6 +61,8 @@ def plan_text(
     long_run = "" if f.throughput_gb_per_s is None else f"pipelined {f.throughput_gb_per_s:.2f} GB/s; "
     most = c.throughput_upper_bound_gb_per_s
     limit = "" if most is None else f", throughput <= {most:.2f} GB/s"
+    least = c.predicted_lower_bound_us
+    with_bytes = "" if least is None else f"; with these bytes >= {least:.2f} us"
     slices = launches = call = ""
     if repeat is not None:
         when = f"each {plural(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
@@ -87,7 +89,10 @@ def plan_text(
         f"          {long_run}model {plan.port_model}, {plural(plan.ports, 'port')}, objective {plan.objective}",
         *([f"          {launches}"] if launches else []),
         *_wrap("  native  ", call),
-        f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
+        *_wrap(
+            "  bounds  ",
+            f"rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}{with_bytes}",
+        ),
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
         *_wrap("  optimal ", c.proved_by_search),
         *(line for note in switches for line in _wrap("  switch  ", note)),

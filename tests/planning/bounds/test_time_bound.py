@@ -1,0 +1,94 @@
+"""Times with bytes: by hand on machines whose figures are simple, and beside every share of rows at first hand."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import topocomm
+from tests.machines import hosts, switch
+from topocomm.planning.bounds.bounds import bounds_of
+from topocomm.planning.bounds.time_bound import relayed_us
+from topocomm.planning.collectives import collective_of
+from topocomm.planning.routing.paths import PathFinder
+
+MIB = 1 << 20
+
+
+def bound(machine, name, payload_bytes, *, ports=1, root=0):
+    made = collective_of(name, len(machine.endpoints), payload_bytes // 4, root=root)
+    found = bounds_of(made, machine.endpoints, PathFinder(machine), ports=ports, port_model="loggp")
+    return found.time_bound(payload_bytes)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_switch_takes_a_message_and_the_bytes(ranks):
+    """Every value leaves once and every result enters once: 2 (P-1)/P of the payload at 450 GB/s, 0.6 us away."""
+    found = bound(switch(ranks), "allreduce", MIB)
+    assert found.value == pytest.approx(0.6 + 2 * (ranks - 1) / ranks * MIB / 450e3)
+
+
+@pytest.mark.parametrize("name", ["allgather", "reduce_scatter"])
+def test_parts_go_once(name):
+    found = bound(switch(8), name, 8 * MIB)
+    assert found.value == pytest.approx(0.6 + 7 * MIB / 450e3)
+
+
+def test_one_port_sends_by_nvlink_or_by_its_nic():
+    """4 hosts of 4: 2 * 3 values between hosts at 50 GB/s, 30 - 6 others at 450, over 16 ports."""
+    found = bound(hosts(4, 4), "allreduce", 64 * MIB)
+    assert found.witness["kind"] == "ports"
+    assert found.value == pytest.approx(0.6 + 64 * MIB / 16 * (6 / 50e3 + 24 / 450e3))
+
+
+def test_two_ports_halve_what_ports_take():
+    """Then the border is what binds: 2 * 3/4 of the payload at 200 GB/s of a host."""
+    found = bound(hosts(4, 4), "allreduce", 64 * MIB, ports=2)
+    assert found.witness["kind"] == "border"
+    assert found.value == pytest.approx(5.0 + 1.5 * 64 * MIB / 200e3)
+
+
+def test_an_endpoint_has_as_many_links_as_ports():
+    """MI300X: seven links of 64 GB/s, one message at a time."""
+    machine = topocomm.catalog("mi300x-8")
+    rate = max(link.gb_per_s for link in machine.links if link.kind.startswith("xgmi"))
+    one, all_links = (bound(machine, "broadcast", 64 * MIB, ports=ports) for ports in (1, 7))
+    assert one.witness["kind"] == "endpoint"
+    assert one.value == pytest.approx(0.7 + 64 * MIB / rate / 1e3)
+    assert all_links.value < one.value / 6
+
+
+def test_a_value_goes_at_first_hand_or_waits_twice():
+    """16 hosts: 1 MiB from everybody to everybody takes 44 us, over a relay it takes two messages of 5 us."""
+    found = bound(hosts(16, 8), "allreduce", MIB)
+    assert found.witness["kind"] == "relays"
+    value_us = MIB / 16 / 400e3
+    assert found.value == pytest.approx(10.0 + 16 * value_us - 5.0 / 15)
+    assert 10.0 < found.value < 5.0 + 15 * 16 * value_us
+
+
+def test_without_bytes_it_is_the_latency_bound():
+    found = bound(hosts(3, 2), "allreduce", 0)
+    assert found.witness == {"bounds": "time", "kind": "latency"} and found.value == pytest.approx(
+        5.6
+    )  # rails, and one hop
+
+
+@given(st.floats(0.1, 100), st.floats(1e-3, 100), st.integers(2, 40), st.booleans())
+def test_the_best_share_at_first_hand_is_found(across_us, value_us, groups, rooted):
+    """Beside every share of a fine grid: what is sent in all, and what is sent after the first message."""
+    others = groups - 1
+    at_once = across_us + value_us * (others if rooted else others * groups)
+
+    def late_us(share):
+        if rooted:
+            return max(across_us + (share * others + 1 - share) * value_us, 2 * across_us + (1 - share) * value_us)
+        early = share * groups  # groups that hear all others at first hand
+        sent = max(2 * others, early * others + groups - early)
+        return max(across_us + sent * value_us, 2 * across_us + (groups - early) * value_us)
+
+    found = relayed_us(across_us, value_us, groups, rooted=rooted)
+    grid = [float(Fraction(step, 2000)) for step in range(2000)]
+    assert found <= min(at_once, min(map(late_us, grid))) * (1 + 1e-9)
+    assert found >= min(at_once, min(map(late_us, [*grid, 1.0]))) * (1 - 1e-2)

@@ -1,0 +1,100 @@
+"""Witnesses of times with bytes that do not hold are found, by kind; the right ones give the bound again."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from tests.machines import hosts, switch
+from topocomm import PlanError, catalog, check_certificate, plan
+
+MIB = 1 << 20
+CASES = {
+    "border": (switch(4), "allreduce", MIB, 1),
+    "relays": (hosts(8, 4), "allreduce", MIB, 1),
+    "relays of a reduce": (hosts(8, 4), "reduce", MIB, 1),
+    "relays of a broadcast": (hosts(8, 4), "broadcast", MIB, 1),
+    "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
+    "endpoint": (catalog("mi300x-8"), "broadcast", 64 * MIB, 1),
+    "latency": (switch(4), "allreduce", 0, 1),
+}
+
+
+def made(case):
+    machine, collective, payload_bytes, ports = CASES[case]
+    return machine, plan(machine, collective, payload_bytes=payload_bytes, ports=ports)
+
+
+def refused(machine, one, message, **entries):
+    witness = copy.deepcopy(one.certificate.witness) | entries
+    with pytest.raises(PlanError, match=message):
+        check_certificate(machine, replace(one, certificate=replace(one.certificate, witness=witness)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_gives_the_bound_again(case):
+    machine, one = made(case)
+    assert (one.certificate.witness["bounds"], one.certificate.witness["kind"]) == ("time", case.split()[0])
+    check_certificate(machine, one)
+
+
+def test_a_bound_that_is_another_is_found():
+    machine, one = made("ports")
+    for factor in (1 - 1e-6, 1 + 1e-6):
+        bound = one.certificate.predicted_lower_bound_us * factor
+        wrong = replace(one.certificate, predicted_lower_bound_us=bound)
+        with pytest.raises(PlanError, match="time bound is"):
+            check_certificate(machine, replace(one, certificate=wrong))
+
+
+def test_a_launch_counts_once():
+    machine = switch(4)
+    machine = replace(machine, launch_us=6.0)
+    one = plan(machine, payload_bytes=MIB)
+    assert one.certificate.predicted_lower_bound_us == pytest.approx(6.6 + 1.5 * MIB / 450e3)
+    check_certificate(machine, one)
+
+
+def test_a_message_that_takes_longer_than_some_is_found():
+    machine, one = made("relays")
+    refused(machine, one, "5.5 us across, some message takes 5", across_us=5.5)
+    machine, one = made("border")
+    refused(machine, one, "0.7 us across, some message takes 0.6", across_us=0.7)
+    machine, one = made("ports")
+    refused(machine, one, "the cheapest message takes 0.6", cheapest_us=0.7)
+
+
+def test_groups_that_overlap_or_leave_out_an_endpoint_are_found():
+    machine, one = made("relays")
+    groups = one.certificate.witness["groups"]
+    refused(machine, one, "every endpoint with ranks in one of", groups=groups[1:])
+    refused(machine, one, "every endpoint with ranks in one of", groups=[[*groups[0], "h1/GPU0"], *groups[1:]])
+    machine, one = made("ports")
+    levels = one.certificate.witness["levels"]
+    refused(machine, one, "every endpoint with ranks in one of", levels=[levels[0][1:]])
+
+
+def test_levels_that_do_not_nest_are_found():
+    machine, one = made("ports")
+    hosts_of = one.certificate.witness["levels"][0]
+    rails = [[f"h{host}/GPU{gpu}" for host in range(4)] for gpu in range(4)]
+    refused(machine, one, "a group lies in no group of the next level", levels=[hosts_of, rails])
+
+
+def test_relays_know_whose_they_are():
+    machine, one = made("relays of a reduce")
+    groups = one.certificate.witness["groups"]
+    refused(machine, one, "the root's group first", groups=groups[::-1])
+    refused(machine, one, "the root's group first", direction="out")
+
+
+def test_an_endpoint_that_needs_nothing_is_found():
+    machine, one = made("endpoint")
+    refused(machine, one, "nothing must cross at 'nvswitch'", endpoint="nvswitch")
+
+
+def test_a_border_has_a_cut_or_a_partition():
+    machine, one = made("border")
+    refused(
+        machine, one, "expected a witness of throughput, got one of rounds", of={"bounds": "rounds", "kind": "none"}
+    )

@@ -1,0 +1,241 @@
+"""Least time of a collective with bytes: what must cross borders or pass ports, and the latency before or after it.
+
+Why each argument holds: docs/concepts/cost-models.md, section Bounds. They do not depend on the payload, and give a
+time for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from topocomm.planning.bounds.demand import Demand
+from topocomm.planning.bounds.endpoint_groups import Level
+from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints, Machine
+from topocomm.planning.bounds.rounds_bound import Bound, witness_of
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """At least `least_us`, and the payload at this rate."""
+
+    least_us: float
+    gb_per_s: float
+    words: str
+    witness: dict[str, Any]
+
+    def us(self, payload_bytes: int) -> float:
+        """Return the least time."""
+        return self.least_us + payload_bytes / self.gb_per_s / 1e3
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """Either every group hears the others at first hand, or some value takes two messages between groups in a row.
+
+    Attributes:
+        across_us: Least latency of a message between groups.
+        gb_per_s: Into (out of) the root's group; of an allreduce into all groups together.
+        groups: Number of groups.
+        rooted: Whether it is a reduce or a broadcast.
+    """
+
+    across_us: float
+    gb_per_s: float
+    groups: int
+    rooted: bool
+    words: str
+    witness: dict[str, Any]
+
+    def us(self, payload_bytes: int) -> float:
+        """Return the least time."""
+        return relayed_us(self.across_us, payload_bytes / self.gb_per_s / 1e3, self.groups, rooted=self.rooted)
+
+
+TimeArgument = Crossing | Relayed
+
+
+def relayed_us(across_us: float, value_us: float, groups: int, *, rooted: bool) -> float:
+    """Return the least time where a value takes `value_us` over all borders (rooted: that of the root's group).
+
+    Of the rows a share goes at first hand, which takes more bytes but one message; the best share balances both.
+    """
+    others = groups - 1
+    if rooted:
+        share = across_us / (others * value_us) if others * value_us > across_us else 1.0
+        return across_us + others * value_us if share == 1.0 else 2 * across_us + (1 - share) * value_us
+    if groups * others * value_us <= across_us:
+        return across_us + groups * others * value_us
+    early = max(1.0, across_us / (others * value_us))
+    return max(across_us + 2 * others * value_us, 2 * across_us + (groups - early) * value_us)
+
+
+def time_arguments(
+    demand: Demand, machine: Machine, nested: Sequence[Sequence[Level]], *, throughput: Bound, ports: int
+) -> tuple[TimeArgument, ...]:
+    """Return the arguments of a machine; `nested` are its `families`."""
+    if demand.least_messages() == 0 or len(machine.ends) < 2:
+        return ()
+    single, *others = [*nested[0], *(family[-1] for family in nested[1:] if len(family) > 1)]
+    cheapest_us = machine.cheapest_us()
+    arguments: list[TimeArgument] = []
+    if not throughput.value:
+        return ()
+    arguments.append(_at_border(throughput, machine))
+    for level in others:
+        across_us = machine.cheapest_across_us(_labels(level))
+        if 0 < across_us < np.inf:
+            arguments += _borders(demand, level)
+            arguments += _relays(demand, level, across_us)
+    chains = [[single], *([single, level] for level in others)]
+    chains += [[single, fine, coarse] for fine, coarse in permutations(others, 2) if _refines(fine, coarse)]
+    arguments += [_at_ports(demand, chain, ports, cheapest_us) for chain in chains]
+    arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
+    return tuple(arguments)
+
+
+def _refines(fine: Level, coarse: Level) -> bool:
+    """Whether every group of `fine` lies in one of `coarse`."""
+    pairs = np.unique(fine.of_rank * coarse.count + coarse.of_rank)
+    return len(pairs) == fine.count > coarse.count
+
+
+def _labels(level: Level) -> Ints:
+    """The group of each endpoint; NOBODY for other devices."""
+    return np.where(level.machine.is_end, level.owned[0], NOBODY)
+
+
+def _at_border(throughput: Bound, machine: Machine) -> Crossing:
+    """The bytes of the throughput bound, and one message between its groups."""
+    groups = throughput.witness.get("groups") or [throughput.witness["group"]]
+    number = {name: index for index, own in enumerate(groups) for name in own}
+    labels = np.array([number.get(name, len(groups)) for name in machine.ids])
+    labels[~machine.is_end] = NOBODY
+    least_us = machine.cheapest_across_us(labels)
+    least_us = least_us if np.isfinite(least_us) else 0.0
+    witness = witness_of("time", "border", across_us=least_us, of=throughput.witness)
+    words = f"{throughput.argument}, and a message between takes {least_us:g} us"
+    return Crossing(least_us, float(throughput.value or 0.0), words, witness)
+
+
+def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
+    """What must cross the border of the group that takes longest, in and out."""
+    for direction, share in zip(("in", "out"), demand.crossing(level.of_rank, level.count), strict=True):
+        if not (share > 0).any():
+            continue
+        group = int((share / level.border(direction)).argmax())
+        ids = _ids(level.machine, level.devices([group], direction)[0])
+        capacity, much = float(level.border(direction)[group]), float(share[group])
+        across_us = level.machine.cheapest_across_us(np.where(level.machine.is_end, level.owned[0] == group, NOBODY))
+        cut = witness_of("throughput", "cut", direction=direction, group=ids, share=much)
+        yield Crossing(
+            across_us,
+            capacity / much,
+            f"{much:.4g} of the payload must {_VERBS[direction]} the group of {ids[0]} at {capacity:g} GB/s, and a "
+            f"message takes {across_us:g} us",
+            witness_of("time", "border", across_us=across_us, of=cut),
+        )
+
+
+def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]:
+    """Every group hears the others at first hand, or a value waits for a second message."""
+    rooted = demand.name in ("reduce", "broadcast")
+    if level.count < 3 or not (rooted or (demand.name == "allreduce" and demand.gives.all())):
+        return
+    direction = "out" if demand.name == "broadcast" else "in"
+    order = list(range(level.count))
+    if rooted:
+        root = int((demand.gives if direction == "out" else demand.gets).argmax())
+        order.insert(0, order.pop(int(level.of_rank[root])))
+    border = level.border(direction)[order]
+    capacity = float(border[0] if rooted else border.sum())
+    groups = [_ids(level.machine, devices) for devices in level.devices(order, direction)]
+    where = "at that of the root" if rooted else "in all"
+    yield Relayed(
+        across_us,
+        capacity,
+        level.count,
+        rooted,
+        f"of {level.count} groups {across_us:g} us apart each pair must exchange values itself, or some value takes "
+        f"two messages in a row; the borders have {capacity:g} GB/s {where}",
+        witness_of("time", "relays", direction=direction, across_us=across_us, groups=groups),
+    )
+
+
+def _at_ports(demand: Demand, chain: Sequence[Level], ports: int, cheapest_us: float) -> Crossing:
+    """All messages pass ports of their endpoints, those between groups no faster than the fastest link there."""
+    machine = chain[0].machine
+    us_of, before, rate, levels = 0.0, 0.0, np.inf, []
+    for level in chain:
+        fastest, labels = _fastest_across(level)
+        rate = min(rate, fastest)
+        us_of += _values_between(demand, level) * (1 / rate - before)
+        before = 1 / rate
+        levels.append([_ids(machine, np.flatnonzero(labels == group)) for group in range(level.count)])
+    return Crossing(
+        cheapest_us,
+        ports * len(machine.ends) / us_of,
+        f"all messages pass {len(machine.ends)} endpoints with {_ports_text(ports)} each"
+        + (f", those between {chain[-1].count} groups at most at {rate:g} GB/s" if len(chain) > 1 else ""),
+        witness_of("time", "ports", cheapest_us=cheapest_us, levels=levels[1:]),
+    )
+
+
+def _fastest_across(level: Level) -> tuple[float, Ints]:
+    """GB/s of the fastest link that leaves a group, in the assignment of devices that makes it least; and that one."""
+    machine, options = level.machine, []
+    for labels in level.owned if level.count < len(machine.ends) else level.owned[:1]:
+        leaves = (labels[machine.src] != labels[machine.dst]) & (labels[machine.src] != NOBODY)
+        options.append((float(machine.gb_per_s[leaves].max(initial=0.0)), labels))
+    return min(options, key=lambda option: option[0])
+
+
+def _values_between(demand: Demand, level: Level) -> float:
+    """Payloads that messages between the groups carry in all, at least."""
+    into, out = demand.crossing(level.of_rank, level.count)
+    giving = int((np.bincount(level.of_rank, demand.gives, level.count) > 0).sum())
+    in_all = level.count + giving - 2 if demand.name == "allreduce" else 0
+    return max(float(into.sum()), float(out.sum()), float(in_all))
+
+
+def _at_one_endpoint(demand: Demand, machine: Machine, ports: int, cheapest_us: float) -> Iterator[Crossing]:
+    """What must enter or leave the endpoint that takes longest, over as many links at once as it has ports."""
+    label = np.searchsorted(machine.ends, machine.place)
+    for direction, share in zip(("in", "out"), demand.crossing(label, len(machine.ends)), strict=True):
+        if not (share > 0).any():
+            continue
+        rates = _fastest_at(machine, direction, ports)
+        worst = int(np.divide(share, rates, out=np.zeros_like(rates), where=rates > 0).argmax())
+        name, rate, much = machine.ids[int(machine.ends[worst])], float(rates[worst]), float(share[worst])
+        if much > 0 < rate:
+            yield Crossing(
+                cheapest_us,
+                rate / much,
+                f"{much:.4g} of the payload must {_VERBS[direction]} {name} by {_ports_text(ports)}, at {rate:g} GB/s",
+                witness_of("time", "endpoint", cheapest_us=cheapest_us, direction=direction, endpoint=name),
+            )
+
+
+def _fastest_at(machine: Machine, direction: str, ports: int) -> Floats:
+    """GB/s of the fastest links into (out of) each endpoint, as many as it has ports."""
+    at = machine.dst if direction == "in" else machine.src
+    order = np.lexsort((-machine.gb_per_s, at))
+    first = np.searchsorted(at[order], at[order])
+    fastest = order[np.arange(len(order)) - first < ports]
+    rates = np.bincount(at[fastest], machine.gb_per_s[fastest], machine.devices)
+    return np.asarray(rates[machine.ends], float)
+
+
+def _ids(machine: Machine, devices: Ints) -> list[str]:
+    return [machine.ids[device] for device in np.sort(devices).tolist()]
+
+
+def _ports_text(ports: int) -> str:
+    return f"{ports} port{'s' * (ports > 1)}"
+
+
+_VERBS = {"in": "enter", "out": "leave"}

@@ -1,0 +1,115 @@
+"""The least time with bytes from its witness. Why each holds: docs/concepts/cost-models.md, section Bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from topocomm.errors import PlanError
+from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
+
+
+class TimeWitnesses:
+    """Derives times with bytes, without launches.
+
+    Attributes:
+        kinds: (bound, kind of witness) -> function that derives the value, or raises PlanError if the witness is wrong.
+    """
+
+    def __init__(self, checker: WitnessChecker, alpha_us: float) -> None:
+        self.checker, self.graph, self.needs, self.plan = checker, checker.graph, checker.needs, checker.plan
+        self.kinds: dict[tuple[str, str], Callable[[Witness], float | None]] = {
+            ("time", "latency"): lambda _: alpha_us,
+            ("time", "border"): self._border,
+            ("time", "relays"): self._relays,
+            ("time", "ports"): self._ports,
+            ("time", "endpoint"): self._endpoint,
+        }
+
+    def _us(self, gb_per_s: float) -> float:
+        """Time of the payload at a rate."""
+        return self.plan.payload_bytes / gb_per_s / 1e3
+
+    def _across_us(self, witness: Witness, groups: list[list[str]]) -> float:
+        """Return the latency between groups that the witness states, if no message takes less."""
+        label_of = {name: index for index, group in enumerate(groups) for name in group}
+        least_us = self.graph.cheapest_us({end: label_of.get(end, -1) for end in self.graph.ends})
+        stated_us: float = witness["across_us"]
+        if not 0 <= stated_us <= least_us + SAME:
+            raise PlanError(f"certificate: time witness: {stated_us!r} us across, some message takes {least_us!r}")
+        return stated_us
+
+    def _cheapest_us(self, witness: Witness) -> float:
+        return self.checker.cheapest_us(witness["cheapest_us"])
+
+    def _border(self, witness: Witness) -> float:
+        """A cut or a partition: all that crosses has left one message before the end."""
+        of = witness["of"]
+        if of["bounds"] != "throughput":
+            raise PlanError(f"certificate: time witness: expected a witness of throughput, got one of {of['bounds']}")
+        rate = self.checker.kinds["throughput", of["kind"]](of)
+        return self._across_us(witness, of.get("groups") or [of["group"]]) + self._us(rate or 1.0)
+
+    def _relays(self, witness: Witness) -> float:
+        """Derive the least over the shares of rows that go at first hand, by trying every corner."""
+        groups = self.checker.every_endpoint_once(witness["groups"])
+        name, count = self.needs.name, len(groups)
+        direction = {"allreduce": "in", "reduce": "in", "broadcast": "out"}.get(name)
+        rooted = name != "allreduce"
+        counted = self.needs.gets if name == "reduce" else self.needs.gives
+        at_root = rooted and self.plan.ranks[counted.index(True)] in groups[0]
+        if direction != witness["direction"] or not (at_root or (not rooted and all(self.needs.gives))):
+            raise PlanError(
+                "certificate: relays witness: expected an allreduce, or the root's group first, and its direction"
+            )
+        across_us = self._across_us(witness, witness["groups"])
+        border = groups[:1] if rooted else groups
+        value_us = self._us(self.graph.borders(border, into=direction == "in"))
+        # (time at first hand alone) or the least over a share: all that is sent, and what is sent late.
+        every = count - 1 if rooted else count * (count - 1)
+        once = 1 if rooted else 2 * (count - 1)
+
+        def late_us(share: float) -> float:
+            if rooted:
+                sent, late = share * (count - 1) + 1 - share, 1 - share
+            else:
+                sent, late = max(once, share * count * (count - 2) + count), count * (1 - share)
+            return max(across_us + sent * value_us, 2 * across_us + late * value_us)
+
+        low, high = 0.0, 1.0  # late_us is convex in the share
+        for _ in range(200):
+            third = (high - low) / 3
+            low, high = (low, high - third) if late_us(low + third) <= late_us(high - third) else (low + third, high)
+        return min(across_us + every * value_us, late_us((low + high) / 2))
+
+    def _ports(self, witness: Witness) -> float:
+        """Messages hold a port of their endpoints for their bytes, at most at the rate of the links they must cross."""
+        singles = [{end} for end in sorted(self.graph.ends)]
+        chain = [singles, *(self.checker.every_endpoint_once(groups) for groups in witness["levels"])]
+        for fine, coarse in pairwise(chain):
+            if not all(any(own & self.graph.ends <= group for group in coarse) for own in fine):
+                raise PlanError("certificate: ports witness: a group lies in no group of the next level")
+        held_us, before_us, rate = 0.0, 0.0, float("inf")
+        for groups in chain:
+            rate = min(rate, self.graph.fastest_leaving(groups))
+            held_us += self._values_between(groups) * (self._us(rate) - before_us)
+            before_us = self._us(rate)
+        return self._cheapest_us(witness) + held_us / (self.plan.ports * len(singles))
+
+    def _values_between(self, groups: list[set[str]]) -> float:
+        ranks = [{rank for rank, end in enumerate(self.plan.ranks) if end in group} for group in groups]
+        everybody = set(range(self.needs.ranks))
+        into = sum(self.needs.share_into(own) for own in ranks)
+        out = sum(self.needs.share_into(everybody - own) for own in ranks)
+        giving = sum(any(self.needs.gives[rank] for rank in own) for own in ranks)
+        return max(into, out, len(groups) + giving - 2 if self.needs.name == "allreduce" else 0.0)
+
+    def _endpoint(self, witness: Witness) -> float:
+        """An endpoint has as many messages at once as it has ports, each over one link."""
+        name, into = witness["endpoint"], {"in": True, "out": False}[witness["direction"]]
+        own = {rank for rank, end in enumerate(self.plan.ranks) if end == name}
+        share = self.needs.share_into(own if into else set(range(self.needs.ranks)) - own)
+        rates = sorted(self.graph.rates_at(name, into=into), reverse=True)[: self.plan.ports]
+        if not own or not share > 0 or not rates:
+            raise PlanError(f"certificate: endpoint witness: nothing must cross at {name!r}")
+        return self._cheapest_us(witness) + share * self._us(sum(rates))
