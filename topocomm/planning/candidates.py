@@ -88,18 +88,17 @@ def _allreduce_builds(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
-    rows, ports, hierarchy = request.layout.rows, request.ports, groups.hierarchy
+    rows, hierarchy = request.layout.rows, groups.hierarchy
     few = len(groups.order) <= MOST_LISTED_RANKS
     if groups.in_order or request.operator.commutative:
-        for radices in hierarchy.for_rails(few=few):
-            build = partial(rails_allreduce, hierarchy.groups, radices, rows, ports)
-            yield f"rails-{dotted(radices)}", build if groups.in_order else partial(_renumbered, build, groups.order)
+        for name, own, radices in groups.over_rails(few=few):
+            build = partial(rails_allreduce, own.groups, radices, rows, own.ports)
+            yield name, build if groups.in_order else partial(_renumbered, build, groups.order)
         if groups.in_order and not hierarchy.flat and few:
             hosts = [list(range(low, high)) for low, high in hierarchy.edges]
             yield f"leaders-{len(hosts)}", partial(leaders_allreduce, hosts, rows)
-    for pattern in groups.patterns():
-        if pattern.name.startswith("cyclic") or not groups.in_order:
-            yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
+    for pattern in groups.cyclic() if groups.in_order else groups.patterns():
+        yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
     yield from _halved(request, groups)
 
 
@@ -242,8 +241,8 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
             yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_scan, count, rows, own=own)
-    if not hierarchy.flat and (count <= MOST_RING_RANKS or not alike):
-        for pattern in groups.patterns():
+    if not hierarchy.flat:
+        for pattern in islice(groups.patterns(), None if count <= MOST_RING_RANKS or not alike else 1):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
 
 

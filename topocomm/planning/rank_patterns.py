@@ -27,6 +27,11 @@ MOST_RING_RANKS = 256
 MOST_LISTED_RANKS = 2048
 """Largest rank count for schedules that are not made as columns."""
 
+WIDTHS, MOST_WIDE_BYTES = (2, 4), 256 << 10
+"""Messages of a port at once under loggp, tried beside the ports, and the largest payload for which they are."""
+MOST_WIDE_RANKS, MOST_DIRECT_HOSTS = 1024, 64
+"""Most ranks for that, and most hosts that may all send to each other."""
+
 
 @dataclass(frozen=True)
 class GossipPattern:
@@ -62,6 +67,29 @@ class RankPatterns:
         endpoints = [self.request.endpoints[rank] for rank in self.order]
         return hierarchy_of(endpoints, self.paths, self.request.ports)
 
+    def over_rails(self, *, few: bool) -> Iterator[tuple[str, Hierarchy, tuple[int, ...]]]:
+        """Yield name, groups and radices of what goes over rails.
+
+        Under loggp messages of one port wait for each other's bytes only, so short values also go in more at once than
+        there are ports: `-k2` means two.
+        """
+        for at_once in self._widths():
+            wide = hierarchy_of([self.request.endpoints[rank] for rank in self.order], self.paths, at_once)
+            yield f"rails-{dotted(wide.wide)}-k{at_once}", wide, wide.wide
+        for radices in self.hierarchy.for_rails(few=few):
+            yield f"rails-{dotted(radices)}", self.hierarchy, radices
+
+    def _widths(self) -> list[int]:
+        """The numbers of messages at once beyond the ports, the most first."""
+        request, groups = self.request, self.hierarchy.groups
+        short = request.payload_bytes <= MOST_WIDE_BYTES and request.collective.ranks <= MOST_WIDE_RANKS
+        if request.port_model != "loggp" or self.hierarchy.flat or not short:
+            return []
+        widths = set(WIDTHS)
+        if groups.count <= MOST_DIRECT_HOSTS:
+            widths.add(-(-(groups.count - 1) // max(1, len(groups.members_on[0]))))
+        return sorted((width for width in widths if width > request.ports), reverse=True)
+
     def rings(self) -> list[tuple[int, ...]] | None:
         """For each sort of groups the order in which parts travel around; None: members send to all at once."""
         groups, rings = self.hierarchy.groups, []
@@ -83,12 +111,19 @@ class RankPatterns:
                 spread = multiport.spread_gossip(len(self.order), ports)
                 yield GossipPattern(f"multiport-{ports}", spread, aligned_tree(len(self.order), ports + 1))
             return
-        for radices in hierarchy.for_rails(few=True):
-            over_rails = gossip.gossip_of(rails_allreduce(hierarchy.groups, radices, 1, ports))
-            yield self._pattern(f"rails-{dotted(radices)}", over_rails, rails_tree(hierarchy.groups, radices))
+        for name, own, radices in self.over_rails(few=True):
+            over_rails = gossip.gossip_of(rails_allreduce(own.groups, radices, 1, own.ports))
+            yield self._pattern(name, over_rails, rails_tree(own.groups, radices))
+        yield from self.cyclic()
+
+    def cyclic(self) -> Iterator[GossipPattern]:
+        """Yield those for numbers of groups that radices do not divide."""
+        hierarchy = self.hierarchy
+        if hierarchy.flat or len(self.order) > MOST_LISTED_RANKS:
+            return
         for radices in dict.fromkeys([hierarchy.soonest, hierarchy.small]):
             if not hierarchy.exact(radices):
-                cyclic = cyclic_gossip(hierarchy.groups, radices, ports)
+                cyclic = cyclic_gossip(hierarchy.groups, radices, hierarchy.ports)
                 yield self._pattern(f"cyclic-{dotted(radices)}", cyclic, cyclic_tree(hierarchy.groups))
 
     def to_root(self) -> Iterator[GossipPattern]:
