@@ -26,7 +26,15 @@ from topocomm.planning.algorithms import gossip_schedule as gossip
 from topocomm.planning.algorithms.hosts.host_scan import shift_scan
 from topocomm.planning.algorithms.hosts.leaders import leaders_allreduce
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce
-from topocomm.planning.algorithms.hosts.rails_halving import common_rails, rails_halving_allreduce, transfer_count
+from topocomm.planning.algorithms.hosts.rails_parts import (
+    common_rails,
+    fits_parts,
+    rails_allgather,
+    rails_allreduce_in_parts,
+    rails_reduce_scatter,
+    transfer_count,
+)
+from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
@@ -46,8 +54,10 @@ MOST_PIECES = 1 << 22
 """Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
-HALVED_PIECES, MOST_HALVED_TRANSFERS = (16, 8, 4, 2, 1), 1 << 19
+HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
+PART_RADICES = (16,)
+"""Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 """Slices of such a piece, and the least bytes of one."""
 LONG_BYTES = 8 << 10
@@ -105,24 +115,55 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
 def _halved(request: Request, groups: RankPatterns) -> Builds:
     """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
     bare, name, root = groups.hierarchy.groups, request.collective.name, request.collective.root
+    if not _worth_parts(request, bare) or not (request.operator.commutative or name == "broadcast"):
+        return
+    for radix in _radices(request, bare):
+        options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
+        fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
+        if not fits:
+            continue
+        schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], groups.rings(), radix)
+        if not groups.in_order:
+            schedule = relabelled(schedule, groups.order)
+        if name != "allreduce":
+            schedule = (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
+        yield from _sliced_halves(request, schedule, radix)
+
+
+def _halved_parts(request: Request, groups: RankPatterns) -> Builds:
+    """Parts over rails: half of that allreduce."""
+    bare, parts = groups.hierarchy.groups, request.collective.parts
+    reduces = request.collective.name == "reduce_scatter"
+    wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
+    if not wanted or not _worth_parts(request, bare) or not fits_parts(bare):
+        return
+    for radix in _radices(request, bare):
+        if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
+            made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, groups.rings(), radix)
+            yield from _sliced_halves(request, made, radix)
+
+
+def _worth_parts(request: Request, groups: Groups) -> bool:
     wanted = request.layout.splittable and request.objective in ("auto", "throughput")
-    wanted = wanted and (request.operator.commutative or name == "broadcast")
-    if not wanted or request.payload_bytes < LONG_BYTES or bare.count < 2 or not common_rails(bare):
-        return
-    pieces = next((n for n in HALVED_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS), None)
-    if pieces is None:
-        return
-    schedule = rails_halving_allreduce(bare, request.layout.rows, pieces, groups.rings())
-    if not groups.in_order:
-        schedule = relabelled(schedule, groups.order)
-    if name != "allreduce":
-        schedule = (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
+    return wanted and request.payload_bytes >= LONG_BYTES and groups.count > 1 and bool(common_rails(groups))
+
+
+def _radices(request: Request, groups: Groups) -> list[int]:
+    """2, and larger ones where messages of a port wait for each other's bytes only."""
+    if request.port_model != "loggp":
+        return [2]
+    return [2, *(radix for radix in PART_RADICES if radix < groups.count), *[groups.count] * (groups.count <= 64)]
+
+
+def _sliced_halves(request: Request, schedule: Schedule, radix: int) -> Builds:
     most = min(
         request.payload_bytes // len(schedule.chunks) // HALVED_SLICE_BYTES,
         MOST_HALVED_TRANSFERS // len(schedule.transfers),
     )
-    for slices in dict.fromkeys(n if n <= most else 1 for n in HALVED_SLICES):
-        yield f"rails-halving-{slices}", partial(sliced, schedule, slices, 1)
+    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
+    for slices in dict.fromkeys(n if n <= most else 1 for n in options):
+        name = f"rails-halving-{slices}" if radix == 2 else f"rails-by-{radix}-{slices}"
+        yield name, partial(sliced, schedule, slices, 1)
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:
@@ -173,6 +214,7 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
             yield "ring", partial(ring.ring_allgather, parts)
     for pattern in islice(groups.patterns(), 1 if many else None):
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
+    yield from _halved_parts(request, groups)
 
 
 def _parts_rooted_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -211,6 +253,7 @@ def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
         for pattern in islice(groups.patterns(), 1 if many else None):
             expression = None if commutative else pattern.tree
             yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
+    yield from _halved_parts(request, groups)
 
 
 def _many_parts(request: Request) -> bool:

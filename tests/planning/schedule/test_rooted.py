@@ -7,7 +7,7 @@ from tests.planning.algorithms.hosts.machines import groups_of
 from tests.planning.replay import replay, word
 from tests.plans import request_on
 from topocomm import SUM
-from topocomm.planning.algorithms.hosts.rails_halving import rails_halving_allreduce
+from topocomm.planning.algorithms.hosts.rails_parts import rails_allreduce_in_parts
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.candidates import candidate_builds
@@ -23,7 +23,7 @@ SHAPES = [(2, 2), (3, 3, 3), (1,) * 5, (4, 2, 3), (8,) * 3]
 def made(name, ranks):
     """An allreduce; rails-halving with hosts of two."""
     if name == "rails-halving":
-        return rails_halving_allreduce(groups_of(*[2] * (ranks // 2), *[1] * (ranks % 2)), 100, 16)
+        return rails_allreduce_in_parts(groups_of(*[2] * (ranks // 2), *[1] * (ranks % 2)), 100, 16)
     return {"ring": ring_allreduce, "recursive-doubling": recursive_doubling_allreduce}[name](ranks, 100)
 
 
@@ -46,7 +46,7 @@ def test_any_root(name, ranks):
 def test_over_groups_in_slices(sizes):
     for rings in (None, [tuple(range(size)) for size in sorted(set(sizes))]):
         groups = groups_of(*sizes)
-        whole = rails_halving_allreduce(groups, 600, 16, rings)
+        whole = rails_allreduce_in_parts(groups, 600, 16, rings)
         root = sum(sizes) - 1
         verify(sliced(reduce_of(whole, root), 3, 1), Collective("reduce", sum(sizes), root))
         verify(sliced(broadcast_of(whole, root), 3, 1), Collective("broadcast", sum(sizes), root))
