@@ -34,6 +34,7 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
     rails_reduce_scatter,
     transfer_count,
 )
+from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
@@ -58,6 +59,8 @@ HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
 PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
+MOST_SCAN_GROUPS = 64
+"""Most hosts of a scan in which all send to each other."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 """Slices of such a piece, and the least bytes of one."""
 LONG_BYTES = 8 << 10
@@ -127,7 +130,7 @@ def _halved(request: Request, groups: RankPatterns) -> Builds:
             schedule = relabelled(schedule, groups.order)
         if name != "allreduce":
             schedule = (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
-        yield from _sliced_halves(request, schedule, radix)
+        yield from _sliced(request, schedule, _name(radix))
 
 
 def _halved_parts(request: Request, groups: RankPatterns) -> Builds:
@@ -140,7 +143,7 @@ def _halved_parts(request: Request, groups: RankPatterns) -> Builds:
     for radix in _radices(request, bare):
         if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
             made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, groups.rings(), radix)
-            yield from _sliced_halves(request, made, radix)
+            yield from _sliced(request, made, _name(radix))
 
 
 def _worth_parts(request: Request, groups: Groups) -> bool:
@@ -155,15 +158,19 @@ def _radices(request: Request, groups: Groups) -> list[int]:
     return [2, *(radix for radix in PART_RADICES if radix < groups.count), *[groups.count] * (groups.count <= 64)]
 
 
-def _sliced_halves(request: Request, schedule: Schedule, radix: int) -> Builds:
+def _name(radix: int) -> str:
+    return "rails-halving" if radix == 2 else f"rails-by-{radix}"
+
+
+def _sliced(request: Request, schedule: Schedule, name: str) -> Builds:
+    """The schedule in as many slices as are worth their messages and can be planned at once."""
     most = min(
         request.payload_bytes // len(schedule.chunks) // HALVED_SLICE_BYTES,
         MOST_HALVED_TRANSFERS // len(schedule.transfers),
     )
     options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
     for slices in dict.fromkeys(n if n <= most else 1 for n in options):
-        name = f"rails-halving-{slices}" if radix == 2 else f"rails-by-{radix}-{slices}"
-        yield name, partial(sliced, schedule, slices, 1)
+        yield f"{name}-{slices}", partial(sliced, schedule, slices, 1)
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:
@@ -287,6 +294,10 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
     if not hierarchy.flat:
         for pattern in islice(groups.patterns(), None if count <= MOST_RING_RANKS or not alike else 1):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
+    bare = hierarchy.groups
+    if groups.in_order and _worth_parts(request, bare) and fits_parts(bare) and bare.count <= MOST_SCAN_GROUPS:
+        schedule = rails_scan(bare, rows, own=own)
+        yield from _sliced(request, schedule, "rails-scan")
 
 
 _BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {

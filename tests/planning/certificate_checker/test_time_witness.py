@@ -14,6 +14,7 @@ CASES = {
     "relays": (hosts(8, 4), "allreduce", MIB, 1),
     "relays of a reduce": (hosts(8, 4), "reduce", MIB, 1),
     "relays of a broadcast": (hosts(8, 4), "broadcast", MIB, 1),
+    "relays of a scan": (hosts(8, 4), "scan", MIB, 1),
     "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
     "endpoint": (catalog("mi300x-8"), "broadcast", 64 * MIB, 1),
     "latency": (switch(4), "allreduce", 0, 1),
@@ -81,8 +82,9 @@ def test_levels_that_do_not_nest_are_found():
     refused(machine, one, "a group lies in no group of the next level", levels=[hosts_of, rails])
 
 
-def test_relays_know_whose_they_are():
-    machine, one = made("relays of a reduce")
+@pytest.mark.parametrize("name", ["reduce", "scan"])
+def test_relays_know_whose_they_are(name):
+    machine, one = made(f"relays of a {name}")
     groups = one.certificate.witness["groups"]
     refused(machine, one, "the root's group first", groups=groups[::-1])
     refused(machine, one, "the root's group first", direction="out")

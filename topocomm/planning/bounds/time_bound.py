@@ -143,13 +143,14 @@ def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
 
 def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]:
     """Every group hears the others at first hand, or a value waits for a second message."""
-    rooted = demand.name in ("reduce", "broadcast")
+    rooted = demand.name in ("reduce", "broadcast") or demand.prefix
     if level.count < 3 or not (rooted or (demand.name == "allreduce" and demand.gives.all())):
         return
     direction = "out" if demand.name == "broadcast" else "in"
     order = list(range(level.count))
     if rooted:
         root = int((demand.gives if direction == "out" else demand.gets).argmax())
+        root = demand.ranks - 1 if demand.prefix else root  # the last of a prefix hears of all
         order.insert(0, order.pop(int(level.of_rank[root])))
     border = level.border(direction)[order]
     capacity = float(border[0] if rooted else border.sum())

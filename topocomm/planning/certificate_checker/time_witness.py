@@ -54,10 +54,10 @@ class TimeWitnesses:
         """Derive the least over the shares of rows that go at first hand, by trying every corner."""
         groups = self.checker.every_endpoint_once(witness["groups"])
         name, count = self.needs.name, len(groups)
-        direction = {"allreduce": "in", "reduce": "in", "broadcast": "out"}.get(name)
+        direction = {"broadcast": "out", "allreduce": "in", "reduce": "in", "scan": "in", "exscan": "in"}.get(name)
         rooted = name != "allreduce"
-        counted = self.needs.gets if name == "reduce" else self.needs.gives
-        at_root = rooted and self.plan.ranks[counted.index(True)] in groups[0]
+        root = {"reduce": self.plan.collective.root, "broadcast": self.plan.collective.root}.get(name, -1)
+        at_root = rooted and self.plan.ranks[root] in groups[0]
         if direction != witness["direction"] or not (at_root or (not rooted and all(self.needs.gives))):
             raise PlanError(
                 "certificate: relays witness: expected an allreduce, or the root's group first, and its direction"

@@ -45,7 +45,7 @@ def rails_allreduce_in_parts(
     rails = len(common_rails(groups))
     pieces = min(groups.count, most_pieces)
     chunks = [(first + low, n) for first, own in split_rows(rows, rails) for low, n in split_rows(own, pieces)]
-    return _RailsInParts(groups, chunks, pieces, rings, most_radix).allreduce()
+    return RailsInParts(groups, chunks, pieces, rings, most_radix).allreduce()
 
 
 def fits_parts(groups: Groups) -> bool:
@@ -63,10 +63,10 @@ def rails_allgather(groups: Groups, parts: Sequence[int], rings: Rings = None, m
     return _of_parts(groups, parts, rings, most_radix).allgather()
 
 
-def _of_parts(groups: Groups, parts: Sequence[int], rings: Rings, most_radix: int) -> _RailsInParts:
+def _of_parts(groups: Groups, parts: Sequence[int], rings: Rings, most_radix: int) -> RailsInParts:
     """Every chunk is the part of one rank: that of group and rail is piece and part here."""
     first = np.cumsum([0, *parts[:-1]]).tolist()
-    made = _RailsInParts(groups, list(zip(first, parts, strict=True)), groups.count, rings, most_radix)
+    made = RailsInParts(groups, list(zip(first, parts, strict=True)), groups.count, rings, most_radix)
     made.chunk_of = made.on_rail.T
     return made
 
@@ -95,7 +95,7 @@ def _halvings(count: int, most_radix: int) -> list[tuple[int, int]]:
     return next(made for made in map(steps, range(2, most_radix + 1)) if len(made) == fewest)
 
 
-class _RailsInParts:
+class RailsInParts:
     """Columns by phase. Slots: 0 the own value, then those inside, those between groups, and the result."""
 
     def __init__(
@@ -133,19 +133,19 @@ class _RailsInParts:
         held, round_ = self._to_owners(0)
         self._from_owners(held, round_)
         ranks, chunks = np.indices((self.ranks, len(self.chunks))).reshape(2, -1)
-        return self._schedule(np.stack([ranks, self._slots(held).ravel(), chunks], 1))
+        return self.schedule(np.stack([ranks, self._slots(held).ravel(), chunks], 1))
 
     def reduce_scatter(self) -> Schedule:
         """Return the phases to the owners, whose chunks are outputs."""
         held, _ = self._to_owners(0)
-        return self._schedule(self._owned(held[self.pieces, self.pieces]))
+        return self.schedule(self._owned(held[self.pieces, self.pieces]))
 
     def allgather(self) -> Schedule:
         """Return the phases from the owners, whose values are inputs."""
         held = np.zeros((len(self.first), len(self.pieces)), np.int64)
         self._from_owners(held, 0)
         ranks, chunks = np.indices((self.ranks, len(self.chunks))).reshape(2, -1)
-        made = self._schedule(np.stack([ranks, self._slots(held).ravel(), chunks], 1))
+        made = self.schedule(np.stack([ranks, self._slots(held).ravel(), chunks], 1))
         return replace(made, owners=self._owners())
 
     def _to_owners(self, round_: int) -> tuple[Ints, int]:
@@ -191,7 +191,7 @@ class _RailsInParts:
     def _owned(self, slots: Ints) -> Ints:
         """Return (rank, slot, chunk) of every owner; `slots` by piece."""
         owners = self.on_rail[self.pieces].T
-        rows = (owners, np.broadcast_to(slots, owners.shape), self._chunk(self.rails[:, None], self.pieces))
+        rows = (owners, np.broadcast_to(slots, owners.shape), self.chunk(self.rails[:, None], self.pieces))
         return np.stack([column.ravel() for column in rows], 1)
 
     def _owners(self) -> tuple[int, ...]:
@@ -200,7 +200,8 @@ class _RailsInParts:
         owners[self.chunk_of] = self.on_rail[self.pieces].T
         return tuple(owners.tolist())
 
-    def _schedule(self, outputs: Ints) -> Schedule:
+    def schedule(self, outputs: Ints) -> Schedule:
+        """Return what was written, with these outputs: rank, slot, chunk."""
         return schedule_of_columns(
             self.ranks,
             self.chunks,
@@ -231,12 +232,12 @@ class _RailsInParts:
 
     def _move(self, round_: int, group: Ints, slot: Ints, other: Ints, to_slot: int, piece: Ints) -> None:
         """Send pieces between groups, on every rail."""
-        chunk = self._chunk(self.rails[:, None], piece)
-        self._send(round_, self.on_rail[group].T, slot, self.on_rail[other].T, to_slot, chunk)
+        chunk = self.chunk(self.rails[:, None], piece)
+        self.send(round_, self.on_rail[group].T, slot, self.on_rail[other].T, to_slot, chunk)
 
     def _fold(self, round_: int, group: Ints, piece: Ints, out: int, operands: Ints) -> None:
         """Fold pieces of groups, on every rail."""
-        self._combine(round_, self.on_rail[group].T, out, self._chunk(self.rails[:, None], piece))
+        self.combine(round_, self.on_rail[group].T, out, self.chunk(self.rails[:, None], piece))
         self.operands.append(np.tile(operands, (len(self.rails), 1)))
 
     def _flat_in(self, where: Ints, size: int, order: Ints) -> int:
@@ -246,11 +247,11 @@ class _RailsInParts:
             src, dst = (first + order).ravel(), (first + (order + step) % size).ravel()
             gets = self.part[dst] >= 0
             slots = 1 + np.tile(order, len(where))[gets]
-            chunk = self._chunk(self.part[dst[gets], None], self.pieces)
-            self._send(0, src[gets, None], 0, dst[gets, None], slots[:, None], chunk)
+            chunk = self.chunk(self.part[dst[gets], None], self.pieces)
+            self.send(0, src[gets, None], 0, dst[gets, None], slots[:, None], chunk)
         owners, folded = self.on_rail[where], 1 + self.most
         operands = np.where(order == (owners - first)[:, :, None], 0, 1 + order)
-        self._combine(0, owners[:, :, None], folded, self._chunk(self.rails[:, None], self.pieces))
+        self.combine(0, owners[:, :, None], folded, self.chunk(self.rails[:, None], self.pieces))
         self.operands.append(np.repeat(operands.reshape(-1, size), len(self.pieces), 0))
         return folded
 
@@ -260,16 +261,16 @@ class _RailsInParts:
         owners, first = self.on_rail[where], self.first[where][:, None]
         for step in range(1, size):
             dst = first + (owners - first + step) % size
-            chunk = self._chunk(self.rails[:, None], self.pieces)
-            self._send(round_, owners[:, :, None], held[:, None, :], dst[:, :, None], result, chunk)
+            chunk = self.chunk(self.rails[:, None], self.pieces)
+            self.send(round_, owners[:, :, None], held[:, None, :], dst[:, :, None], result, chunk)
 
     def _ring_in(self, where: Ints, size: int, order: Ints) -> int:
         """Parts travel once around to their owners and are folded on the way; as `_flat_in`."""
         first, chunk, place = self._on_ring(where, size, order)
         for step in range(size - 1):
             src, dst = (first + order[(place + 1 + step + ahead) % size][:, :, None] for ahead in (0, 1))
-            self._send(step, src, 2 * (step > 0), dst, 1, chunk)
-            self._combine(step, dst, 2, chunk)
+            self.send(step, src, 2 * (step > 0), dst, 1, chunk)
+            self.combine(step, dst, 2, chunk)
             self.operands.append(np.tile([0, 1], (dst.size * len(self.pieces), 1)))
         return 2
 
@@ -279,24 +280,25 @@ class _RailsInParts:
         first, chunk, place = self._on_ring(where, size, order)
         for step in range(size - 1):
             src, dst = (first + order[(place + step + ahead) % size][:, :, None] for ahead in (0, 1))
-            self._send(round_ + step, src, held[:, None, :] if step == 0 else result, dst, result, chunk)
+            self.send(round_ + step, src, held[:, None, :] if step == 0 else result, dst, result, chunk)
 
     def _on_ring(self, where: Ints, size: int, order: Ints) -> tuple[Ints, Ints, Ints]:
         """(first ranks [groups, 1, 1], chunks [1, rails, pieces], place of each owner on its ring [groups, rails])."""
         places = np.empty(size, np.int64)
         places[order] = np.arange(size)
         first = self.first[where]
-        chunk = self._chunk(self.rails[:, None], self.pieces)
+        chunk = self.chunk(self.rails[:, None], self.pieces)
         return first[:, None, None], chunk, places[self.on_rail[where] - first[:, None]]
 
-    def _chunk(self, part: Ints, piece: Ints) -> Ints:
+    def chunk(self, part: Ints, piece: Ints) -> Ints:
+        """Return the chunks of parts and pieces."""
         chunks: Ints = self.chunk_of[part, piece]
         return chunks
 
-    def _send(self, round_: int, *columns: Ints | int) -> None:
+    def send(self, round_: int, *columns: Ints | int) -> None:
         """Write transfers: source, its slot, destination, its slot, chunk."""
         self.transfers.append(np.stack(np.broadcast_arrays(round_, *columns, NO_PATH), -1).reshape(-1, 7))
 
-    def _combine(self, round_: int, *columns: Ints | int) -> None:
+    def combine(self, round_: int, *columns: Ints | int) -> None:
         """Write combines: rank, slot, chunk."""
         self.combines.append(np.stack(np.broadcast_arrays(round_, *columns), -1).reshape(-1, 4))

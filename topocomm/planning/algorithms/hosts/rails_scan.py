@@ -1,0 +1,130 @@
+"""Scan and exscan of long values over groups of ranks in rank order: every part is folded where it is collected.
+
+Inside every group each rank gets one part of all values. Its fold over the group goes, in pieces, to one group each on
+the rail, which sends every group the fold of those before it. Then the rank has what its members need, in rank order. A
+rank sends and receives what it does in an allreduce by parts, in as many messages in a row, where a scan by doubling
+sends its value ceil(log2 P) times.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topocomm.planning.algorithms.hosts.rails_parts import Ints, RailsInParts, common_rails
+from topocomm.planning.algorithms.hosts.rank_groups import Groups
+from topocomm.planning.schedule.schedule import Schedule, split_rows
+
+NO_SLOT = -1
+"""Mark of what is not there: nothing comes before the first rank."""
+
+
+def rails_scan(groups: Groups, rows: int, *, own: bool) -> Schedule:
+    """Return the scan, or without `own` the exscan; every rank is on a rail (`fits_parts`), in rank order."""
+    rails = len(common_rails(groups))
+    chunks = [(first + low, n) for first, part in split_rows(rows, rails) for low, n in split_rows(part, groups.count)]
+    return _RailsScan(groups, chunks).scan(own=own)
+
+
+class _RailsScan(RailsInParts):
+    """Slots: 0 the own value, then those of members, their fold, those of groups, folds before groups, and results."""
+
+    def __init__(self, groups: Groups, chunks: list[tuple[int, int]]) -> None:
+        super().__init__(groups, chunks, groups.count, None, groups.count)
+        self.count, self.group = len(self.first), np.arange(len(self.first))
+        self.total = 1 + self.most if self.most > 1 else 0
+        self.from_group = 2 + self.most
+        self.before = self.from_group + self.count
+        self.heard = self.before + self.count
+        self.own_result = self.heard + 1
+        self.result = self.own_result + self.most
+
+    def scan(self, *, own: bool) -> Schedule:
+        """Write all phases."""
+        inside = int(self.most > 1)
+        if inside:
+            self._flat_in(self.group, self.most, np.arange(self.most))
+        self._tell_owners(inside)
+        self._fold_before(inside)
+        self._tell_groups(inside + 1)
+        slots = self._fold_members(inside + 1)
+        if not own:  # that of the member before, and what came before the group for its first
+            first = np.broadcast_to(self._before_slots()[:, None, None], slots[:, :, :1].shape)
+            slots = np.concatenate([first, slots[:, :, :-1]], axis=2)
+        return self.schedule(self._tell_members(inside + 2, slots))
+
+    def _tell_owners(self, round_: int) -> None:
+        """Every group sends the group that owns a piece its fold of it."""
+        for step in range(1, self.count):
+            owner = (self.group + step) % self.count
+            self._move_pieces(round_, self.group, np.full(self.count, self.total), owner, self.from_group + self.group)
+
+    def _move_pieces(self, round_: int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
+        """Send the pieces that the destinations own to them."""
+        where = self.on_rail[src].T, src_slot, self.on_rail[dst].T, dst_slot
+        self.send(round_, *where, self.chunk(self.rails[:, None], dst))
+
+    def _fold_before(self, round_: int) -> None:
+        """Owners fold what comes before each group: one more value each."""
+        for group in range(2, self.count):
+            earlier = np.where(group == 2, self._heard_of(0), self.before + group - 1)
+            operands = np.stack([np.broadcast_to(earlier, self.count), self._heard_of(group - 1)], axis=1)
+            chunks = self.chunk(self.rails[:, None], self.group)
+            self.combine(round_, self.on_rail.T, self.before + group, chunks)
+            self.operands.append(np.tile(operands, (len(self.rails), 1)))
+
+    def _heard_of(self, group: int) -> Ints:
+        """Return the slot in which each owner has what a group folded."""
+        slots: Ints = np.where(self.group == group, self.total, self.from_group + group)
+        return slots
+
+    def _at_owner(self, group: Ints, owner: Ints) -> Ints:
+        """Return the slot in which an owner has the fold before a group that is not the first."""
+        first = np.where(owner == 0, self.total, self.from_group)
+        slots: Ints = np.where(group == 1, first, self.before + group)
+        return slots
+
+    def _tell_groups(self, round_: int) -> None:
+        """Owners send every group but the first what comes before it."""
+        for step in range(1, self.count):
+            owner, group = self.group, (self.group + step) % self.count
+            owner, group = owner[group > 0], group[group > 0]
+            chunks = self.chunk(self.rails[:, None], owner)
+            told = self.on_rail[owner].T, self._at_owner(group, owner), self.on_rail[group].T, self.heard
+            self.send(round_, *told, chunks)
+
+    def _before_slots(self) -> Ints:
+        """Return the slot of what comes before each group, [groups, pieces]; NO_SLOT before the first."""
+        group, owner = np.indices((self.count, self.count))
+        slots: Ints = np.where(group == owner, self._at_owner(group, owner), self.heard)
+        slots[0] = NO_SLOT
+        return slots
+
+    def _fold_members(self, round_: int) -> Ints:
+        """Ranks fold what their members get of their parts; returns these slots, [groups, rails, members, pieces]."""
+        owner = self.on_rail - self.first[:, None]
+        slots = np.empty((self.count, len(self.rails), self.most, self.count), np.int64)
+        earlier = np.broadcast_to(self._before_slots()[:, None], slots[:, :, 0].shape)
+        for member in range(self.most):
+            own = np.where(owner == member, 0, 1 + member)[:, :, None]
+            own = np.broadcast_to(own, earlier.shape)
+            folds = earlier != NO_SLOT
+            group, rail, piece = np.nonzero(folds)
+            self.combine(round_, self.on_rail[group, rail], self.own_result + member, self.chunk(rail, piece))
+            self.operands.append(np.stack([earlier[folds], own[folds]], axis=1))
+            earlier = slots[:, :, member] = np.where(folds, self.own_result + member, own)
+        return slots
+
+    def _tell_members(self, round_: int, slots: Ints) -> Ints:
+        """Ranks send their members the results of their parts; returns the outputs (rank, slot, chunk)."""
+        ends = []
+        for step in range(self.most):
+            member = (self.on_rail - self.first[:, None] + step) % self.most
+            held = np.take_along_axis(slots, member[:, :, None, None], axis=2)[:, :, 0]
+            group, rail, piece = np.nonzero(held != NO_SLOT)
+            held, chunks = held[group, rail, piece], self.chunk(rail, piece)
+            rank = self.first[group] + member[group, rail]
+            if step:
+                self.send(round_, self.on_rail[group, rail], held, rank, self.result, chunks)
+                held = np.full(len(held), self.result)
+            ends.append(np.stack([rank, held, chunks], axis=1))
+        return np.concatenate(ends)
