@@ -44,6 +44,7 @@ from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.request import Build, Builds, Request
+from topocomm.planning.routing.hierarchy import Hierarchy
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
@@ -59,8 +60,8 @@ HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
 PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
-MOST_SCAN_GROUPS = 64
-"""Most hosts of a scan in which all send to each other."""
+MOST_DIRECT_GROUPS = 64
+"""Most hosts of which all send to each other."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 """Slices of such a piece, and the least bytes of one."""
 LONG_BYTES = 8 << 10
@@ -118,9 +119,9 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
 def _halved(request: Request, groups: RankPatterns) -> Builds:
     """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
     bare, name, root = groups.hierarchy.groups, request.collective.name, request.collective.root
-    if not _worth_parts(request, bare) or not (request.operator.commutative or name == "broadcast"):
+    if not long_enough(request, bare) or not (request.operator.commutative or name == "broadcast"):
         return
-    for radix in _radices(request, bare):
+    for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
         fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
         if not fits:
@@ -138,24 +139,29 @@ def _halved_parts(request: Request, groups: RankPatterns) -> Builds:
     bare, parts = groups.hierarchy.groups, request.collective.parts
     reduces = request.collective.name == "reduce_scatter"
     wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
-    if not wanted or not _worth_parts(request, bare) or not fits_parts(bare):
+    if not wanted or not long_enough(request, bare) or not fits_parts(bare):
         return
-    for radix in _radices(request, bare):
+    for radix in _radices(request, groups.hierarchy):
         if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
             made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, groups.rings(), radix)
             yield from _sliced(request, made, _name(radix))
 
 
-def _worth_parts(request: Request, groups: Groups) -> bool:
+def long_enough(request: Request, groups: Groups) -> bool:
+    """Whether parts of the value over rails are worth a plan."""
     wanted = request.layout.splittable and request.objective in ("auto", "throughput")
     return wanted and request.payload_bytes >= LONG_BYTES and groups.count > 1 and bool(common_rails(groups))
 
 
-def _radices(request: Request, groups: Groups) -> list[int]:
-    """2, and larger ones where messages of a port wait for each other's bytes only."""
-    if request.port_model != "loggp":
+def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:
+    """2, and larger ones where messages of a port wait for each other's bytes only.
+
+    Of few ranks that are all alike `flat` and `direct` are the same.
+    """
+    count, one_root = hierarchy.groups.count, request.collective.name in ("reduce", "broadcast")
+    if request.port_model != "loggp" or (hierarchy.flat and count <= MOST_FLAT_RANKS and not one_root):
         return [2]
-    return [2, *(radix for radix in PART_RADICES if radix < groups.count), *[groups.count] * (groups.count <= 64)]
+    return [2, *(radix for radix in PART_RADICES if radix < count), *[count] * (count <= MOST_DIRECT_GROUPS)]
 
 
 def _name(radix: int) -> str:
@@ -295,7 +301,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
         for pattern in islice(groups.patterns(), None if count <= MOST_RING_RANKS or not alike else 1):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
     bare = hierarchy.groups
-    if groups.in_order and _worth_parts(request, bare) and fits_parts(bare) and bare.count <= MOST_SCAN_GROUPS:
+    if groups.in_order and long_enough(request, bare) and fits_parts(bare) and bare.count <= MOST_DIRECT_GROUPS:
         schedule = rails_scan(bare, rows, own=own)
         yield from _sliced(request, schedule, "rails-scan")
 

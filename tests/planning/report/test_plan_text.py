@@ -122,7 +122,7 @@ def test_one_rank_has_no_rounds():
 
 
 def test_links_that_a_round_crosses_are_named():
-    said = rounds(text(catalog("dgx-h100", hosts=2)))
+    said = rounds(text(catalog("dgx-h100", hosts=2), port_model="alpha"))
     assert [words[-1] for words in said.values()] == ["(nvlink)"] * 3 + ["(network, pcie)"]
     assert said[4][:-1] == [f"{rank}<>{rank + 8}" for rank in range(8)]
 
@@ -227,9 +227,9 @@ def test_messages_of_a_pipeline_are_those_of_one_slice():
 def test_what_is_not_known_of_others_and_what_switches_could_do_is_told():
     topology = switch(2)
     made = plan(topology, payload_bytes=4)
-    text = plan_text(made, topology, "its operator is gone", switches=["one could", "another could not"])
+    text = plan_text(made, topology, "its operator is gone", notes=[("switch", "one could"), ("omitted", "another")])
     assert "\n  others  not known: its operator is gone\n" in text
-    assert "\n  switch  one could\n  switch  another could not\n" in text
+    assert "\n  switch  one could\n  omitted another\n" in text
     better = plan_text(made, topology, [Rival("quick", made.figures.predicted_us / 2, 1.0)])
     assert "why     kept as it is, not the least time with these bytes of 2 algorithms" in better
 

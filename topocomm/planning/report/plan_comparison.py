@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -12,7 +12,7 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
-from topocomm.planning.request import NO_LIMITS, Limits, Request, layout_of, whole_layout
+from topocomm.planning.request import NO_LIMITS, Limits, Request, layout_of, port_model_of, whole_layout
 from topocomm.topology.model import Topology
 
 SAME = 5e-4
@@ -30,9 +30,9 @@ class Rival:
     predicted_us: float
 
 
-def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = NO_LIMITS) -> tuple[Rival, ...]:
-    """Return the algorithms that a plan of `planner.plan` was chosen from, its own among them, best first."""
-    request = Request(
+def request_of(plan: Plan, operator: Operator, limits: Limits = NO_LIMITS) -> Request:
+    """Return the request that a plan of `planner.plan` was made for."""
+    return Request(
         plan.collective,
         operator,
         whole_layout(layout_of(operator, plan.payload_bytes), plan.collective),
@@ -43,7 +43,26 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
         limits=limits,
         launch_us=plan.launch_us,
     )
+
+
+def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = NO_LIMITS) -> tuple[Rival, ...]:
+    """Return the algorithms that a plan of `planner.plan` was chosen from, its own among them, best first."""
+    request = request_of(plan, operator, limits)
     return tuple(Rival(name, figure_of(plan, cost), cost.predicted_us) for name, cost in chosen_from(topology, request))
+
+
+def sooner_by_auto(plan: Plan, topology: Topology, request: Request) -> str | None:
+    """Return which plan of objective auto takes this payload less time, for a plan of objective throughput."""
+    if plan.objective != "throughput" or not plan.payload_bytes:
+        return None
+    name, cost = chosen_from(topology, replace(request, objective="auto", port_model=port_model_of("auto")))[0]
+    own_us = plan.figures.predicted_us
+    if cost.predicted_us >= own_us:
+        return None
+    return (
+        f"objective auto takes {cost.predicted_us:.2f} us for {plan.payload_bytes} B, with {name}, this plan "
+        f"{own_us:.2f} us: it is for payloads that follow each other without end"
+    )
 
 
 def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:

@@ -47,14 +47,13 @@ def plan_text(
     topology: Topology,
     rivals: Sequence[Rival] | str = (),
     defect: str = "",
-    switches: Sequence[str] = (),
-    sums: Sequence[str] = (),
+    notes: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return lines of at most 80 columns, but for longer names.
 
     `rivals` are the candidates for its request, best first (`plan_comparison.ranked`), or why they are not known;
-    `defect` is the cost of a defect of the machine (`plan_comparison.defect`), `switches` are the notes of
-    `in_network_advice`, `sums` those of `sum_comparison`.
+    `defect` is the cost of a defect of the machine (`plan_comparison.defect`), `notes` are others, (label, text): of
+    `in_network_advice`, `sum_comparison`, `left_out`.
     """
     f, c, repeat, native = plan.figures, plan.certificate, plan.schedule.repeat, plan.native
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
@@ -95,9 +94,8 @@ def plan_text(
         ),
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
         *_wrap("  optimal ", c.proved_by_search),
-        *(line for note in switches for line in _wrap("  switch  ", note)),
-        *(line for note in sums for line in _wrap("  sum     ", note)),
         *_choice(plan, rivals),
+        *(line for label, note in notes for line in _wrap(f"  {label:<8}", note)),
         *_wrap("  proof   ", ", ".join(words for name, words in _PROVED.items() if getattr(plan.proof, name))),
         *_wrap("  figures ", figures),
         *(line for note in plan.assumed for line in _wrap("  assumed ", note)),

@@ -1,0 +1,57 @@
+"""What is said to be left out is what is not tried, and is tried below the limit that is named."""
+
+import pytest
+
+import topocomm
+from tests.machines import hosts, joined, switch
+from topocomm.operators.operator import Field
+from topocomm.planning.candidates import candidate_builds
+from topocomm.planning.collectives import collective_of
+from topocomm.planning.left_out import left_out
+from topocomm.planning.request import Request, layout_of, whole_layout
+from topocomm.planning.routing.paths import PathFinder
+
+
+def request(machine, name, payload_bytes, operator=topocomm.SUM, ranks=None):
+    ends = tuple(ranks or machine.endpoints)
+    layout = layout_of(operator, payload_bytes)
+    asked = collective_of(name, len(ends), layout.rows)
+    return Request(asked, operator, whole_layout(layout, asked), ends, "auto", 1, "loggp")
+
+
+def tried(machine, wanted):
+    return {name.rstrip("0123456789.-k") for name, _ in candidate_builds(wanted, PathFinder(machine))}
+
+
+def named(machine, wanted):
+    return {each for line in left_out(machine, wanted) for each in line.split(":")[0].split(", ")}
+
+
+@pytest.mark.parametrize("name", ["allreduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan"])
+@pytest.mark.parametrize("limit", [32, 64, 256])
+def test_a_limit_is_where_a_family_ends(name, limit):
+    machine = switch(limit + 2)
+    below, above = (request(machine, name, 1 << 20, ranks=machine.endpoints[:count]) for count in (limit, limit + 1))
+    gone = tried(machine, below) - tried(machine, above)
+    assert gone - {"circulant"} <= named(machine, above) - named(machine, below)
+    assert not named(machine, above) & tried(machine, above)
+
+
+def test_nothing_is_left_out_of_a_small_machine():
+    assert left_out(switch(8), request(switch(8), "allreduce", 1 << 20)) == ()
+    assert left_out(hosts(2, 4), request(hosts(2, 4), "allreduce", 64)) == ()
+
+
+def test_operators_that_do_not_commute_have_no_parts_over_rails():
+    rows = (Field("x", ("*rows",)),)
+    operator = topocomm.Operator("right", rows, lambda a, b: b, {"x": 0}, commutative=False)
+    wanted = request(hosts(3, 2), "allreduce", 1 << 20, operator)
+    assert "rails-halving, rails-by: right does not commute" in left_out(hosts(3, 2), wanted)
+    assert not {"rails-halving", "rails-by"} & tried(hosts(3, 2), wanted)
+
+
+def test_processors_are_not_pipelined():
+    machine = joined((2, 2))
+    assert "forest, two-tree: with objective auto for GPUs only" in left_out(
+        machine, request(machine, "reduce", 1 << 20)
+    )
