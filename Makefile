@@ -145,6 +145,7 @@ soak: soak-inputs soak-ranks
 soak-inputs: setup
 	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))
 	python tools/soak/odd_plans.py --seconds $$(($(SOAK_S) / 6))
+	python tools/soak/cliffs.py --seconds $$(($(SOAK_S) / 6))
 	python tools/soak/native.py --seconds $$(($(SOAK_S) / 3))
 	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 300 / 18))
 

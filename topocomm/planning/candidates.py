@@ -60,6 +60,8 @@ HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
 PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
+SCAN_PIECES = (1, 2, 4, 8, 16, 32, 64)
+"""The same of a scan: pieces of a part, the most that fit."""
 MOST_DIRECT_GROUPS = 64
 """Most hosts of which all send to each other."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
@@ -300,10 +302,13 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
     if not hierarchy.flat:
         for pattern in islice(groups.patterns(), None if count <= MOST_RING_RANKS or not alike else 1):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
-    bare = hierarchy.groups
-    if groups.in_order and long_enough(request, bare) and fits_parts(bare) and bare.count <= MOST_DIRECT_GROUPS:
-        schedule = rails_scan(bare, rows, own=own)
-        yield from _sliced(request, schedule, "rails-scan")
+    if long_enough(request, hierarchy.groups):
+        for name, bare in (("rails-scan", hierarchy.groups), ("direct", groups.single)):
+            wanted = groups.in_order and fits_parts(bare) and (name != "direct" or not hierarchy.flat)
+            fits = [n for n in SCAN_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS]
+            if wanted and bare.count <= MOST_RING_RANKS and fits:
+                pieces = max(fits)
+                yield from _sliced(request, rails_scan(bare, rows, pieces, own=own), name)
 
 
 _BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {

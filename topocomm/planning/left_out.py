@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from topocomm.planning.candidates import (
     LONG_BYTES,
     MOST_AUTO_FOREST_RANKS,
-    MOST_DIRECT_GROUPS,
     MOST_FLAT_RANKS,
     long_enough,
 )
@@ -55,7 +54,7 @@ def _found(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
         yield "rails-halving, rails-by", f"{request.operator.name} does not commute"
         return
     groups = RankPatterns(request, PathFinder(topology)).hierarchy.groups
-    if name in ("scan", "exscan") and groups.count > MOST_DIRECT_GROUPS:
-        yield "rails-scan", f"for at most {MOST_DIRECT_GROUPS} hosts"
+    if name in ("scan", "exscan") and groups.count > MOST_RING_RANKS:
+        yield "rails-scan", f"for at most {MOST_RING_RANKS} hosts"
     elif groups.count > 1 and not long_enough(request, groups):
         yield "rails-halving, rails-by, rails-scan", "some host lacks a rail or a rank of the others"

@@ -16,6 +16,7 @@ from topocomm.planning.algorithms.hosts.group_gossip import (
     rails_to_root,
 )
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.request import Request
 from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
 from topocomm.planning.routing.member_ring import member_ring
@@ -66,6 +67,12 @@ class RankPatterns:
         """The ranks, host by host, as nested groups."""
         endpoints = [self.request.endpoints[rank] for rank in self.order]
         return hierarchy_of(endpoints, self.paths, self.request.ports)
+
+    @property
+    def single(self) -> Groups:
+        """Every rank as a group of its own."""
+        count = len(self.order)
+        return Groups(tuple(range(count + 1)), (0,) * count, (Inside((), aligned_tree(1)),))
 
     def over_rails(self, *, few: bool) -> Iterator[tuple[str, Hierarchy, tuple[int, ...]]]:
         """Yield name, groups and radices of what goes over rails.

@@ -18,19 +18,24 @@ NO_SLOT = -1
 """Mark of what is not there: nothing comes before the first rank."""
 
 
-def rails_scan(groups: Groups, rows: int, *, own: bool) -> Schedule:
-    """Return the scan, or without `own` the exscan; every rank is on a rail (`fits_parts`), in rank order."""
-    rails = len(common_rails(groups))
-    chunks = [(first + low, n) for first, part in split_rows(rows, rails) for low, n in split_rows(part, groups.count)]
-    return _RailsScan(groups, chunks).scan(own=own)
+def rails_scan(groups: Groups, rows: int, most_pieces: int, *, own: bool) -> Schedule:
+    """Return the scan, or without `own` the exscan; every rank is on a rail (`fits_parts`), in rank order.
+
+    Parts have `most_pieces` pieces at most; where there are more groups, those that own none send and receive less.
+    """
+    rails, pieces = len(common_rails(groups)), min(groups.count, most_pieces)
+    chunks = [(first + low, n) for first, part in split_rows(rows, rails) for low, n in split_rows(part, pieces)]
+    return _RailsScan(groups, chunks, pieces).scan(own=own)
 
 
 class _RailsScan(RailsInParts):
     """Slots: 0 the own value, then those of members, their fold, those of groups, folds before groups, and results."""
 
-    def __init__(self, groups: Groups, chunks: list[tuple[int, int]]) -> None:
-        super().__init__(groups, chunks, groups.count, None, groups.count)
-        self.count, self.group = len(self.first), np.arange(len(self.first))
+    def __init__(self, groups: Groups, chunks: list[tuple[int, int]], pieces: int) -> None:
+        super().__init__(groups, chunks, pieces, None, groups.count)
+        self.count = len(self.first)
+        self.owner = np.flatnonzero(self.piece_of >= 0)
+        """The group that owns each piece."""
         self.total = 1 + self.most if self.most > 1 else 0
         self.from_group = 2 + self.most
         self.before = self.from_group + self.count
@@ -42,7 +47,7 @@ class _RailsScan(RailsInParts):
         """Write all phases."""
         inside = int(self.most > 1)
         if inside:
-            self._flat_in(self.group, self.most, np.arange(self.most))
+            self._flat_in(np.arange(self.count), self.most, np.arange(self.most))
         self._tell_owners(inside)
         self._fold_before(inside)
         self._tell_groups(inside + 1)
@@ -55,27 +60,18 @@ class _RailsScan(RailsInParts):
     def _tell_owners(self, round_: int) -> None:
         """Every group sends the group that owns a piece its fold of it."""
         for step in range(1, self.count):
-            owner = (self.group + step) % self.count
-            self._move_pieces(round_, self.group, np.full(self.count, self.total), owner, self.from_group + self.group)
-
-    def _move_pieces(self, round_: int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
-        """Send the pieces that the destinations own to them."""
-        where = self.on_rail[src].T, src_slot, self.on_rail[dst].T, dst_slot
-        self.send(round_, *where, self.chunk(self.rails[:, None], dst))
+            group = (self.owner + step) % self.count
+            where = self.on_rail[group].T, self.total, self.on_rail[self.owner].T, self.from_group + group
+            self.send(round_, *where, self.chunk(self.rails[:, None], self.pieces))
 
     def _fold_before(self, round_: int) -> None:
         """Owners fold what comes before each group: one more value each."""
+        chunks = self.chunk(self.rails[:, None], self.pieces)
         for group in range(2, self.count):
-            earlier = np.where(group == 2, self._heard_of(0), self.before + group - 1)
-            operands = np.stack([np.broadcast_to(earlier, self.count), self._heard_of(group - 1)], axis=1)
-            chunks = self.chunk(self.rails[:, None], self.group)
-            self.combine(round_, self.on_rail.T, self.before + group, chunks)
-            self.operands.append(np.tile(operands, (len(self.rails), 1)))
-
-    def _heard_of(self, group: int) -> Ints:
-        """Return the slot in which each owner has what a group folded."""
-        slots: Ints = np.where(self.group == group, self.total, self.from_group + group)
-        return slots
+            earlier = self._at_owner(np.array(group - 1), self.owner)
+            last = np.where(self.owner == group - 1, self.total, self.from_group + group - 1)
+            self.combine(round_, self.on_rail[self.owner].T, self.before + group, chunks)
+            self.operands.append(np.tile(np.stack([earlier, last], axis=1), (len(self.rails), 1)))
 
     def _at_owner(self, group: Ints, owner: Ints) -> Ints:
         """Return the slot in which an owner has the fold before a group that is not the first."""
@@ -86,23 +82,23 @@ class _RailsScan(RailsInParts):
     def _tell_groups(self, round_: int) -> None:
         """Owners send every group but the first what comes before it."""
         for step in range(1, self.count):
-            owner, group = self.group, (self.group + step) % self.count
-            owner, group = owner[group > 0], group[group > 0]
-            chunks = self.chunk(self.rails[:, None], owner)
-            told = self.on_rail[owner].T, self._at_owner(group, owner), self.on_rail[group].T, self.heard
-            self.send(round_, *told, chunks)
+            group = (self.owner + step) % self.count
+            told = group > 0
+            owner, group, piece = self.owner[told], group[told], self.pieces[told]
+            where = self.on_rail[owner].T, self._at_owner(group, owner), self.on_rail[group].T, self.heard
+            self.send(round_, *where, self.chunk(self.rails[:, None], piece))
 
     def _before_slots(self) -> Ints:
         """Return the slot of what comes before each group, [groups, pieces]; NO_SLOT before the first."""
-        group, owner = np.indices((self.count, self.count))
-        slots: Ints = np.where(group == owner, self._at_owner(group, owner), self.heard)
+        group = np.arange(self.count)[:, None]
+        slots: Ints = np.where(group == self.owner, self._at_owner(group, self.owner), self.heard)
         slots[0] = NO_SLOT
         return slots
 
     def _fold_members(self, round_: int) -> Ints:
         """Ranks fold what their members get of their parts; returns these slots, [groups, rails, members, pieces]."""
         owner = self.on_rail - self.first[:, None]
-        slots = np.empty((self.count, len(self.rails), self.most, self.count), np.int64)
+        slots = np.empty((self.count, len(self.rails), self.most, len(self.pieces)), np.int64)
         earlier = np.broadcast_to(self._before_slots()[:, None], slots[:, :, 0].shape)
         for member in range(self.most):
             own = np.where(owner == member, 0, 1 + member)[:, :, None]
