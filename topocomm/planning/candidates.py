@@ -300,7 +300,8 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_scan, count, rows, own=own)
     if not hierarchy.flat:
-        for pattern in islice(groups.patterns(), None if count <= MOST_RING_RANKS or not alike else 1):
+        worth = None if count <= MOST_RING_RANKS or not alike else int(request.port_model == "loggp")
+        for pattern in islice(groups.patterns(), worth):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
     if long_enough(request, hierarchy.groups):
         for name, bare in (("rails-scan", hierarchy.groups), ("direct", groups.single)):
