@@ -1,0 +1,243 @@
+"""What is simulated: messages and phases of computing, each after others, as columns.
+
+A task is a message from one device to another, or a phase in which an endpoint computes. Columns and not objects: a
+collective of 16,384 ranks has millions of tasks. `WorkBuilder` takes many at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from topocomm.errors import PlanError
+from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.schedule.schedule import NO_PATH
+
+Bools = NDArray[np.bool_]
+NO_TASK = -1
+"""Entry of `after` that names no task."""
+ROUTE_LATENCY = np.nan
+"""Latency of a message that takes what its route takes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Tasks by number, as columns; `check_work` tells whether they can be simulated.
+
+    A message starts when all tasks it comes after have arrived and its ports admit it, spends `before_us`, flows, and
+    arrives `latency_us` after its last byte. A phase of computing is a task without bytes from a device to itself: it
+    takes `before_us`, and its endpoint computes one phase at a time.
+
+    Attributes:
+        devices: Ids of the devices that tasks are on: endpoints, and switches that fold.
+        src: int32 [n]: index into `devices`: where the message comes from, or what computes.
+        dst: int32 [n]: where the message goes; of a phase of computing the same as `src`.
+        payload_bytes: int64 [n]: bytes of a message; 0 of a phase.
+        before_us: float64 [n]: time from the start to the first byte; the duration of a phase of computing.
+        latency_us: float64 [n]: time from the last byte to the arrival; NaN: that of the route.
+        most_gb_per_s: float64 [n]: rate that the message cannot exceed, infinite without such a limit.
+        path: int32 [n]: index into `paths`, or NO_PATH for the cheapest route.
+        computes: bool [n]: whether the task is a phase of computing.
+        round: int32 [n]: round of the task within its label, for texts.
+        label: int32 [n]: index into `labels`.
+        after_starts: int64 [n + 1]: task i comes after the tasks after[after_starts[i]:after_starts[i + 1]].
+        after: int32: numbers of tasks, each less than that of the task that waits for it.
+        paths: Device ids from source to destination.
+        labels: Names of what tasks are part of ("allreduce ring", "attention").
+    """
+
+    devices: tuple[str, ...]
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    payload_bytes: Ints
+    before_us: Floats
+    latency_us: Floats
+    most_gb_per_s: Floats
+    path: NDArray[np.int32]
+    computes: Bools
+    round: NDArray[np.int32]
+    label: NDArray[np.int32]
+    after_starts: Ints
+    after: NDArray[np.int32]
+    paths: tuple[tuple[str, ...], ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    @property
+    def messages(self) -> int:
+        """Number of tasks that are messages."""
+        return len(self) - int(self.computes.sum())
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of all messages."""
+        return int(self.payload_bytes.sum())
+
+
+class WorkBuilder:
+    """Tasks in the making. Ports serve messages in the order in which they are added.
+
+    Example:
+        A message from rank 0 to each of the others, then 5 us of computing on these:
+
+            builder = WorkBuilder(topology.endpoints)
+            sent = builder.send(0, [1, 2, 3], 1 << 20, label="broadcast")
+            builder.compute([1, 2, 3], 5.0, after=sent, label="attention")
+            timeline = simulate(builder.build(), topology)
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        """Take the ids of the devices that tasks are on; tasks name them by their index here."""
+        self._devices = tuple(devices)
+        self._columns: list[tuple[NDArray[np.generic], ...]] = []
+        self._after: list[tuple[Ints, NDArray[np.int32]]] = []
+        self._labels: dict[str, int] = {}
+        self._paths: dict[tuple[str, ...], int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def path(self, devices: Sequence[str]) -> int:
+        """Return the number of a path, the device ids from source to destination, for `send`."""
+        return self._paths.setdefault(tuple(devices), len(self._paths))
+
+    def send(  # noqa: PLR0913 - the columns of a message, all but three keyword-only
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        payload_bytes: ArrayLike,
+        *,
+        after: ArrayLike | None = None,
+        before_us: ArrayLike = 0.0,
+        latency_us: ArrayLike = ROUTE_LATENCY,
+        most_gb_per_s: ArrayLike = np.inf,
+        path: ArrayLike = NO_PATH,
+        round_: ArrayLike = 0,
+        label: str = "",
+    ) -> Ints:
+        """Add n messages and return their numbers, int64 [n]; every argument is one value, or one for each message.
+
+        Args:
+            src: Indices of the sending devices.
+            dst: Indices of the receiving devices.
+            payload_bytes: Bytes of each message.
+            after: int [n] or [n, k]: numbers of the tasks that each message waits for; NO_TASK for none.
+            before_us: Time from the start of the message to its first byte.
+            latency_us: Time from the last byte to the arrival; NaN takes the latency of the route.
+            most_gb_per_s: Limit on the rate, as of one channel or one protocol.
+            path: Numbers from `path`, or NO_PATH for the cheapest route.
+            round_: Rounds of the messages, for texts.
+            label: What the messages are part of.
+        """
+        return self._add(
+            (src, dst, payload_bytes, before_us, latency_us, most_gb_per_s, path, False, round_), after, label
+        )
+
+    def compute(
+        self,
+        device: ArrayLike,
+        duration_us: ArrayLike,
+        *,
+        after: ArrayLike | None = None,
+        round_: ArrayLike = 0,
+        label: str = "",
+    ) -> Ints:
+        """Add n phases of computing of `duration_us` each and return their numbers; `after` as of `send`."""
+        return self._add((device, device, 0, duration_us, 0.0, np.inf, NO_PATH, True, round_), after, label)
+
+    def build(self) -> Work:
+        """Return the work.
+
+        Raises:
+            PlanError: A task is impossible; the message names it.
+        """
+        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, bool, np.int32, np.int32)
+        columns = [
+            np.concatenate([part[column] for part in self._columns]).astype(kind, copy=False)
+            if self._columns
+            else np.zeros(0, dtype=kind)
+            for column, kind in enumerate(types)
+        ]
+        counts = np.concatenate([np.zeros(1, dtype=np.int64), *(count for count, _ in self._after)])
+        after = np.concatenate([np.zeros(0, dtype=np.int32), *(tasks for _, tasks in self._after)])
+        src, dst, payload_bytes, before_us, latency_us, most, path, computes, round_, label = columns
+        work = Work(
+            self._devices,
+            src,
+            dst,
+            payload_bytes,
+            before_us,
+            latency_us,
+            most,
+            path,
+            computes,
+            round_,
+            label,
+            np.cumsum(counts),
+            after,
+            tuple(self._paths),
+            tuple(self._labels),
+        )
+        check_work(work)
+        return work
+
+    def _add(self, columns: tuple[ArrayLike, ...], after: ArrayLike | None, label: str) -> Ints:
+        number = self._labels.setdefault(label, len(self._labels))
+        waits = np.full((1, 1), NO_TASK) if after is None else np.asarray(after)
+        if not waits.size:
+            waits = np.full((1, 1), NO_TASK)
+        waits = waits.reshape(1, 1) if waits.ndim == 0 else waits[:, None] if waits.ndim == 1 else waits
+        parts = np.broadcast_arrays(*map(np.atleast_1d, columns), waits[:, 0])
+        n = len(parts[0])
+        # copied where they were broadcast: a view of the caller's array could change before build()
+        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, bool, np.int32)
+        own = [np.array(part, dtype=kind) for part, kind in zip(parts[:-1], types, strict=True)]
+        self._columns.append((*own, np.full(n, number, dtype=np.int32)))
+        waits = np.broadcast_to(waits, (n, waits.shape[1]))
+        named = waits != NO_TASK
+        self._after.append((named.sum(axis=1), waits[named].astype(np.int32)))
+        numbers = np.arange(self._count, self._count + n)
+        self._count += n
+        return numbers
+
+
+def check_work(work: Work) -> None:
+    """Check that every task can be simulated.
+
+    Raises:
+        PlanError: A task names no device, has an impossible figure or waits for a task that is not before it.
+    """
+    n, devices = len(work), len(work.devices)
+    waiting = np.repeat(np.arange(n), np.diff(work.after_starts))
+    early = waiting[(work.after < 0) | (work.after >= waiting)]
+    with np.errstate(invalid="ignore"):
+        faults = [
+            ((work.src < 0) | (work.src >= devices), f"its source is none of the {devices} devices"),
+            ((work.dst < 0) | (work.dst >= devices), f"its destination is none of the {devices} devices"),
+            (work.payload_bytes < 0, "expected at least 0 bytes"),
+            (~((work.before_us >= 0) & (work.before_us < np.inf)), "expected a time of at least 0 us before it"),
+            ((work.latency_us < 0) | np.isinf(work.latency_us), "expected a latency of at least 0 us, or NaN"),
+            (~(work.most_gb_per_s > 0), "expected a rate limit above 0 GB/s, infinite for none"),
+            ((work.path < NO_PATH) | (work.path >= len(work.paths)), f"its path is none of the {len(work.paths)}"),
+        ]
+    for faulty, why in faults:
+        if faulty.any():
+            raise PlanError(f"task {describe(work, int(np.flatnonzero(faulty)[0]))}: {why}")
+    if len(early):
+        raise PlanError(f"task {describe(work, int(early[0]))}: expected that it waits for tasks with lower numbers")
+
+
+def describe(work: Work, task: int) -> str:
+    """Return number, label, round and ends of a task in words."""
+    named = work.labels[work.label[task]] if 0 <= work.label[task] < len(work.labels) else ""
+    ends = [
+        str(work.devices[end]) if 0 <= end < len(work.devices) else str(end) for end in (work.src[task], work.dst[task])
+    ]
+    where = ends[0] if work.computes[task] else f"{ends[0]} -> {ends[1]}"
+    return " ".join(part for part in (str(task), named, f"round {work.round[task]}", where) if part)
