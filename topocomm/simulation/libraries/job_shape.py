@@ -126,9 +126,9 @@ def _groups(topology: Topology, inner: Inner) -> dict[str, str]:
     group = {end: topology.by_id[end].host for end in topology.endpoints}
     for link in topology.links:
         above = topology.by_id[link.dst]
-        if link.kind == inner and link.src in group and above.kind == "switch":
-            if above.host != topology.by_id[link.src].host:
-                group[link.src] = link.dst
+        is_fabric = link.kind == inner and link.src in group and above.kind == "switch"
+        if is_fabric and above.host != topology.by_id[link.src].host:
+            group[link.src] = link.dst
     return group
 
 

@@ -43,7 +43,9 @@ def _table() -> dict[str, Figure]:
         "nccl.start_us.Simple": Figure(8.4, "us to start a collective, protocol Simple", f"{_TUNING}, base latency"),
         "nccl.share.LL": Figure(0.3, "payload over bytes sent, with LL's waits", f"{_TUNING}: 1/4 to 1/2 of the bus"),
         "nccl.share.LL128": Figure(0.92, "payload over bytes sent, LL128", f"{_TUNING}: 120/128, less waits"),
-        "nccl.tree_share": Figure(0.6, "share of the network that a double tree uses", f"{_TUNING}, by size 0.5 to 0.9"),
+        "nccl.tree_share": Figure(
+            0.6, "share of the network that a double tree uses", f"{_TUNING}, by size 0.5 to 0.9"
+        ),
         "nccl.message_us": Figure(10.0, "us of a message of send/recv beside its bytes", f"{_TUNING}, base and hop"),
         "nccl.overlap_gb_per_s": Figure(0.6, "GB/s at which calls in a row expose a broadcast's path", _V100),
         "nvls.start_us": Figure(18.0, "us of a small payload through reducing switches", f"{_TUNING}: 23 to 25"),
@@ -55,20 +57,24 @@ def _table() -> dict[str, Figure]:
         "efficiency.xgmi": Figure(0.70, "payload over nominal GB/s", "RCCL on 8x MI300X: 315 of 448"),
         "efficiency.pcie": Figure(0.78, "payload over nominal GB/s", "NCCL topo.h: 24 of 32 GB/s, PCIe 4 x16"),
         "efficiency.network": Figure(0.90, "payload over nominal GB/s", "InfiniBand's headers and NCCL's proxy"),
-        "mpi.memory_us": Figure(0.8, "us of a small message between cores of a host", "OSU on Xeon, MPI by UCX"),
+        "mpi.call_us": Figure(0.6, "us of a round in a rank: post, progress, wait", "OSU collectives on Xeon, by UCX"),
+        "mpi.memory_us": Figure(0.3, "us of a small message between cores of a host", "a cache line's way, twice"),
+        "mpi.memory_long_us": Figure(2.0, "us more of a message of 8 KiB or more in a host", "UCX: a handshake"),
         "mpi.memory_gb_per_s": Figure(4.5, "GB/s of one core that copies through shared memory", "two copies a byte"),
         "mpi.fold_gb_per_s": Figure(5.0, "GB/s of one core that adds float32", "memory-bound: two reads and a write"),
-        "mpi.segment_us": Figure(0.5, "us of a segment in a pipeline, beside its bytes", "half a small message"),
-        "mpi.network_us": Figure(1.5, "us of a small message between hosts", "OSU latency on InfiniBand, with skew"),
+        "mpi.segment_us": Figure(0.3, "us of a segment in a pipeline, beside its bytes", "half a round"),
+        "mpi.network_us": Figure(0.9, "us of a small message between hosts", "OSU latency on InfiniBand EDR"),
         "mpi.eager_gb_per_s": Figure(9.0, "GB/s of one message up to the rendezvous size", "one EDR port"),
-        "mpi.rendezvous_us": Figure(4.0, "us of the handshake of long messages", "a round trip and a registration"),
+        "mpi.rendezvous_us": Figure(8.0, "us of the handshake of long messages", "a round trip and a registration"),
         "mpi.efficiency": Figure(0.93, "payload over nominal GB/s of a host's ports", "InfiniBand's headers"),
         "mpi.copy_us": Figure(11.0, "us of a copy between device and host memory", "CUDA, a synchronous copy"),
-        "mpi.copy_gb_per_s": Figure(3.0, "GB/s of a copy from and to pageable memory", "PCIe 3, through a bounce buffer"),
+        "mpi.copy_gb_per_s": Figure(3.0, "GB/s of such a copy", "PCIe 3, pageable memory: through a bounce buffer"),
         "mpi.device_us": Figure(2.4, "us of a small message from device memory", "OSU on V100 with GDRCopy"),
         "mpi.device_small_gb_per_s": Figure(1.2, "GB/s of reading device memory by the CPU", "GDRCopy's window"),
-        "mpi.device_memory_gb_per_s": Figure(0.12, "GB/s of the same inside a host", "uncached loads"),
-        "mpi.device_long_us": Figure(20.0, "us of a long message from device memory beside its bytes", "CUDA events"),
+        "mpi.device_memory_gb_per_s": Figure(0.25, "GB/s of the same inside a host", "uncached loads"),
+        "mpi.device_segment_us": Figure(15.0, "us of one of many messages between hosts, by the device", "CUDA events"),
+        "mpi.device_long_us": Figure(30.0, "us of a long message from device memory beside its bytes", "CUDA events"),
+        "mpi.device_inside_us": Figure(5.0, "us of a copy from device to device beside its bytes", "CUDA IPC"),
         "mpi.device_gb_per_s": Figure(10.0, "GB/s of long messages from device memory", "one EDR port by GPUDirect"),
     }
     hops = {
@@ -92,6 +98,11 @@ TABLE: dict[str, Figure] = _table()
 """All figures by name."""
 DEFAULTS: dict[str, float] = {name: figure.value for name, figure in TABLE.items()}
 """Their default values."""
+
+
+def is_share(name: str) -> bool:
+    """Whether a figure is a share of something, which cannot exceed 1."""
+    return "efficiency" in name or "share" in name
 
 
 def figures_of(facts: Mapping[str, Any], *, source: str = "topology") -> dict[str, float]:

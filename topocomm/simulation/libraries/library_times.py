@@ -1,0 +1,63 @@
+"""What a call of any library takes, by the words with which benchmarks name it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from topocomm.simulation.libraries.job_shape import JobShape
+from topocomm.simulation.libraries.library_figures import Figures
+from topocomm.simulation.libraries.mpi_times import mpi_us
+from topocomm.simulation.libraries.nccl_choice import NEWEST, Version
+from topocomm.simulation.libraries.nccl_times import nccl_us, rccl_us
+
+Kind = Literal["nccl", "rccl", "openmpi", "mpich"]
+
+
+class Library(NamedTuple):
+    """A library as it was run.
+
+    Attributes:
+        kind: Which one.
+        version: Its version; of MPI not used.
+        on_device: Whether payloads lie in device memory.
+        has_ll128: Whether NCCL's LL128 is in use; None: by NCCL's rule.
+    """
+
+    kind: Kind
+    version: Version = NEWEST
+    on_device: bool = True
+    has_ll128: bool | None = None
+
+
+def library_named(words: str, *, on_device: bool) -> Library:
+    """Return the library of a benchmark's words ("NCCL 2.8.4-1, nccl-tests", "Open MPI 4.0.5 + UCX").
+
+    Without a name it is Open MPI, the one that OSU's logs are mostly from.
+    """
+    lower = words.lower()
+    found = re.search(r"\bnccl\s*v?(\d+)\.(\d+)", lower)
+    version = (int(found[1]), int(found[2])) if found else NEWEST
+    if "rccl" in lower:
+        return Library("rccl", NEWEST, on_device)
+    if "nccl" in lower:
+        return Library("nccl", version, on_device)
+    is_mpich = any(name in lower for name in ("mpich", "intel mpi", "mvapich", "cray mpi"))
+    return Library("mpich" if is_mpich else "openmpi", NEWEST, on_device)
+
+
+def library_us(
+    library: Library, shape: JobShape, figures: Figures, collective: str, payload_bytes: int, *, pairs: int = 1
+) -> float:
+    """Return the predicted time in us of a call.
+
+    Raises:
+        PlanError: The library has no such collective, or its rules are not known.
+    """
+    if library.kind == "nccl":
+        return nccl_us(shape, figures, collective, payload_bytes, version=library.version, has_ll128=library.has_ll128)
+    if library.kind == "rccl":
+        return rccl_us(shape, figures, collective, payload_bytes)
+    return mpi_us(
+        shape, figures, collective, payload_bytes, library=library.kind, on_device=library.on_device, pairs=pairs
+    )
