@@ -45,7 +45,7 @@ class Messages:
     def far_us(self, nbytes: float, at_once: float = 1) -> float:
         """Time of a message between hosts while `at_once` leave each host."""
         figures = self.figures
-        port = self.shape.network_gb_per_s * figures["mpi.efficiency"] / at_once
+        port = (self.shape.network_gb_per_s or inf) * figures["mpi.efficiency"] / at_once
         if self.on_device:
             if nbytes < DEVICE_LONG_BYTES:
                 return figures["mpi.device_us"] + nbytes / min(port, figures["mpi.device_small_gb_per_s"]) / 1e3

@@ -77,16 +77,15 @@ def allreduce_us(messages: Messages, payload_bytes: int, choice: MpiChoice) -> f
 def han_us(messages: Messages, payload_bytes: int) -> float:
     """Return the time of HAN's allreduce: reduce in a host, allreduce of leaders, broadcast in the host, pipelined.
 
-    Segments of 64 KiB (HAN's default) overlap the three steps, so the slowest of them counts for all but the first.
+    Segments of 64 KiB (HAN's default) overlap all steps, so the slowest of them counts for all but the first.
     """
-    shape, figures = messages.shape, messages.figures
+    shape, call_us = messages.shape, messages.figures["mpi.call_us"]
     segments = max(1, ceil(payload_bytes / (64 << 10)))
     part = payload_bytes / segments
-    inside = ceil(log2(shape.per_host)) * (figures["mpi.call_us"] + messages.near_us(part)) if shape.per_host > 1 else 0
-    fold = ceil(log2(shape.per_host)) * messages.fold_us(part) if shape.per_host > 1 else 0.0
-    levels = ceil(log2(shape.hosts)) if shape.hosts > 1 else 0
-    across = levels * (figures["mpi.call_us"] + messages.far_us(part) + messages.fold_us(part))
-    steps = (inside + fold, across, inside)
+    down = [call_us + messages.near_us(part)] * ceil(log2(shape.per_host))
+    up = [step + messages.fold_us(part) for step in down]
+    exchange = call_us + messages.far_us(part) + messages.fold_us(part)
+    steps = [*up, *([exchange] * ceil(log2(shape.hosts))), *down]
     return sum(steps) + (segments - 1) * max(steps)
 
 

@@ -9,7 +9,7 @@ the bytes through its narrowest link.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import ceil, log2
 
 from topocomm.errors import PlanError
 from topocomm.simulation.libraries.job_shape import JobShape
@@ -18,7 +18,7 @@ from topocomm.simulation.libraries.nccl_choice import NEWEST, PROTOCOLS, Choice,
 
 _THREADS, _THRESHOLD_BYTES = (512, 640, 512), (8, 8, 64)
 """Most threads of a channel, and the least bytes for each of them (NCCL src/include/comm.h); by protocol."""
-_CHUNK_BYTES = (16384, 32768, 65536)
+CHUNK_BYTES = (16384, 32768, 65536)
 """Chunks of trees, by protocol: what a slot of their buffers holds, halved as NCCL does for short payloads."""
 _CHAIN_CHUNK_BYTES = 256 << 10
 """Chunks of broadcasts by protocol Simple over several hosts: sent on when they are whole."""
@@ -123,11 +123,12 @@ def ring_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: i
     n = shape.hosts * shape.per_host
     passes = 2 if collective == "allreduce" else 1
     rates = rates_of(shape, figures, protocol, payload_bytes, ring=True)
-    across = passes * (shape.hosts - 1)
-    inside = passes * (n - 1) - across
+    steps = passes * (n - 1)
+    across = ceil(steps / shape.per_host) if shape.hosts > 1 else 0  # of the chunk that crosses most
+    inside = steps - across
     part = payload_bytes / n / rates.count
     way = inside * part / rates.inside + across * part / rates.across
-    narrow = passes * (n - 1) * part / rates.narrowest
+    narrow = steps * part / rates.narrowest
     latency_us = inside * rates.inside_us + across * rates.across_us
     return figures[f"nccl.start_us.{protocol}"] + latency_us + max(way, narrow)
 
@@ -137,7 +138,7 @@ def tree_us(shape: JobShape, figures: Figures, payload_bytes: int, protocol: str
     rates = rates_of(shape, figures, protocol, payload_bytes, ring=False)
     levels = int(log2(shape.hosts))
     part = payload_bytes / rates.count
-    chunk = min(part, _CHUNK_BYTES[PROTOCOLS.index(protocol)])
+    chunk = min(part, CHUNK_BYTES[PROTOCOLS.index(protocol)])
     inside, across = 2 * (shape.per_host - 1), 2 * levels
     first_us = inside * (rates.inside_us + chunk / rates.inside) + across * (rates.across_us + chunk / rates.across)
     following = (part - chunk) / (rates.narrowest * figures["nccl.tree_share"] / 2)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from topocomm.errors import PlanError
 from topocomm.planning.request import place_ranks
-from topocomm.simulation.libraries import plain_ring
+from topocomm.simulation.libraries import mpi_work, nccl_work, plain_ring
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
 from topocomm.simulation.simulated_work import Work, WorkBuilder
 from topocomm.topology.model import Topology
 
-_BY_NAME = {each.name: each for each in (*plain_ring.ALGORITHMS,)}
+_BY_NAME = {each.name: each for each in (*plain_ring.ALGORITHMS, *nccl_work.ALGORITHMS, *mpi_work.ALGORITHMS)}
 
 
 def names(collective: str | None = None) -> tuple[str, ...]:
