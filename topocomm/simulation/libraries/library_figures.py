@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from topocomm.errors import TopologyError
 
 FACT = "calibration"
-"""Fact of a topology with fitted figures: {"figures": {name: value}}."""
+"""Fact of a topology with fitted figures: {"figures": {name: value}, "has_ll128": whether NCCL's LL128 is in use}."""
 Figures = Mapping[str, float]
 """Values by name: all of those in DEFAULTS."""
 
@@ -123,3 +123,10 @@ def figures_of(facts: Mapping[str, Any], *, source: str = "topology") -> dict[st
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
             raise TopologyError(f"{source}: fact {FACT}: {name} {value!r}: expected a positive number")
     return {**DEFAULTS, **fitted}
+
+
+def ll128_of(facts: Mapping[str, Any]) -> bool | None:
+    """Return whether NCCL's LL128 is in use, as far as a topology's facts say; None: by NCCL's rule."""
+    fact = facts.get(FACT)
+    known = fact.get("has_ll128") if isinstance(fact, Mapping) else None
+    return known if isinstance(known, bool) else None

@@ -123,7 +123,10 @@ def _ring_us(tuner: _Tuner, shape: JobShape, collective: str, payload_bytes: int
     n, hosts = shape.hosts * shape.per_host, shape.hosts
     passes = 2 if collective == "allreduce" else 1
     steps = n if collective in ("broadcast", "reduce") else passes * (n - 1)
-    across = 0 if hosts == 1 else hosts if steps == n else passes * (hosts - 1)
+    between = passes * (hosts - 1)
+    if steps == n or (tuner is _EARLY and collective == "allreduce"):
+        between = passes * hosts
+    across = between if hosts > 1 else 0
     bus = bus_gb_per_s(shape)
     if number == 0:
         bus = min(_most(_LL_MOST, shape), bus * tuner.ring_ll_share)

@@ -15,7 +15,7 @@ from topocomm.errors import PlanError
 from topocomm.planning.routing.routes import Ints
 from topocomm.simulation.libraries.job_shape import JobShape, job_shape
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
-from topocomm.simulation.libraries.library_figures import Figures, figures_of
+from topocomm.simulation.libraries.library_figures import Figures, figures_of, ll128_of
 from topocomm.simulation.libraries.nccl_choice import PROTOCOLS, Choice, choices
 from topocomm.simulation.libraries.nccl_rings import ring_orders
 from topocomm.simulation.libraries.nccl_times import (
@@ -245,7 +245,8 @@ _BUILDERS = {"ring": ring_work, "tree": tree_work, "nvls": nvls_work, "pat": pat
 def _build(only: str | None, topology: Topology, collective: str, payload_bytes: int, ranks: tuple[str, ...]) -> Work:
     """The work of one algorithm by its best protocol, or of what NCCL's tuner takes."""
     shape = job_shape(topology, ranks)
-    known = [c for c in choices(shape, collective, payload_bytes) if c.algorithm in _BUILDERS]
+    every = choices(shape, collective, payload_bytes, has_ll128=ll128_of(topology.facts))
+    known = [choice for choice in every if choice.algorithm in _BUILDERS]
     fitting = [c for c in known if only in (None, c.algorithm)]
     if not fitting and only is not None:
         fitting = [Choice(only, "Simple", 0.0)]
