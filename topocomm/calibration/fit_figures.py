@@ -121,7 +121,7 @@ def _is_known(model: TableModel) -> bool:
 
 
 def _fitted(rows: list[tuple[TableModel, MeasuredRow]], has_ll128: bool | None) -> tuple[float, Fit]:
-    """(mean absolute residual, fit)."""
+    """(score, the less the better; fit)."""
     models = [(with_ll128(model, has_ll128), row) for model, row in rows]
     measured = np.log([row.time_us for _, row in models])
 
@@ -142,7 +142,10 @@ def _fitted(rows: list[tuple[TableModel, MeasuredRow]], has_ll128: bool | None) 
     best = fit_places(lambda places: predicted(figures_at(places)) - measured, start, prior=PRIOR)
     figures = figures_at(best)
     error = float(np.abs(predicted(figures) - measured).mean())
-    return error, Fit({k: float(f"{v:.5g}") for k, v in figures.items()}, names, has_ll128, len(rows))
+    # Of two explanations the one with fewer figures, unless the other is better by more than these can fit by chance
+    # (Schwarz, Annals of Statistics 6 (1978) 461-464, for the mean absolute error).
+    score = log(max(error, 1e-6)) + len(names) * log(len(rows)) / (2 * len(rows))
+    return score, Fit({k: float(f"{v:.5g}") for k, v in figures.items()}, names, has_ll128, len(rows))
 
 
 def _place(name: str, value: float) -> float:

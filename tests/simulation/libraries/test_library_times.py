@@ -1,0 +1,35 @@
+"""Libraries by the words of benchmarks."""
+
+import pytest
+
+import topocomm
+from topocomm.simulation.libraries.job_shape import job_shape
+from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.simulation.libraries.library_times import Library, library_named, library_us
+from topocomm.simulation.libraries.nccl_choice import NEWEST
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "version"),
+    [
+        ("NCCL 2.8.4-1, nccl-tests 0b30de5", "nccl", (2, 8)),
+        ("NCCL 2.16.5+cuda11.8", "nccl", (2, 16)),
+        ("NCCL (dgxc recipe)", "nccl", NEWEST),
+        ("RCCL (MSCCL kernels from 1 KiB), rccl-tests", "rccl", NEWEST),
+        ("Open MPI 4.0.5 + UCX, OSU 5.7", "openmpi", NEWEST),
+        ("Intel MPI 2021.9", "mpich", NEWEST),
+        ("MPI, OSU 7.4", "openmpi", NEWEST),
+    ],
+)
+def test_names(words, kind, version):
+    assert library_named(words, on_device=False)[:3] == (kind, version, False)
+
+
+def test_each_kind_has_times():
+    shape = job_shape(topocomm.catalog("mi300x-8"))
+    times = {
+        kind: library_us(Library(kind, NEWEST, kind != "mpich"), shape, DEFAULTS, "allreduce", 1 << 20)
+        for kind in ("nccl", "rccl", "openmpi", "mpich")
+    }
+    assert min(times.values()) > 0
+    assert times["rccl"] < times["openmpi"]

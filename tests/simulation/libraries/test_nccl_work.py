@@ -1,0 +1,94 @@
+"""NCCL's algorithms in the simulator: as their closed forms say, and contention where several share a link."""
+
+import pytest
+
+import topocomm
+from topocomm import PlanError
+from topocomm.simulation.engine import simulate
+from topocomm.simulation.libraries import names, work_of
+from topocomm.simulation.libraries.job_shape import job_shape
+from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.simulation.libraries.nccl_choice import choices
+from topocomm.simulation.libraries.nccl_times import time_us
+from topocomm.simulation.libraries.nccl_work import MOST_MESSAGES
+
+
+def ratio(name, system, hosts, payload_bytes, collective="allreduce"):
+    """Simulated over closed form, with the protocol that the tuner takes for the algorithm."""
+    topology = topocomm.catalog(system, hosts=hosts)
+    shape = job_shape(topology)
+    own = [c for c in choices(shape, collective, payload_bytes) if c.algorithm == name.removeprefix("nccl-")]
+    choice = min(own, key=lambda c: c.tuner_us)
+    simulated_us = simulate(work_of(name, topology, collective, payload_bytes), topology).total_us
+    return simulated_us / time_us(shape, DEFAULTS, collective, payload_bytes, choice)
+
+
+@pytest.mark.parametrize("payload_bytes", [8 << 10, 1 << 20, 64 << 20])
+@pytest.mark.parametrize("collective", ["allreduce", "allgather"])
+@pytest.mark.parametrize(
+    ("system", "hosts"),
+    [("dgx-h100", 1), ("dgx-a100", 2), ("dgx-a100", 4), ("v100-4", 1), ("v100-4", 4), ("rtx4090-pcie-4", 1)],
+)
+def test_rings_take_what_their_closed_form_says(system, hosts, collective, payload_bytes):
+    """Or a little less: the closed form adds the latencies of the longest way to the narrowest link's time."""
+    assert 0.84 < ratio("nccl-ring", system, hosts, payload_bytes, collective) < 1.03
+
+
+@pytest.mark.parametrize(("system", "hosts"), [("dgx-a100", 1), ("dgx-a100", 4), ("v100-4", 4), ("dgx-1-v100", 4)])
+def test_trees_take_about_what_their_closed_form_says(system, hosts):
+    """Chunks of the closed form wait for each other in part, so it is up to a fifth above in the middle."""
+    for payload_bytes in (1 << 10, 64 << 10, 1 << 30):
+        assert ratio("nccl-tree", system, hosts, payload_bytes) == pytest.approx(1, rel=0.06)
+    assert 0.75 < ratio("nccl-tree", system, hosts, 4 << 20) < 1.05
+
+
+def test_switches_that_reduce():
+    for payload_bytes in (1 << 10, 1 << 20, 1 << 30):
+        assert ratio("nccl-nvls", "dgx-h100", 1, payload_bytes) == pytest.approx(1, rel=0.02)
+    with pytest.raises(PlanError, match="expected one NVLink domain with switches that reduce"):
+        work_of("nccl-nvls", topocomm.catalog("dgx-a100"), "allreduce", 1 << 20)
+
+
+def test_pat_needs_one_rank_a_host():
+    topology = topocomm.catalog("dgx-h100", hosts=5)
+    ends = [end for end in topology.endpoints if end.endswith("GPU0")]
+    work = work_of("nccl-pat", topology, "allgather", 5 << 20, ranks=ends)
+    assert len(work) == 5 * 3
+    rate = 1 / DEFAULTS["efficiency.network"]
+    assert work.sent_bytes == pytest.approx(5 * 4 * (1 << 20) * rate, abs=15)  # each rank receives 4 parts
+    with pytest.raises(PlanError, match="expected one rank a host"):
+        work_of("nccl-pat", topology, "allgather", 5 << 20)
+
+
+def test_a_ring_conserves_bytes_and_groups_what_is_large():
+    topology = topocomm.catalog("dgx-a100", hosts=2)
+    work = work_of("nccl-ring", topology, "allreduce", 1 << 30)
+    inside, across = (14 / 16 / DEFAULTS[f"efficiency.{kind}"] for kind in ("nvlink", "network"))
+    wire = 2 * 15 * (1 << 30) * (inside + across / 7)  # 14 of 16 hops are inside hosts
+    assert work.sent_bytes == pytest.approx(wire, rel=1e-6)
+    large = topocomm.catalog("dgx-a100", hosts=16)
+    grouped = work_of("nccl-ring", large, "allreduce", 1 << 30)
+    assert len(grouped) == 8 * 128 < MOST_MESSAGES
+    assert ratio("nccl-ring", "dgx-a100", 16, 1 << 30) == pytest.approx(1, rel=0.05)
+
+
+def test_what_the_tuner_takes():
+    topology = topocomm.catalog("dgx-h100")
+    assert set(work_of("nccl", topology, "allreduce", 1 << 28).labels) == {
+        "allreduce NVLS reduce",
+        "allreduce NVLS multicast",
+    }
+    assert work_of("nccl", topology, "allreduce", 8).labels == ("allreduce ring LL",)
+    assert {"nccl", "nccl-ring", "nccl-tree"} <= set(names("allreduce"))
+
+
+def test_fitted_figures_are_taken():
+    topology = topocomm.catalog("v100-4")
+    slow = topocomm.topology.model.Topology(
+        **{
+            **{name: getattr(topology, name) for name in ("name", "source", "devices", "links", "pairs")},
+            "facts": {"calibration": {"figures": {"nccl.start_us.LL": 66.0}}},
+        }
+    )
+    before_us, after_us = (simulate(work_of("nccl-ring", t, "allreduce", 64), t).total_us for t in (topology, slow))
+    assert after_us - before_us == pytest.approx(66.0 - DEFAULTS["nccl.start_us.LL"])
