@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topocomm import PlanError
-from topocomm.simulation.simulated_work import NO_TASK, WorkBuilder, check_work, describe
+from topocomm.simulation.simulated_work import COMPUTE, NO_TASK, SEND, WorkBuilder, check_work, describe
 
 
 def builder():
@@ -23,7 +23,7 @@ def test_one_value_serves_many_messages_and_numbers_follow_each_other():
     assert work.dst.tolist() == [1, 2, 1, 2]
     assert work.payload_bytes.tolist() == [100, 100, 0, 0]
     assert work.before_us.tolist() == [0.0, 0.0, 3.0, 4.0]
-    assert work.computes.tolist() == [False, False, True, True]
+    assert work.kind.tolist() == [SEND, SEND, COMPUTE, COMPUTE]
     assert np.isnan(work.latency_us).tolist() == [True, True, False, False]
     assert (work.after_starts.tolist(), work.after.tolist()) == ([0, 0, 0, 1, 2], [0, 1])
     assert [work.labels[label] for label in work.label] == ["broadcast", "broadcast", "attention", "attention"]

@@ -16,7 +16,9 @@ from topocomm.errors import PlanError
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import NO_PATH
 
-Bools = NDArray[np.bool_]
+SEND, COMPUTE, JOIN = 0, 1, 2
+"""Kinds of tasks: a message; a phase of computing, one at a time on an endpoint; a point that waits for others and
+holds nothing, such as a fold that costs nothing."""
 NO_TASK = -1
 """Entry of `after` that names no task."""
 ROUTE_LATENCY = np.nan
@@ -28,19 +30,18 @@ class Work:
     """Tasks by number, as columns; `check_work` tells whether they can be simulated.
 
     A message starts when all tasks it comes after have arrived and its ports admit it, spends `before_us`, flows, and
-    arrives `latency_us` after its last byte. A phase of computing is a task without bytes from a device to itself: it
-    takes `before_us`, and its endpoint computes one phase at a time.
+    arrives `latency_us` after its last byte. Other kinds of tasks are on one device and take `before_us`.
 
     Attributes:
         devices: Ids of the devices that tasks are on: endpoints, and switches that fold.
-        src: int32 [n]: index into `devices`: where the message comes from, or what computes.
-        dst: int32 [n]: where the message goes; of a phase of computing the same as `src`.
-        payload_bytes: int64 [n]: bytes of a message; 0 of a phase.
-        before_us: float64 [n]: time from the start to the first byte; the duration of a phase of computing.
+        src: int32 [n]: index into `devices`: where the message comes from, or where another task is.
+        dst: int32 [n]: where the message goes; of other tasks the same as `src`.
+        payload_bytes: int64 [n]: bytes of a message; 0 of other tasks.
+        before_us: float64 [n]: time from the start to the first byte; the duration of other tasks.
         latency_us: float64 [n]: time from the last byte to the arrival; NaN: that of the route.
         most_gb_per_s: float64 [n]: rate that the message cannot exceed, infinite without such a limit.
         path: int32 [n]: index into `paths`, or NO_PATH for the cheapest route.
-        computes: bool [n]: whether the task is a phase of computing.
+        kind: int8 [n]: SEND, COMPUTE or JOIN.
         round: int32 [n]: round of the task within its label, for texts.
         label: int32 [n]: index into `labels`.
         after_starts: int64 [n + 1]: task i comes after the tasks after[after_starts[i]:after_starts[i + 1]].
@@ -57,7 +58,7 @@ class Work:
     latency_us: Floats
     most_gb_per_s: Floats
     path: NDArray[np.int32]
-    computes: Bools
+    kind: NDArray[np.int8]
     round: NDArray[np.int32]
     label: NDArray[np.int32]
     after_starts: Ints
@@ -71,7 +72,7 @@ class Work:
     @property
     def messages(self) -> int:
         """Number of tasks that are messages."""
-        return len(self) - int(self.computes.sum())
+        return int((self.kind == SEND).sum())
 
     @property
     def sent_bytes(self) -> int:
@@ -136,7 +137,7 @@ class WorkBuilder:
             label: What the messages are part of.
         """
         return self._add(
-            (src, dst, payload_bytes, before_us, latency_us, most_gb_per_s, path, False, round_), after, label
+            (src, dst, payload_bytes, before_us, latency_us, most_gb_per_s, path, SEND, round_), after, label
         )
 
     def compute(
@@ -149,7 +150,13 @@ class WorkBuilder:
         label: str = "",
     ) -> Ints:
         """Add n phases of computing of `duration_us` each and return their numbers; `after` as of `send`."""
-        return self._add((device, device, 0, duration_us, 0.0, np.inf, NO_PATH, True, round_), after, label)
+        return self._add((device, device, 0, duration_us, 0.0, np.inf, NO_PATH, COMPUTE, round_), after, label)
+
+    def join(
+        self, device: ArrayLike, *, after: ArrayLike, before_us: ArrayLike = 0.0, round_: ArrayLike = 0, label: str = ""
+    ) -> Ints:
+        """Add n points that wait for the tasks `after`, and for `before_us` then, and return their numbers."""
+        return self._add((device, device, 0, before_us, 0.0, np.inf, NO_PATH, JOIN, round_), after, label)
 
     def build(self) -> Work:
         """Return the work.
@@ -157,7 +164,7 @@ class WorkBuilder:
         Raises:
             PlanError: A task is impossible; the message names it.
         """
-        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, bool, np.int32, np.int32)
+        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, np.int8, np.int32, np.int32)
         columns = [
             np.concatenate([part[column] for part in self._columns]).astype(kind, copy=False)
             if self._columns
@@ -166,7 +173,7 @@ class WorkBuilder:
         ]
         counts = np.concatenate([np.zeros(1, dtype=np.int64), *(count for count, _ in self._after)])
         after = np.concatenate([np.zeros(0, dtype=np.int32), *(tasks for _, tasks in self._after)])
-        src, dst, payload_bytes, before_us, latency_us, most, path, computes, round_, label = columns
+        src, dst, payload_bytes, before_us, latency_us, most, path, kind, round_, label = columns
         work = Work(
             self._devices,
             src,
@@ -176,7 +183,7 @@ class WorkBuilder:
             latency_us,
             most,
             path,
-            computes,
+            kind,
             round_,
             label,
             np.cumsum(counts),
@@ -196,7 +203,7 @@ class WorkBuilder:
         parts = np.broadcast_arrays(*map(np.atleast_1d, columns), waits[:, 0])
         n = len(parts[0])
         # copied where they were broadcast: a view of the caller's array could change before build()
-        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, bool, np.int32)
+        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, np.int8, np.int32)
         own = [np.array(part, dtype=kind) for part, kind in zip(parts[:-1], types, strict=True)]
         self._columns.append((*own, np.full(n, number, dtype=np.int32)))
         waits = np.broadcast_to(waits, (n, waits.shape[1]))
@@ -239,5 +246,5 @@ def describe(work: Work, task: int) -> str:
     ends = [
         str(work.devices[end]) if 0 <= end < len(work.devices) else str(end) for end in (work.src[task], work.dst[task])
     ]
-    where = ends[0] if work.computes[task] else f"{ends[0]} -> {ends[1]}"
+    where = ends[0] if work.kind[task] != SEND else f"{ends[0]} -> {ends[1]}"
     return " ".join(part for part in (str(task), named, f"round {work.round[task]}", where) if part)
