@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +24,8 @@ NO_TASK = -1
 """Entry of `after` that names no task."""
 ROUTE_LATENCY = np.nan
 """Latency of a message that takes what its route takes."""
+_TYPES = (np.int32, np.int32, np.int64, float, float, float, np.int32, np.int8, np.int32)
+"""Types of the columns of a task but its label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +98,7 @@ class WorkBuilder:
     def __init__(self, devices: Sequence[str]) -> None:
         """Take the ids of the devices that tasks are on; tasks name them by their index here."""
         self._devices = tuple(devices)
-        self._columns: list[tuple[NDArray[np.generic], ...]] = []
+        self._columns: list[tuple[NDArray[Any], ...]] = []
         self._after: list[tuple[Ints, NDArray[np.int32]]] = []
         self._labels: dict[str, int] = {}
         self._paths: dict[tuple[str, ...], int] = {}
@@ -158,18 +161,59 @@ class WorkBuilder:
         """Add n points that wait for the tasks `after`, and for `before_us` then, and return their numbers."""
         return self._add((device, device, 0, before_us, 0.0, np.inf, NO_PATH, JOIN, round_), after, label)
 
+    def join_groups(self, device: Ints, counts: Ints, after: Ints, *, label: str = "") -> Ints:
+        """Add n points, the i-th waiting for the next `counts[i]` tasks of `after`, and return their numbers."""
+        n = len(device)
+        values: tuple[ArrayLike, ...] = (device, device, 0, 0.0, 0.0, np.inf, NO_PATH, JOIN, 0)
+        own = [np.array(np.broadcast_to(value, n), dtype=kind) for value, kind in zip(values, _TYPES, strict=True)]
+        return self._append(own, label, counts.astype(np.int64), after.astype(np.int32))
+
+    def include(self, work: Work, entry: Ints, label: str | None = None) -> Ints:
+        """Add the tasks of another work and return their numbers, int64 [its tasks].
+
+        Args:
+            work: Work on devices of this builder.
+            entry: int64 [devices of `work`]: a task that each task on a device waits for (its source, of a message);
+                NO_TASK for none.
+            label: Name of all its tasks; None keeps their own.
+
+        Raises:
+            PlanError: It is on a device that this builder does not have.
+        """
+        known = {name: number for number, name in enumerate(self._devices)}
+        missing = [name for name in work.devices if name not in known]
+        if missing:
+            here = ", ".join(self._devices[:8])
+            raise PlanError(f"work on {missing[0]}: expected devices of the builder, {here}")
+        number = np.array([known[name] for name in work.devices], dtype=np.int32)
+        paths = np.array([*(self.path(path) for path in work.paths), NO_PATH], dtype=np.int32)
+        own: list[NDArray[Any]] = [number[work.src], number[work.dst], work.payload_bytes, work.before_us]
+        own += [work.latency_us, work.most_gb_per_s, paths[work.path], work.kind, work.round]
+        first = entry[work.src]
+        enters = first != NO_TASK
+        counts = np.diff(work.after_starts) + enters
+        after = np.empty(int(counts.sum()), dtype=np.int32)
+        ends = np.cumsum(counts)
+        begins = np.zeros(len(after), dtype=bool)
+        begins[ends[enters] - 1] = True
+        after[begins] = first[enters]
+        after[~begins] = work.after + self._count
+        if label is not None:
+            return self._append(own, label, counts, after)
+        labels = np.array([self._label(name) for name in work.labels], dtype=np.int32)
+        return self._append(own, labels[work.label], counts, after)
+
     def build(self) -> Work:
         """Return the work.
 
         Raises:
             PlanError: A task is impossible; the message names it.
         """
-        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, np.int8, np.int32, np.int32)
         columns = [
             np.concatenate([part[column] for part in self._columns]).astype(kind, copy=False)
             if self._columns
             else np.zeros(0, dtype=kind)
-            for column, kind in enumerate(types)
+            for column, kind in enumerate((*_TYPES, np.int32))
         ]
         counts = np.concatenate([np.zeros(1, dtype=np.int64), *(count for count, _ in self._after)])
         after = np.concatenate([np.zeros(0, dtype=np.int32), *(tasks for _, tasks in self._after)])
@@ -195,23 +239,35 @@ class WorkBuilder:
         return work
 
     def _add(self, columns: tuple[ArrayLike, ...], after: ArrayLike | None, label: str) -> Ints:
-        number = self._labels.setdefault(label, len(self._labels))
         waits = np.full((1, 1), NO_TASK) if after is None else np.asarray(after)
         if not waits.size:
             waits = np.full((1, 1), NO_TASK)
         waits = waits.reshape(1, 1) if waits.ndim == 0 else waits[:, None] if waits.ndim == 1 else waits
         parts = np.broadcast_arrays(*map(np.atleast_1d, columns), waits[:, 0])
-        n = len(parts[0])
         # copied where they were broadcast: a view of the caller's array could change before build()
-        types = (np.int32, np.int32, np.int64, float, float, float, np.int32, np.int8, np.int32)
-        own = [np.array(part, dtype=kind) for part, kind in zip(parts[:-1], types, strict=True)]
-        self._columns.append((*own, np.full(n, number, dtype=np.int32)))
-        waits = np.broadcast_to(waits, (n, waits.shape[1]))
+        own = [np.array(part, dtype=kind) for part, kind in zip(parts[:-1], _TYPES, strict=True)]
+        waits = np.broadcast_to(waits, (len(own[0]), waits.shape[1]))
         named = waits != NO_TASK
-        self._after.append((named.sum(axis=1), waits[named].astype(np.int32)))
+        return self._append(own, label, named.sum(axis=1), waits[named].astype(np.int32))
+
+    def _append(
+        self,
+        columns: Sequence[NDArray[Any]],
+        label: str | NDArray[np.int32],
+        counts: Ints,
+        after: NDArray[np.int32],
+    ) -> Ints:
+        """Add tasks by their columns but the label, which is one for all or a number for each."""
+        n = len(columns[0])
+        labels = np.full(n, self._label(label), dtype=np.int32) if isinstance(label, str) else label
+        self._columns.append((*columns, labels))
+        self._after.append((counts, after))
         numbers = np.arange(self._count, self._count + n)
         self._count += n
         return numbers
+
+    def _label(self, name: str) -> int:
+        return self._labels.setdefault(name, len(self._labels))
 
 
 def check_work(work: Work) -> None:
