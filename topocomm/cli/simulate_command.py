@@ -12,6 +12,7 @@ from typing import Any
 from topocomm.cli.arguments import parse_bytes, parse_ranks
 from topocomm.cli.command_ranks import speaks
 from topocomm.cli.output import write_result
+from topocomm.cli.simulate_decode import add_step, run_step
 from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import PlanError, TopologyError
 from topocomm.operators.find import find_operator
@@ -62,6 +63,7 @@ def add_parser(subparsers: Any) -> None:
     rules.add_argument("--launch-us", type=float, metavar="US", help="what a planned round costs to start")
     rules.add_argument("--fold-gb-per-s", type=float, metavar="GBPS", help="bytes an endpoint reads and writes to fold")
     rules.add_argument("--protocols", choices=tuple(TRANSPORTS), help="of planned messages, default none")
+    add_step(parser)
     parser.add_argument("--without", action="append", metavar="LINK", help="as if it were down, as of `topocomm plan`")
     parser.add_argument(
         "--what-if",
@@ -77,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     """Simulate, print, and return the exit status."""
     if args.algorithm and args.compare:
         raise PlanError("--algorithm does not go with --compare: name it among those that are compared")
+    if args.model is not None:
+        return run_step(args, _machine, _progress)
     if args.sweep is not None:
         return _sweep(args)
     whole = read_job(args)
@@ -189,6 +193,8 @@ def _saved_run(args: argparse.Namespace, whole: Topology, topology: Topology) ->
 
 def _sweep(args: argparse.Namespace) -> int:
     chosen = parse_sweep(args.sweep)
+    if chosen.over == "context":
+        raise PlanError("--sweep context=... goes with --model NAME")
     if args.plan or args.trace:
         raise PlanError("--sweep does not go with --plan or --trace: a sweep makes a plan for every value")
     if chosen.over == "bytes" and args.bytes is not None:
@@ -227,10 +233,7 @@ def _timer(args: argparse.Namespace, over: str, machine: Topology | None) -> Cal
 
 
 def _progress(words: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
-    else:
-        print(words, file=sys.stderr)
+    print(words, file=sys.stderr, flush=True)
 
 
 def _single(chosen: Run, topology: Topology) -> list[str]:

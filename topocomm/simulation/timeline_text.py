@@ -67,13 +67,14 @@ def step_words(timeline: Timeline, steps: Sequence[Step]) -> str:
         what = f"{name}: {src} computes" if work.kind[step.task] == COMPUTE else f"round {round_}: {src} starts"
         return f"{what}, {took_us:.2f} us"
     size = f"{int(work.payload_bytes[step.task])} B"
+    part = f"{name}, round {round_}" if len(work.labels) > 1 else f"round {round_}"
     if len(steps) == 1:
-        words = [f"round {round_}: {src} -> {dst}, {size}, {took_us:.2f} us"]
+        words = [f"{part}: {src} -> {dst}, {size}, {took_us:.2f} us"]
     else:
         tasks = [each.task for each in steps]
         one_src, one_dst = (len(set(end[tasks].tolist())) == 1 for end in (work.src, work.dst))
         where = f" out of {src}" if one_src else f" into {dst}" if one_dst else f", {src} -> {dst} first"
-        words = [f"round {round_}: {len(steps)} messages of {size} in turn{where}, {took_us:.2f} us"]
+        words = [f"{part}: {len(steps)} messages of {size} in turn{where}, {took_us:.2f} us"]
     links = {each.link for each in steps}
     if step.link != NO_TASK and len(links) == 1:
         sharers = max([len(steps)] + [each.sharers for each in steps])

@@ -35,6 +35,7 @@ DEVICES = {
         DeviceFigures("v100", 900.0, 125.0, 32.0, f"{_NVIDIA}, Tesla V100 SXM2 32GB, float16"),
         DeviceFigures("a100-40gb", 1555.0, 312.0, 40.0, f"{_NVIDIA}, A100 40GB SXM"),
         DeviceFigures("a100", 2039.0, 312.0, 80.0, f"{_NVIDIA}, A100 80GB SXM"),
+        DeviceFigures("a100-pcie", 1935.0, 312.0, 80.0, f"{_NVIDIA}, A100 80GB PCIe"),
         DeviceFigures("h100", 3350.0, 989.0, 80.0, f"{_NVIDIA}, H100 SXM"),
         DeviceFigures("h200", 4800.0, 989.0, 141.0, f"{_NVIDIA}, H200 SXM"),
         DeviceFigures("b200", 8000.0, 2250.0, 180.0, f"{_NVIDIA}, DGX B200: 64 TB/s and 18 PFLOPS of 8"),
@@ -42,15 +43,17 @@ DEVICES = {
         DeviceFigures("mi100", 1228.8, 184.6, 32.0, "AMD data sheet, Instinct MI100, float16"),
         DeviceFigures("mi250x", 1638.4, 191.5, 64.0, "AMD data sheet, Instinct MI250X, a die of two"),
         DeviceFigures("mi300x", 5300.0, 1307.4, 192.0, "AMD data sheet, Instinct MI300X"),
+        DeviceFigures("mi325x", 6000.0, 1307.4, 256.0, "AMD data sheet, Instinct MI325X"),
         DeviceFigures("rtx3090", 936.0, 71.0, 24.0, "NVIDIA GA102 white paper, GeForce RTX 3090, float32 sums"),
         DeviceFigures("rtx4090", 1008.0, 165.2, 24.0, "NVIDIA Ada white paper, GeForce RTX 4090, float32 sums"),
     )
 }
 """Devices by name."""
 _NAMED = (
-    (r"GB200", "gb200"), (r"B200", "b200"), (r"H200", "h200"), (r"H100", "h100"), (r"A100.*40GB", "a100-40gb"),
-    (r"A100", "a100"), (r"V100|dgx-2\b", "v100"), (r"P100", "p100"), (r"MI300X", "mi300x"), (r"MI250X", "mi250x"),
-    (r"MI100", "mi100"), (r"(RTX.?)?4090", "rtx4090"), (r"(RTX.?)?3090", "rtx3090"),
+    (r"GB200", "gb200"), (r"B200", "b200"), (r"H200", "h200"), (r"H100", "h100"), (r"A100.*40GB|p4d", "a100-40gb"),
+    (r"A100.?PCIe", "a100-pcie"), (r"A100", "a100"), (r"V100|dgx-2\b|p3dn", "v100"), (r"P100", "p100"),
+    (r"MI325X", "mi325x"), (r"MI300X", "mi300x"), (r"MI250X", "mi250x"), (r"MI100", "mi100"),
+    (r"(RTX.?)?4090", "rtx4090"), (r"(RTX.?)?3090", "rtx3090"),
 )  # fmt: skip
 """Patterns of device names and of catalogue systems, the first that fits."""
 
