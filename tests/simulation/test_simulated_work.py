@@ -1,12 +1,13 @@
 """Work as columns: what the builder makes, and what is refused."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from topocomm import PlanError
-from topocomm.simulation.simulated_work import NO_TASK, WorkBuilder, check_work, describe
+from topocomm.simulation.simulated_work import COMPUTE, JOIN, NO_TASK, SEND, WorkBuilder, check_work, describe
 
 
 def builder():
@@ -23,7 +24,7 @@ def test_one_value_serves_many_messages_and_numbers_follow_each_other():
     assert work.dst.tolist() == [1, 2, 1, 2]
     assert work.payload_bytes.tolist() == [100, 100, 0, 0]
     assert work.before_us.tolist() == [0.0, 0.0, 3.0, 4.0]
-    assert work.computes.tolist() == [False, False, True, True]
+    assert work.kind.tolist() == [SEND, SEND, COMPUTE, COMPUTE]
     assert np.isnan(work.latency_us).tolist() == [True, True, False, False]
     assert (work.after_starts.tolist(), work.after.tolist()) == ([0, 0, 0, 1, 2], [0, 1])
     assert [work.labels[label] for label in work.label] == ["broadcast", "broadcast", "attention", "attention"]
@@ -36,7 +37,7 @@ def test_a_table_of_tasks_gives_each_message_several_to_wait_for():
     own.send([0, 1], [1, 2], 1, after=np.array([[first[0], first[2]], [first[1], NO_TASK]]))
     own.send(0, 1, 1, after=first[None, :])
     work = own.build()
-    waits = [work.after[low:high].tolist() for low, high in zip(work.after_starts, work.after_starts[1:], strict=False)]
+    waits = [work.after[low:high].tolist() for low, high in pairwise(work.after_starts)]
     assert waits == [[], [], [], [0, 2], [1], [0, 1, 2]]
 
 
@@ -98,3 +99,30 @@ def test_a_phase_is_described_by_its_one_device():
     own = builder()
     own.compute(2, 1.0, label="attention", round_=4)
     assert describe(own.build(), 0) == "0 attention round 4 GPU2"
+
+
+def test_work_of_others_is_included_after_an_entry():
+    inner = WorkBuilder(("GPU2", "GPU0"))
+    first = inner.send(0, 1, 8, path=inner.path(("GPU2", "s", "GPU0")), label="merge", round_=3)
+    inner.compute(1, 2.0, after=first, label="fold")
+    own = builder()
+    own.path(("GPU1", "s", "GPU0"))
+    entry = own.compute([0, 1, 2], 1.0, label="attention")
+    numbers = own.include(inner.build(), np.array([entry[2], NO_TASK]))
+    own.join_groups(np.array([1, 0]), np.array([2, 1]), np.array([entry[0], entry[1], numbers[1]]), label="end")
+    work = own.build()
+    assert numbers.tolist() == [3, 4]
+    assert (work.src[3:].tolist(), work.dst[3:].tolist()) == ([2, 0, 1, 0], [0, 0, 1, 0])
+    assert work.kind[3:].tolist() == [SEND, COMPUTE, JOIN, JOIN]
+    assert work.paths[work.path[3]] == ("GPU2", "s", "GPU0")
+    waits = [work.after[low:high].tolist() for low, high in pairwise(work.after_starts)]
+    assert waits[3:] == [[2], [3], [0, 1], [4]]
+    assert [work.labels[label] for label in work.label[3:]] == ["merge", "fold", "end", "end"]
+    named = builder()
+    named.include(inner.build(), np.full(2, NO_TASK), "layer")
+    assert named.build().labels == ("layer",)
+
+
+def test_work_on_unknown_devices_is_not_included():
+    with pytest.raises(PlanError, match="work on GPU9: expected devices of the builder, GPU0, GPU1, GPU2"):
+        builder().include(WorkBuilder(("GPU9",)).build(), np.full(1, NO_TASK))

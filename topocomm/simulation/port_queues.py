@@ -11,7 +11,7 @@ from topocomm.planning.cost.link_sharing import span_places
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import spans
-from topocomm.simulation.simulated_work import Work
+from topocomm.simulation.simulated_work import COMPUTE, SEND, Work
 from topocomm.simulation.task_routes import TaskRoutes
 
 
@@ -88,25 +88,28 @@ def queues_of(work: Work, tasks: TaskRoutes, paths: PathFinder, *, ports: int | 
     devices = len(work.devices)
     numbers: dict[str, int] = {}
     end = np.array([numbers.setdefault(name, len(numbers)) for name in work.devices], dtype=np.int32)
-    counts = np.where(work.computes, 1, 0 if ports is None else 2)
+    counts = np.array([0 if ports is None else 2, 1, 0])[work.kind]
     starts, _ = spans(np.zeros_like(counts), counts)
     held = np.empty(starts[-1], dtype=np.int32)
-    held[starts[:-1][work.computes]] = end[work.src[work.computes]]
+    computing, sent = work.kind == COMPUTE, work.kind == SEND
+    held[starts[:-1][computing]] = end[work.src[computing]]
     if ports is not None:
-        sent = ~work.computes
         held[starts[:-1][sent]] = devices + end[work.src[sent]]
         held[starts[:-1][sent] + 1] = 2 * devices + end[work.dst[sent]]
     places = np.repeat([1, ports or 1, ports or 1], devices).astype(np.int64)
     gap_us = tasks.routes.gap_us[tasks.of_task]
-    hold_us = np.where(work.computes, 0.0, gap_us if loggp else tasks.latency_us)
-    return Queues(PortQueues(starts, held, places), _nics(tasks, paths, loggp), hold_us, gap_us)
+    hold_us = np.where(computing, 0.0, gap_us if loggp else tasks.latency_us)
+    return Queues(PortQueues(starts, held, places), _nics(tasks, paths, loggp, ports is not None), hold_us, gap_us)
 
 
-def _nics(tasks: TaskRoutes, paths: PathFinder, loggp: bool) -> PortQueues:
-    """The NICs on the routes; none under alpha, and none where no NIC has a gap: then none ever waits."""
+def _nics(tasks: TaskRoutes, paths: PathFinder, loggp: bool, in_order: bool) -> PortQueues:
+    """The NICs on the routes; none under alpha.
+
+    A NIC without a gap still keeps the order of its messages, which only matters where ports do (`in_order`).
+    """
     routes, n = tasks.routes, len(tasks.of_task)
     nics = paths.link_nics[routes.links]
-    if not loggp or not routes.gap_us.any():
+    if not loggp or not (in_order or routes.gap_us.any()):
         return PortQueues(np.zeros(n + 1, dtype=np.int64), _NONE, _NONE)
     of_route = np.repeat(np.arange(len(routes)), routes.hops)[nics >= 0]
     counts = np.bincount(of_route, minlength=len(routes))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes, joined
 from topocomm.planning.schedule.schedule import NO_PATH, row_keys
-from topocomm.simulation.simulated_work import Work
+from topocomm.simulation.simulated_work import SEND, Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,7 @@ class TaskRoutes:
     """The routes of a work's tasks on a machine.
 
     Attributes:
-        of_task: int32 [n]: index into `routes`; phases of computing have a route without links.
+        of_task: int32 [n]: index into `routes`; other tasks than messages have a route without links.
         latency_us: float64 [n]: time from the last byte of each task to its arrival.
     """
 
@@ -34,7 +34,7 @@ def route_tasks(work: Work, paths: PathFinder) -> TaskRoutes:
         NoRouteError: No route joins the ends of a message, or one of them is no endpoint and the message has no path.
         PlanError: A path does not lead from one end to the other.
     """
-    sent = np.flatnonzero(~work.computes)
+    sent = np.flatnonzero(work.kind == SEND)
     columns = [column[sent] for column in (work.src, work.dst, work.path)]
     first, inverse = _distinct(row_keys(*columns))
     src, dst, path = (column[first].astype(np.int64) for column in columns)
