@@ -10,7 +10,8 @@ from topocomm import TopocommError
 from topocomm.calibration.fit_figures import TableModel
 from topocomm.calibration.readers.log_formats import load_log
 from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_times import library_named
+from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.simulation.libraries.library_times import library_named, with_settings
 
 from .machines import Place, place_of
 
@@ -55,18 +56,12 @@ def gather(folder: Path) -> Gathered:
                 shape = job_shape(place.topology, place.ranks)
                 if table.env.get("NCCL_NVLS_ENABLE") == "0":
                     shape = replace(shape, reduces=False)
-                library = library_named(table.library, on_device=table.memory == "device")
+                library = with_settings(library_named(table.library, on_device=table.memory == "device"), table.env)
                 family = families.setdefault(place.family, Family(place.family, table.machine, [], []))
                 model = TableModel(table, shape, library)
-                model.predicted_us(table.rows[0], _defaults())
+                model.predicted_us(table.rows[0], DEFAULTS)
                 family.models.append(model)
                 family.places.append(place)
         except TopocommError as error:
             left_out.append(str(error))
     return Gathered([family for family in families.values() if family.models], left_out)
-
-
-def _defaults() -> dict[str, float]:
-    from topocomm.simulation.libraries.library_figures import DEFAULTS
-
-    return DEFAULTS

@@ -76,6 +76,8 @@ def place_of(table: MeasuredTable) -> Place:
         system = "rtx4090-pcie-4"  # one socket
     if system == "a100-pcie-4" and per_host <= 2:
         system = "a100-pcie-2"
+    if system == "a100-pcie-4" and per_host > 4:
+        system = "rtx4090-pcie-8"  # as many slots of PCIe 4
     topology = catalog(system, hosts=hosts)
     if per_host * hosts != table.ranks:
         raise TopocommError(f"{table.name}: {table.ranks} ranks on {hosts} hosts: expected as many on each")

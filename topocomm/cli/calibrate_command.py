@@ -15,7 +15,7 @@ from topocomm.cli.output import write_result
 from topocomm.errors import PlanError, TopologyError
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import FACT, TABLE
-from topocomm.simulation.libraries.library_times import library_named
+from topocomm.simulation.libraries.library_times import library_named, with_settings
 from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.model import Topology
 from topocomm.topology.readers.plain import topology_json
@@ -104,7 +104,8 @@ def _model(args: argparse.Namespace, topology: Topology, table: MeasuredTable) -
         shape = job_shape(topology, chosen)
     except PlanError as error:
         raise TopologyError(f"{table.source}: {error}") from None
-    return TableModel(table, shape, library_named(table.library, on_device=table.memory == "device"))
+    library = with_settings(library_named(table.library, on_device=table.memory == "device"), table.env)
+    return TableModel(table, shape, library)
 
 
 def _words(fit: Fit, errors: list[RowError], args: argparse.Namespace) -> str:

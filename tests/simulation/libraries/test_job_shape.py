@@ -42,6 +42,14 @@ def test_a_part_of_a_mesh_has_fewer_links():
     assert job_shape(topology, topology.endpoints[:2]).inner_gb_per_s == 50.0
 
 
+def test_ports_of_endpoints_without_a_rank_are_not_used():
+    topology = topocomm.catalog("dgx-h100", hosts=2)
+    firsts = [end for end in topology.endpoints if end.endswith(("GPU0", "GPU1"))]
+    assert (job_shape(topology, firsts).nics, job_shape(topology, firsts).network_gb_per_s) == (2, 100.0)
+    shared = topocomm.catalog("v100-4", hosts=2)  # two ports for four GPUs: any of these may use both
+    assert job_shape(shared, [shared.endpoints[0], shared.endpoints[4]]).network_gb_per_s == 25.0
+
+
 def test_other_jobs_are_refused():
     topology = topocomm.catalog("v100-4", hosts=2)
     with pytest.raises(PlanError, match="needs 2 ranks or more, got 1"):

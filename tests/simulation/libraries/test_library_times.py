@@ -5,7 +5,7 @@ import pytest
 import topocomm
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS
-from topocomm.simulation.libraries.library_times import Library, library_named, library_us
+from topocomm.simulation.libraries.library_times import Library, library_named, library_us, with_settings
 from topocomm.simulation.libraries.nccl_choice import NEWEST
 
 
@@ -33,3 +33,15 @@ def test_each_kind_has_times():
     }
     assert min(times.values()) > 0
     assert times["rccl"] < times["openmpi"]
+
+
+def test_settings_restrict_what_nccl_takes():
+    plain = library_named("NCCL 2.27.3", on_device=True)
+    shape = job_shape(topocomm.catalog("dgx-h100"))
+
+    def time_us(env):
+        return library_us(with_settings(plain, env), shape, DEFAULTS, "allreduce", 1 << 28)
+
+    assert time_us({}) < time_us({"NCCL_ALGO": "Ring"}) < time_us({"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"})
+    assert time_us({"NCCL_ALGO": "^Ring"}) == time_us({})
+    assert with_settings(plain, {"NCCL_ALGO": "NVLSTree,Ring"}).algorithms == ("nvls-tree", "ring")

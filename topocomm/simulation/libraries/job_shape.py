@@ -90,7 +90,7 @@ def job_shape(topology: Topology, ranks: Sequence[str] | None = None) -> JobShap
     reached = [link for link in fabric if link.dst in first or topology.by_id[link.dst].kind == "switch"]
     out = sum(_rate(link) for link in reached) if inner in ("nvlink", "xgmi") else pair
     switched = any(topology.by_id[link.dst].kind == "switch" for link in fabric)
-    nics, network = _network(topology, {topology.by_id[end].host for end in first}) if hosts > 1 else (0, 0.0)
+    nics, network = _network(topology, first) if hosts > 1 else (0, 0.0)
     if hosts > 1 and not network:
         network, nics = finder.cheapest(ends[0], ends[per_host]).gb_per_s, 1
     return JobShape(
@@ -132,8 +132,12 @@ def _groups(topology: Topology, inner: Inner) -> dict[str, str]:
     return group
 
 
-def _network(topology: Topology, hosts: set[str]) -> tuple[int, float]:
-    """(ports that lead out of these hosts, GB/s of all together)."""
+def _network(topology: Topology, ranks: set[str]) -> tuple[int, float]:
+    """(ports that lead out of the hosts of these ranks, GB/s of all together).
+
+    Where each endpoint has ports of its own, those of endpoints without a rank are not used.
+    """
+    hosts = {topology.by_id[end].host for end in ranks}
     out = [
         link
         for link in topology.links
@@ -141,7 +145,11 @@ def _network(topology: Topology, hosts: set[str]) -> tuple[int, float]:
         and topology.by_id[link.src].host in hosts
         and topology.by_id[link.dst].host not in hosts
     ]
-    return len({link.src for link in out}), sum(_rate(link) for link in out)
+    nics, rate = len({link.src for link in out}), sum(_rate(link) for link in out)
+    ends = sum(topology.by_id[end].host in hosts for end in topology.endpoints)
+    if nics >= ends > len(ranks):
+        return nics * len(ranks) // ends, rate * len(ranks) / ends
+    return nics, rate
 
 
 def _generation(topology: Topology, end: str) -> Generation:

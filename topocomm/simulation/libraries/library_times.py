@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from topocomm.simulation.libraries.job_shape import JobShape
 from topocomm.simulation.libraries.library_figures import Figures
 from topocomm.simulation.libraries.mpi_times import mpi_us
-from topocomm.simulation.libraries.nccl_choice import NEWEST, Version
+from topocomm.simulation.libraries.nccl_choice import NEWEST, PROTOCOLS, Version
 from topocomm.simulation.libraries.nccl_times import nccl_us, rccl_us
 
 Kind = Literal["nccl", "rccl", "openmpi", "mpich"]
@@ -22,12 +23,16 @@ class Library(NamedTuple):
         version: Its version; of MPI not used.
         on_device: Whether payloads lie in device memory.
         has_ll128: Whether NCCL's LL128 is in use; None: by NCCL's rule.
+        algorithms: Those that NCCL_ALGO allows; empty: all.
+        protocols: Those that NCCL_PROTO allows; empty: all.
     """
 
     kind: Kind
     version: Version = NEWEST
     on_device: bool = True
     has_ll128: bool | None = None
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
 
 
 def library_named(words: str, *, on_device: bool) -> Library:
@@ -46,6 +51,18 @@ def library_named(words: str, *, on_device: bool) -> Library:
     return Library("mpich" if is_mpich else "openmpi", NEWEST, on_device)
 
 
+def with_settings(library: Library, env: Mapping[str, str]) -> Library:
+    """Return the library with the algorithms and protocols that NCCL's settings allow; lists of exclusions are left."""
+    names = {"nvlstree": "nvls-tree"}
+    algorithms = [names.get(name, name) for name in env.get("NCCL_ALGO", "").lower().split(",") if name]
+    protocols = [name.lower() for name in env.get("NCCL_PROTO", "").split(",") if name]
+    known = {name.lower(): name for name in PROTOCOLS}
+    return library._replace(
+        algorithms=tuple(name for name in algorithms if name in ("ring", "tree", "nvls", "nvls-tree", "pat")),
+        protocols=tuple(known[name] for name in protocols if name in known),
+    )
+
+
 def library_us(
     library: Library, shape: JobShape, figures: Figures, collective: str, payload_bytes: int, *, pairs: int = 1
 ) -> float:
@@ -55,7 +72,15 @@ def library_us(
         PlanError: The library has no such collective, or its rules are not known.
     """
     if library.kind == "nccl":
-        return nccl_us(shape, figures, collective, payload_bytes, version=library.version, has_ll128=library.has_ll128)
+        return nccl_us(
+            shape,
+            figures,
+            collective,
+            payload_bytes,
+            version=library.version,
+            has_ll128=library.has_ll128,
+            only=(library.algorithms, library.protocols),
+        )
     if library.kind == "rccl":
         return rccl_us(shape, figures, collective, payload_bytes)
     return mpi_us(

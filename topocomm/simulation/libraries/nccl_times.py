@@ -14,7 +14,7 @@ from math import ceil, log2
 from topocomm.errors import PlanError
 from topocomm.simulation.libraries.job_shape import JobShape
 from topocomm.simulation.libraries.library_figures import Figures
-from topocomm.simulation.libraries.nccl_choice import NEWEST, PROTOCOLS, Choice, Version, channels, choose
+from topocomm.simulation.libraries.nccl_choice import NEWEST, PROTOCOLS, Choice, Version, channels, choices
 
 _THREADS, _THRESHOLD_BYTES = (512, 640, 512), (8, 8, 64)
 """Most threads of a channel, and the least bytes for each of them (NCCL src/include/comm.h); by protocol."""
@@ -78,8 +78,18 @@ def nccl_us(
     *,
     version: Version = NEWEST,
     has_ll128: bool | None = None,
+    only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
 ) -> float:
     """Return the predicted time in us of a call of NCCL.
+
+    Args:
+        shape: The ranks.
+        figures: All figures.
+        collective: Our name.
+        payload_bytes: As plans count it.
+        version: Of NCCL.
+        has_ll128: Whether LL128 is in use; None: by NCCL's rule.
+        only: Algorithms and protocols that settings allow; empty: all.
 
     Raises:
         PlanError: NCCL has no such collective.
@@ -88,8 +98,11 @@ def nccl_us(
         return messages_us(shape, figures, collective, payload_bytes)
     if collective not in ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce"):
         raise PlanError(f"collective {collective!r}: NCCL has none of this name")
-    choice = choose(shape, collective, payload_bytes, version=version, has_ll128=has_ll128)
-    return time_us(shape, figures, collective, payload_bytes, choice)
+    every = list(choices(shape, collective, payload_bytes, version=version, has_ll128=has_ll128))
+    algorithms, protocols = only
+    allowed = [c for c in every if not algorithms or c.algorithm in algorithms]
+    allowed = [c for c in allowed if not protocols or c.protocol in protocols] or every
+    return time_us(shape, figures, collective, payload_bytes, min(allowed, key=lambda c: c.tuner_us))
 
 
 def rccl_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: int) -> float:
