@@ -39,13 +39,14 @@ def document(capsys, *words):
 
 
 def test_the_text_says_how_long_and_why(capsys):
-    status, out, err = run(capsys, *H100, "--hosts", "2", "--bytes", "1MiB")
+    status, out, err = run(capsys, *H100, "--hosts", "2", "--bytes", "1MiB", "--ports", "1")
     made = plan(catalog("dgx-h100", hosts=2), payload_bytes=1 << 20)
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "allreduce, 1048576 B, 16 ranks on dgx-h100 x 2"
     assert lines[1].startswith(f"planned ({made.algorithm}): {made.figures.predicted_us:.2f} us, ")
-    assert re.fullmatch(r"simulated [0-9,]+ events in [0-9.]+ s, [0-9,]+ a second", lines[2])
+    assert lines[2] == f"the plan predicts {made.figures.predicted_us:.2f} us of its schedule"
+    assert re.fullmatch(r"simulated [0-9,]+ events in [0-9.]+ s, [0-9,]+ a second", lines[3])
     assert any(line.startswith("critical path, ") for line in lines)
     assert re.search(r"NIC\d of h\d, .* carried 1 message in round", " ".join(" ".join(lines).split()))
     assert any(line.startswith("busiest of ") for line in lines)
@@ -80,7 +81,7 @@ def test_a_saved_plan_keeps_its_rules(capsys, tmp_path):
     box = catalog("dgx-h100")
     saved = plan(box, payload_bytes=4096, ports=3)
     saved.save(tmp_path / "plan.json")
-    (one,) = document(capsys, *H100, "--plan", str(tmp_path / "plan.json"))["runs"]
+    (one,) = document(capsys, *H100, "--plan", str(tmp_path / "plan.json"), "--ports", "3")["runs"]
     assert one["total_us"] == pytest.approx(saved.figures.predicted_us)
     slow = document(capsys, *H100, "--plan", str(tmp_path / "plan.json"), "--what-if", "nvlink=1")["runs"][0]
     assert slow["total_us"] > one["total_us"]
@@ -105,7 +106,7 @@ def test_sweeps_over_sizes_and_hosts(capsys):
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()] == ["allreduce", "bytes", "1024", "32768", "1048576"]
     assert err.splitlines()[0] == "1 of 3: bytes 1024, planned"
-    made = document(capsys, *H100, "--bytes", "1MiB", "--sweep", "hosts=1,2")
+    made = document(capsys, *H100, "--bytes", "1MiB", "--ports", "1", "--sweep", "hosts=1,2")
     times = [row["times_us"]["planned"] for row in made["sweep"]["rows"]]
     plans = [plan(catalog("dgx-h100", hosts=hosts), payload_bytes=1 << 20) for hosts in (1, 2)]
     assert times == pytest.approx([each.figures.predicted_us for each in plans])

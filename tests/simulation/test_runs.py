@@ -22,10 +22,21 @@ def test_every_algorithm_is_a_run(algorithm):
 
 def test_the_planned_run_takes_what_the_plan_predicts():
     made = plan(H100, payload_bytes=1 << 20)
-    run = simulate_plan(made, H100)
+    run = simulate_plan(made, H100, Rules(ports=1))
     assert run.detail == made.algorithm
     assert run.total_us == pytest.approx(made.figures.predicted_us)
-    assert simulate_collective(H100, "planned", payload_bytes=1 << 20).total_us == run.total_us
+    assert run.predicted_us == made.figures.predicted_us
+    again = simulate_collective(H100, "planned", payload_bytes=1 << 20, rules=Rules(ports=1))
+    assert again.total_us == run.total_us
+
+
+def test_messages_of_a_round_overlap_unless_ports_hold_them_back():
+    """A forest over 4 hosts: as the planner counts it with the links alone; ports in strict order hold it up."""
+    machine = catalog("dgx-h100", hosts=4)
+    made = plan(machine, payload_bytes=64 << 20)
+    free, held = (simulate_plan(made, machine, Rules(ports=ports)).total_us for ports in (None, 1))
+    assert free == pytest.approx(made.figures.predicted_us, rel=0.1)
+    assert held > free
 
 
 def test_rules_reach_the_planner_and_the_work():

@@ -58,7 +58,9 @@ def add_parser(subparsers: Any) -> None:
         help="a table of times: bytes=1KiB:1GiB:4, hosts=1,2,4,8 (with --system), context=32K:1M:2 (with --model)",
     )
     rules = parser.add_argument_group("what messages cost")
-    rules.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once, planned (1)")
+    rules.add_argument(
+        "--ports", type=int, metavar="K", help="most messages of an endpoint at once (default: any)"
+    )
     rules.add_argument("--port-model", choices=PORT_MODELS, help="of planned schedules, default loggp")
     rules.add_argument("--launch-us", type=float, metavar="US", help="what a planned round costs to start")
     rules.add_argument("--fold-gb-per-s", type=float, metavar="GBPS", help="bytes an endpoint reads and writes to fold")
@@ -142,7 +144,7 @@ def _rules(args: argparse.Namespace) -> Rules:
         if value is not None and not least <= value < float("inf"):
             raise PlanError(f"--{option.replace('_', '-')} {value}: expected a number of at least {least:g}")
     return Rules(
-        ports=1 if args.ports is None else args.ports,
+        ports=args.ports,
         port_model=args.port_model or "loggp",
         launch_us=args.launch_us,
         fold_gb_per_s=args.fold_gb_per_s,
@@ -184,7 +186,6 @@ def _saved_run(args: argparse.Namespace, whole: Topology, topology: Topology) ->
     rules = _rules(args)
     rules = replace(
         rules,
-        ports=saved.ports if args.ports is None else args.ports,
         port_model=args.port_model or saved.port_model,
         launch_us=saved.launch_us if args.launch_us is None else args.launch_us,
     )
@@ -243,6 +244,7 @@ def _single(chosen: Run, topology: Topology) -> list[str]:
         f"{chosen.collective}, {chosen.payload_bytes} B, {plural(len(chosen.ranks), 'rank')} on {topology.name}",
         f"{chosen.algorithm}{detail}: {chosen.total_us:.2f} us, {chosen.gb_per_s:.2f} GB/s, "
         f"{plural(timeline.work.messages, 'message')}, {timeline.work.sent_bytes} B sent",
+        *([] if chosen.predicted_us is None else [f"the plan predicts {chosen.predicted_us:.2f} us of its schedule"]),
         f"simulated {timeline.events:,} events in {timeline.wall_s:.2f} s, {timeline.events_per_s:,.0f} a second",
         *timeline_text(timeline),
     ]
@@ -278,6 +280,7 @@ def _document(chosen: Sequence[Run], topology: Topology) -> dict[str, Any]:
                 "payload_bytes": run.payload_bytes,
                 "ranks": list(run.ranks),
                 "gb_per_s": run.gb_per_s,
+                "predicted_us": run.predicted_us,
                 **timeline_document(run.timeline),
             }
             for run in chosen

@@ -30,15 +30,15 @@ class Rules:
     """What a message costs beside bytes and latency, and how many an endpoint has at once.
 
     Attributes:
-        ports: Messages that an endpoint sends, and receives, at once, of planned schedules; algorithms of libraries say
-            in their work what waits for what.
+        ports: Messages that an endpoint sends, and receives, at once, in their order: the rule of the cost model of
+            plans. None, as plans are executed: all messages of a round are posted together and share the links.
         port_model: As of `topocomm.plan`.
         launch_us: What a round of a planned schedule costs to start; None: what the topology says, else nothing.
         fold_gb_per_s: Rate of the bytes that an endpoint reads and writes to fold; None: folds cost nothing.
         transport: Protocols by size; None: bytes and latency alone. Libraries' algorithms have their own.
     """
 
-    ports: int = 1
+    ports: int | None = None
     port_model: PortModel = "loggp"
     launch_us: float | None = None
     fold_gb_per_s: float | None = None
@@ -53,6 +53,7 @@ class Run:
         algorithm: Its name, as asked for.
         detail: What was simulated, in words: the algorithm of the plan.
         payload_bytes: Bytes of one rank's value; of collectives in parts as `topocomm.plan` counts them.
+        predicted_us: What the plan says of its schedule; None for other algorithms.
     """
 
     algorithm: str
@@ -61,6 +62,7 @@ class Run:
     payload_bytes: int
     ranks: tuple[str, ...]
     timeline: Timeline
+    predicted_us: float | None = None
 
     @property
     def total_us(self) -> float:
@@ -88,7 +90,8 @@ def simulate_plan(chosen: Plan, machine: Topology | PathFinder, rules: Rules | N
         work = with_protocols(work, paths, rules.transport)
     timeline = simulate(work, paths, ports=rules.ports, port_model=rules.port_model)
     name = chosen.collective.name
-    return Run(PLANNED, chosen.algorithm, name, chosen.payload_bytes, chosen.ranks, timeline)
+    predicted_us = chosen.figures.predicted_us
+    return Run(PLANNED, chosen.algorithm, name, chosen.payload_bytes, chosen.ranks, timeline, predicted_us)
 
 
 def simulate_collective(
@@ -130,7 +133,7 @@ def simulate_collective(
             payload_bytes=payload_bytes,
             operator=operator,
             objective=objective,
-            ports=rules.ports,
+            ports=1 if rules.ports is None else rules.ports,
             port_model=rules.port_model,
             ranks=ranks,
             root=root,

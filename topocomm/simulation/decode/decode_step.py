@@ -147,8 +147,7 @@ def simulate_step(  # noqa: PLR0913 - one request, all but two keyword-only
         _layer(layer, method)
         marks.append(program.last)
     _head(layer)
-    ports = GROUP_PORTS if launch_us else 1
-    timeline = simulate(program.builder.build(), topology, ports=ports if collectives == PLANNED else None)
+    timeline = simulate(program.builder.build(), topology)
     ends_us = tuple(float(timeline.arrival_us[last].max()) for last in marks)
     kv_bytes = round(batch * context / len(ends) * shape.kv_token_bytes * shape.layers)
     return DecodeStep(shape, method, context, batch, ends, timeline, ends_us, kv_bytes)
