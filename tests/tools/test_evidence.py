@@ -109,6 +109,16 @@ def test_the_page_and_its_pictures(folder, tmp_path, monkeypatch, capsys):
     assert "left out: bad: suspect" in capsys.readouterr().err
 
 
+def test_message_by_message(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["evidence", "--measured", str(folder), "--simulate"])
+    assert program.main() == 0
+    text = capsys.readouterr().out
+    ring = next(line for line in text.splitlines() if line.startswith("| ring |"))
+    low, high = (float(part) for part in ring.split("|")[5].split(" to "))
+    assert 0.8 < low <= high < 1.05
+    assert "52 calls, " in text
+
+
 def test_without_a_fit(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["evidence", "--measured", str(folder), "--no-fit"])
     assert program.main() == 0

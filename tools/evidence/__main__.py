@@ -19,6 +19,7 @@ from topocomm.simulation.libraries.library_figures import DEFAULTS
 from .gather import Family, Gathered, gather
 from .page import Scored, class_lines, figure_lines, goal_lines, worst_lines
 from .plots import Panel, svg
+from .simulated import simulated_lines, simulated_rows
 
 NOMINAL = Fit(dict(DEFAULTS), (), None, 0)
 """Nominal figures: nothing fitted."""
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="write tables between the marks of this page, and plots"
     )
+    parser.add_argument("--simulate", action="store_true", help="NCCL's rows by the simulator too: a minute or two")
     parser.add_argument("--no-fit", action="store_true", help="nominal figures only, as for families never seen")
     args = parser.parse_args()
     if not args.measured.is_dir():
@@ -47,7 +49,11 @@ def main() -> int:
         print(f"{number} of {len(gathered.families)}: {family.name}", file=sys.stderr)
         scored.append(score(family, fits=not args.no_fit))
     picture = None if args.write is None else "../pictures/simulator-{}.svg"
-    page = "\n".join(text(gathered, scored, picture=picture))
+    lines = text(gathered, scored, picture=picture)
+    if args.simulate:
+        rows = [row for own in scored for row in simulated_rows(own)]
+        lines += ["## Message by message", "", "NCCL's calls by the simulator:", "", *simulated_lines(rows), ""]
+    page = "\n".join(lines)
     if args.write is None:
         print(page)
         return 0

@@ -81,12 +81,13 @@ def is_fitted(model: TableModel, place: int, models: Sequence[TableModel]) -> bo
     return place % 2 == 0 and (len(ordered) < 3 or host % 2 == 0)
 
 
-def fit_tables(models: Sequence[TableModel], *, every_row: bool = False) -> Fit:
+def fit_tables(models: Sequence[TableModel], *, every_row: bool = False, base: dict[str, float] = DEFAULTS) -> Fit:
     """Return the figures fitted to the tables of one machine; suspect tables are left out.
 
     Args:
         models: The tables with what predicts them.
         every_row: Fit all rows instead of a part.
+        base: All figures before the fit; those that no row tells stay as they are.
 
     Raises:
         PlanError: No table can be fitted.
@@ -101,7 +102,7 @@ def fit_tables(models: Sequence[TableModel], *, every_row: bool = False) -> Fit:
         if every_row or is_fitted(model, place, used)
     ]
     tells = any(m.library.kind == "nccl" and m.library.has_ll128 is None and m.shape.inner == "nvlink" for m, _ in rows)
-    tries = [_fitted(rows, has) for has in ((True, False) if tells else (None,))]
+    tries = [_fitted(rows, has, base) for has in ((True, False) if tells else (None,))]
     return min(tries, key=lambda each: each[0])[1]
 
 
@@ -120,7 +121,9 @@ def _is_known(model: TableModel) -> bool:
     return True
 
 
-def _fitted(rows: list[tuple[TableModel, MeasuredRow]], has_ll128: bool | None) -> tuple[float, Fit]:
+def _fitted(
+    rows: list[tuple[TableModel, MeasuredRow]], has_ll128: bool | None, base: dict[str, float]
+) -> tuple[float, Fit]:
     """(score, the less the better; fit)."""
     models = [(with_ll128(model, has_ll128), row) for model, row in rows]
     measured = np.log([row.time_us for _, row in models])
@@ -128,17 +131,17 @@ def _fitted(rows: list[tuple[TableModel, MeasuredRow]], has_ll128: bool | None) 
     def predicted(figures: dict[str, float]) -> Floats:
         return np.log([model.predicted_us(row, figures) for model, row in models])
 
-    base = predicted(DEFAULTS)
+    before = predicted(base)
     names = tuple(
         name
-        for name, value in DEFAULTS.items()
-        if np.abs(predicted({**DEFAULTS, name: value * 1.1}) - base).max() > LEAST_EFFECT
+        for name, value in base.items()
+        if np.abs(predicted({**base, name: value * 1.1}) - before).max() > LEAST_EFFECT
     )
 
     def figures_at(places: Floats) -> dict[str, float]:
-        return {**DEFAULTS, **{name: _value(name, place) for name, place in zip(names, places, strict=True)}}
+        return {**base, **{name: _value(name, place) for name, place in zip(names, places, strict=True)}}
 
-    start = np.array([_place(name, DEFAULTS[name]) for name in names])
+    start = np.array([_place(name, base[name]) for name in names])
     best = fit_places(lambda places: predicted(figures_at(places)) - measured, start, prior=PRIOR)
     figures = figures_at(best)
     error = float(np.abs(predicted(figures) - measured).mean())

@@ -14,7 +14,7 @@ from topocomm.calibration.readers.log_formats import load_log
 from topocomm.cli.output import write_result
 from topocomm.errors import PlanError, TopologyError
 from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import FACT, TABLE
+from topocomm.simulation.libraries.library_figures import FACT, TABLE, topology_figures
 from topocomm.simulation.libraries.library_times import library_named, with_settings
 from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.model import Topology
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             f"--topology {args.topology}: calibrated already; give the topology with nominal figures, and all logs"
         )
     models = [_model(args, topology, table) for table in tables]
-    fit = fit_tables(models, every_row=args.all_rows)
+    fit = fit_tables(models, every_row=args.all_rows, base=topology_figures(topology))
     errors = row_errors(models, fit)
     if args.output is not None:
         write_result(topology_json.dumps(with_figures(topology, fit)), args.output)

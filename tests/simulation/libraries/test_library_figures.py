@@ -1,9 +1,20 @@
 """Figures: every default has a meaning and a source, and a topology's facts replace them."""
 
+from dataclasses import replace
+
 import pytest
 
+import topocomm
 from topocomm import TopologyError
-from topocomm.simulation.libraries.library_figures import DEFAULTS, TABLE, figures_of, is_share, ll128_of
+from topocomm.simulation.libraries.library_figures import (
+    DEFAULTS,
+    OF_MEASURED,
+    TABLE,
+    figures_of,
+    is_share,
+    ll128_of,
+    topology_figures,
+)
 
 
 def test_every_figure_says_what_it_is_and_where_from():
@@ -36,3 +47,15 @@ def test_facts_replace_defaults():
 def test_bad_facts_are_named(fact, message):
     with pytest.raises(TopologyError, match=message):
         figures_of({"calibration": fact}, source="m.json")
+
+
+def test_of_measured_links_payloads_get_nearly_all():
+    nominal = topocomm.catalog("v100-4", hosts=2)
+    links = [x._replace(gb_per_s_source="measured") if x.kind == "network" else x for x in nominal.links]
+    measured = replace(nominal, links=tuple(links))
+    assert topology_figures(nominal) == DEFAULTS
+    figures = topology_figures(measured)
+    assert figures["efficiency.network"] == figures["mpi.efficiency"] == OF_MEASURED
+    assert figures["efficiency.nvlink"] == DEFAULTS["efficiency.nvlink"]
+    fitted = replace(measured, facts={"calibration": {"figures": {"efficiency.network": 0.9}}})
+    assert topology_figures(fitted)["mpi.efficiency"] == DEFAULTS["mpi.efficiency"]

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from topocomm.errors import TopologyError
+from topocomm.topology.model import Topology
 
 FACT = "calibration"
 """Fact of a topology with fitted figures: {"figures": {name: value}, "has_ll128": whether NCCL's LL128 is in use}."""
+OF_MEASURED = 0.98
+"""Share of a rate measured by messages that payloads of collectives get."""
 Figures = Mapping[str, float]
 """Values by name: all of those in DEFAULTS."""
 
@@ -123,6 +126,25 @@ def figures_of(facts: Mapping[str, Any], *, source: str = "topology") -> dict[st
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
             raise TopologyError(f"{source}: fact {FACT}: {name} {value!r}: expected a positive number")
     return {**DEFAULTS, **fitted}
+
+
+def topology_figures(topology: Topology) -> dict[str, float]:
+    """Return the figures of a topology: those that were fitted, else the defaults.
+
+    Where links of a kind were measured by messages (`topocomm inspect --measure`) and nothing was fitted, payloads get
+    nearly all of their rate: what headers take is in the measurement.
+
+    Raises:
+        TopologyError: As `figures_of`.
+    """
+    figures = figures_of(topology.facts, source=topology.name)
+    if FACT in topology.facts:
+        return figures
+    for kind in {link.kind for link in topology.links if link.gb_per_s_source == "measured"}:
+        for name in (f"efficiency.{kind}", *(("mpi.efficiency",) if kind == "network" else ())):
+            if name in figures:
+                figures[name] = OF_MEASURED
+    return figures
 
 
 def ll128_of(facts: Mapping[str, Any]) -> bool | None:

@@ -15,7 +15,7 @@ from topocomm.errors import PlanError
 from topocomm.planning.routing.routes import Ints
 from topocomm.simulation.libraries.job_shape import JobShape, job_shape
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
-from topocomm.simulation.libraries.library_figures import figures_of
+from topocomm.simulation.libraries.library_figures import topology_figures
 from topocomm.simulation.libraries.mpi_messages import RENDEZVOUS_BYTES, Messages
 from topocomm.simulation.libraries.mpi_rules import MpiChoice, choose_mpi
 from topocomm.simulation.simulated_work import Work, WorkBuilder
@@ -89,7 +89,7 @@ def work_by(topology: Topology, shape: JobShape, collective: str, payload_bytes:
     if (collective, choice.algorithm) not in builders:
         known = ", ".join(sorted(name for kind, name in builders if kind == collective))
         raise PlanError(f"{collective} by MPI's {choice.algorithm}: expected one of {known}")
-    figures = figures_of(topology.facts, source=topology.name)
+    figures = topology_figures(topology)
     sender = _Sender(WorkBuilder(shape.ranks), Messages(shape, figures), f"{collective} {choice.algorithm}")
     builders[collective, choice.algorithm](sender, len(shape.ranks), payload_bytes, choice)
     return sender.builder.build()

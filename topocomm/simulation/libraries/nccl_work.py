@@ -15,7 +15,7 @@ from topocomm.errors import PlanError
 from topocomm.planning.routing.routes import Ints
 from topocomm.simulation.libraries.job_shape import JobShape, job_shape
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
-from topocomm.simulation.libraries.library_figures import Figures, figures_of, ll128_of
+from topocomm.simulation.libraries.library_figures import Figures, ll128_of, topology_figures
 from topocomm.simulation.libraries.nccl_choice import PROTOCOLS, Choice, choices
 from topocomm.simulation.libraries.nccl_rings import ring_orders
 from topocomm.simulation.libraries.nccl_times import (
@@ -239,6 +239,26 @@ def pat_work(call: _Call) -> Work:
     return builder.build()
 
 
+def call_work(
+    *,
+    topology: Topology,
+    shape: JobShape,
+    figures: Figures,
+    collective: str,
+    payload_bytes: int,
+    choice: Choice,
+) -> Work:
+    """Return the work of a call by one algorithm and protocol, with these figures.
+
+    Raises:
+        PlanError: The algorithm is not simulated, or the machine cannot run it.
+    """
+    if choice.algorithm not in _BUILDERS:
+        raise PlanError(f"NCCL's {choice.algorithm} is not simulated; expected one of {', '.join(_BUILDERS)}")
+    call = _Call(topology, shape, figures, collective, payload_bytes, choice.protocol)
+    return _BUILDERS[choice.algorithm](call)
+
+
 _BUILDERS = {"ring": ring_work, "tree": tree_work, "nvls": nvls_work, "pat": pat_work}
 
 
@@ -251,9 +271,15 @@ def _build(only: str | None, topology: Topology, collective: str, payload_bytes:
     if not fitting and only is not None:
         fitting = [Choice(only, "Simple", 0.0)]
     choice = min(fitting, key=lambda c: c.tuner_us)
-    figures = figures_of(topology.facts, source=topology.name)
-    call = _Call(topology, shape, figures, collective, payload_bytes, choice.protocol)
-    return _BUILDERS[choice.algorithm](call)
+    figures = topology_figures(topology)
+    return call_work(
+        topology=topology,
+        shape=shape,
+        figures=figures,
+        collective=collective,
+        payload_bytes=payload_bytes,
+        choice=choice,
+    )
 
 
 def _algorithm(name: str, only: str | None, summary: str, *collectives: str) -> LibraryAlgorithm:
