@@ -58,9 +58,7 @@ def add_parser(subparsers: Any) -> None:
         help="a table of times: bytes=1KiB:1GiB:4, hosts=1,2,4,8 (with --system), context=32K:1M:2 (with --model)",
     )
     rules = parser.add_argument_group("what messages cost")
-    rules.add_argument(
-        "--ports", type=int, metavar="K", help="most messages of an endpoint at once (default: any)"
-    )
+    rules.add_argument("--ports", type=int, metavar="K", help="most messages of an endpoint at once (default: any)")
     rules.add_argument("--port-model", choices=PORT_MODELS, help="of planned schedules, default loggp")
     rules.add_argument("--launch-us", type=float, metavar="US", help="what a planned round costs to start")
     rules.add_argument("--fold-gb-per-s", type=float, metavar="GBPS", help="bytes an endpoint reads and writes to fold")
