@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from topocomm import PlanError
-from topocomm.simulation.simulated_work import COMPUTE, JOIN, NO_TASK, SEND, WorkBuilder, check_work, describe
+from topocomm.simulation.simulated_work import COMPUTE, JOIN, NO_TASK, SEND, WorkBuilder, check_work, describe, distinct
 
 
 def builder():
@@ -126,3 +126,8 @@ def test_work_of_others_is_included_after_an_entry():
 def test_work_on_unknown_devices_is_not_included():
     with pytest.raises(PlanError, match="work on GPU9: expected devices of the builder, GPU0, GPU1, GPU2"):
         builder().include(WorkBuilder(("GPU9",)).build(), np.full(1, NO_TASK))
+
+
+def test_distinct_numbers():
+    for numbers in ([], [4], [3, 1, 3, 2, 1], [5, 5]):
+        assert distinct(np.array(numbers, dtype=np.int64)).tolist() == sorted(set(numbers))

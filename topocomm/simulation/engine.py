@@ -16,7 +16,7 @@ from topocomm.planning.cost.link_sharing import LinkSharing, span_places
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.simulation.port_queues import PortQueues, Queues, queues_of
-from topocomm.simulation.simulated_work import NO_TASK, Work
+from topocomm.simulation.simulated_work import NO_TASK, Work, distinct
 from topocomm.simulation.task_routes import TaskRoutes, route_tasks
 from topocomm.simulation.timeline import Timeline
 from topocomm.topology.model import Topology
@@ -187,7 +187,7 @@ class _Events:
         np.subtract.at(self.blocked, tasks, 1)
         self.awaited[tasks] = awaited
         ready = tasks[self.blocked[tasks] == 0]
-        self._start(np.unique(ready).astype(np.int64) if len(ready) > 1 else ready.astype(np.int64))
+        self._start(distinct(ready))
 
     def _share(self, ended: list[Ints]) -> None:
         """Set the rates after flows began and ended, and when each will end by them."""

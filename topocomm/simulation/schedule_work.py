@@ -13,7 +13,7 @@ from topocomm.planning.plan import Plan
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import NO_PATH, PlaceNumbers, Schedule, number_places, row_keys
 from topocomm.planning.schedule.transforms import unrolled
-from topocomm.simulation.simulated_work import COMPUTE, JOIN, SEND, Work
+from topocomm.simulation.simulated_work import COMPUTE, JOIN, SEND, Work, distinct
 
 _LAUNCH, _MESSAGE, _FOLD = range(3)
 """Order of tasks within a round."""
@@ -119,7 +119,7 @@ def _chunk_bytes(schedule: Schedule, payload_bytes: int) -> Ints:
 
 def _launches(messages: Messages, ranks: int) -> Ints:
     """Round times ranks plus rank, of every rank and round in which it sends or receives; ascending."""
-    return np.unique(np.concatenate([messages.round * ranks + end for end in (messages.src, messages.dst)]))
+    return distinct(np.concatenate([messages.round * ranks + end for end in (messages.src, messages.dst)]))
 
 
 def _edges_of_values(
@@ -158,7 +158,7 @@ def _edges_of_launches(
 def _columns(edges: list[tuple[Ints, Ints]], count: int) -> tuple[Ints, NDArray[np.int32]]:
     """(start of what each task comes after and the end, these tasks), each once."""
     before, after = (np.concatenate([edge[side] for edge in edges]) for side in (0, 1))
-    keys = np.unique(after * count + before)
+    keys = distinct(after * count + before)
     starts = np.concatenate([[0], np.cumsum(np.bincount(keys // count, minlength=count))]) if count else np.zeros(1)
     return starts.astype(np.int64), (keys % max(count, 1)).astype(np.int32)
 

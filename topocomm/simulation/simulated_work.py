@@ -270,6 +270,17 @@ class WorkBuilder:
         return self._labels.setdefault(name, len(self._labels))
 
 
+def distinct(numbers: Ints) -> Ints:
+    """Return the numbers in ascending order, each once; by sorting, several times as fast as np.unique."""
+    if len(numbers) < 2:
+        return numbers
+    numbers = np.sort(numbers)
+    first = np.empty(len(numbers), dtype=bool)
+    first[0] = True
+    np.not_equal(numbers[1:], numbers[:-1], out=first[1:])
+    return numbers if first.all() else numbers[first]
+
+
 def check_work(work: Work) -> None:
     """Check that every task can be simulated.
 
