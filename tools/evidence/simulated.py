@@ -17,7 +17,7 @@ from topocomm.simulation.libraries.nccl_work import call_work
 from .page import Scored, percent
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter")
-ALGORITHMS = ("ring", "tree", "nvls")
+ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree")
 
 
 class SimulatedRow(NamedTuple):

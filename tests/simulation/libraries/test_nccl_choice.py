@@ -19,7 +19,8 @@ def shape(system, hosts=1):
         ("dgx-a100", 16, 8, ("tree", "LL")),
         ("dgx-a100", 16, 1 << 20, ("tree", "LL128")),
         ("dgx-h100", 1, 1 << 28, ("nvls", "Simple")),
-        ("dgx-h100", 4, 1 << 28, ("nvls-tree", "Simple")),
+        ("dgx-h100", 2, 1 << 28, ("nvls-tree", "Simple")),
+        ("dgx-h100", 16, 8 << 30, ("ring", "Simple")),
         ("rtx4090-pcie-4", 1, 1 << 28, ("ring", "Simple")),
     ],
 )

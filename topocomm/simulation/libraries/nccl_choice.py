@@ -65,6 +65,8 @@ _TREE_CORRECTION = (
 _LINK_SHARE = {"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.75, "memory": 1.0}
 """Share of nominal GB/s that NCCL's search counts (topo.h: 20 of 25 of an NVLink, 24 of 32 of PCIe 4)."""
 _NVLS_US, _NVLS_TREE_US = 25.0, 14.0
+_NVLS_RATIO = 5 / 6
+"""Algorithm bandwidth over what the search finds for the network."""
 _NVLS_SHARE = {"hopper": 0.85 * 0.75, "blackwell": 0.74 * 0.75}
 
 
@@ -167,7 +169,7 @@ def _nvls(shape: JobShape, payload_bytes: int) -> Choice:
     inside = shape.inner_gb_per_s * _NVLS_SHARE.get(shape.generation, 0.6)
     if shape.hosts == 1:
         return Choice("nvls", "Simple", _NVLS_US + payload_bytes / inside / 1e3)
-    out = shape.network_gb_per_s * (1.0 if shape.hosts == 2 else 0.5)
+    out = shape.network_gb_per_s * (1.0 if shape.hosts == 2 else 0.5) * _NVLS_RATIO
     levels = shape.hosts.bit_length() - 1
     latency_us = _NVLS_US + 2 * levels * _NVLS_TREE_US
     return Choice("nvls-tree", "Simple", latency_us + payload_bytes / min(inside, out) / 1e3)

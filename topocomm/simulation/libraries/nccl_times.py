@@ -195,9 +195,9 @@ def nvls_gb_per_s(shape: JobShape) -> float:
 def nvls_tree_us(shape: JobShape, figures: Figures, payload_bytes: int) -> float:
     """Return the time of an allreduce in switches inside and over a tree of hosts."""
     network = shape.network_gb_per_s * figures["efficiency.network"]
-    out = network if shape.hosts == 2 else network / 2 * (1 + 1 / shape.hosts)
+    out = network if shape.hosts == 2 else network / 2  # a host inside one tree sends to its parent and two children
     rate = min(nvls_gb_per_s(shape) * figures["efficiency.nvlink"], out)
-    levels = shape.hosts.bit_length() - 1
+    levels = (shape.hosts - 1).bit_length()
     latency_us = figures["nvls.start_us"] + 2 * levels * figures["nvls.tree_hop_us"]
     return latency_us + figures["nvls.ramp_us"] + payload_bytes / rate / 1e3
 

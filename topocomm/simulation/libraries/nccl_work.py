@@ -6,7 +6,7 @@ the simulator's links are nominal. Channels over one ring or tree are one messag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class _Call:
 
     def channel_gb_per_s(self) -> float:
         """GB/s of payload of one channel, whatever the links have."""
-        free = JobShape(**{**self.shape.__dict__, "inner_gb_per_s": 1e9, "network_gb_per_s": 1e9})
+        free = replace(self.shape, inner_gb_per_s=1e9, network_gb_per_s=1e9)
         return rates_of(free, self.figures, self.protocol, self.payload_bytes, ring=True).inside / 1e3
 
 
@@ -182,20 +182,13 @@ def _trees(shape: JobShape, order: list[int]) -> list[list[list[tuple[int, int]]
 def nvls_work(call: _Call) -> Work:
     """Return the messages of an allreduce in the switches: every rank reads through them and writes through them."""
     shape, figures = call.shape, call.figures
-    switch = next(
-        (
-            link.dst
-            for link in call.topology.links
-            if link.src == shape.ranks[0] and call.topology.by_id[link.dst].in_network == "nvls"
-        ),
-        None,
-    )
-    if switch is None or shape.hosts > 1:
+    switches = _switches(call)
+    if not switches or shape.hosts > 1:
         raise PlanError("nccl-nvls: expected one NVLink domain with switches that reduce; nccl-ring runs everywhere")
     wire = shape.inner_gb_per_s / (nvls_gb_per_s(shape) * figures["efficiency.nvlink"])
     rate = nvls_gb_per_s(shape) * figures["efficiency.nvlink"] * 1e3
     filling_us = figures["nvls.ramp_us"] * call.payload_bytes / (call.payload_bytes + rate * figures["nvls.ramp_us"])
-    devices = (*shape.ranks, switch)
+    devices = (*shape.ranks, switches[0])
     builder, ranks = WorkBuilder(devices), np.arange(len(shape.ranks))
     hub = len(shape.ranks)
     sizes = np.ceil(call.payload_bytes * wire)
@@ -209,6 +202,59 @@ def nvls_work(call: _Call) -> Work:
             ends[0], ends[1], sizes, before_us=before_us, latency_us=0.0, path=paths, label=f"allreduce NVLS {words}"
         )
     return builder.build()
+
+
+def nvls_tree_work(call: _Call) -> Work:
+    """Return the messages of an allreduce in switches inside and over trees of hosts, a double tree for each rank.
+
+    All flow at once, a pipeline in its steady state; each edge begins when the first chunk has come up to it.
+    """
+    shape, figures = call.shape, call.figures
+    switches = _switches(call)
+    if shape.hosts < 2 or len(switches) < shape.hosts:
+        raise PlanError("nccl-nvls-tree: expected several hosts whose switches reduce; nccl-tree runs everywhere")
+    devices = (*shape.ranks, *switches)
+    builder, size = WorkBuilder(devices), shape.per_host
+    ranks = np.arange(len(shape.ranks))
+    hubs = len(ranks) + ranks // size
+    start_us = figures["nvls.start_us"] + figures["nvls.ramp_us"]
+    wire = shape.inner_gb_per_s / (nvls_gb_per_s(shape) * figures["efficiency.nvlink"])
+    levels = (shape.hosts - 1).bit_length()
+    whole_us = start_us + 2 * levels * figures["nvls.tree_hop_us"]
+    for src, dst, words, before_us in ((ranks, hubs, "reduce", start_us), (hubs, ranks, "multicast", whole_us)):
+        paths = [builder.path((devices[a], devices[b])) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+        sizes = np.ceil(call.payload_bytes * wire)
+        label = f"allreduce NVLS tree {words}"
+        builder.send(src, dst, sizes, before_us=before_us, latency_us=0.0, path=paths, label=label)
+    sizes = np.ceil(call.payload_bytes / size / 2 / figures["efficiency.network"])
+    for place in range(size):
+        order = [host * size + place for host in range(shape.hosts)]
+        for edges in _trees(replace(shape, per_host=1), order):
+            for round_, level in enumerate([*edges, *[[(b, a) for a, b in each] for each in reversed(edges)]]):
+                src, dst = np.array(level).T
+                before_us = start_us + round_ * figures["nvls.tree_hop_us"]
+                latency_us = figures["nvls.tree_hop_us"]
+                builder.send(
+                    src,
+                    dst,
+                    sizes,
+                    before_us=before_us,
+                    latency_us=latency_us,
+                    round_=round_,
+                    label="allreduce NVLS tree",
+                )
+    return builder.build()
+
+
+def _switches(call: _Call) -> list[str]:
+    """The reducing switch of each group, in order of the groups that have one."""
+    first = set(call.shape.ranks[:: call.shape.per_host])
+    found = {
+        link.src: link.dst
+        for link in call.topology.links
+        if link.src in first and call.topology.by_id[link.dst].in_network == "nvls"
+    }
+    return [found[end] for end in call.shape.ranks[:: call.shape.per_host] if end in found]
 
 
 def pat_work(call: _Call) -> Work:
@@ -259,7 +305,7 @@ def call_work(
     return _BUILDERS[choice.algorithm](call)
 
 
-_BUILDERS = {"ring": ring_work, "tree": tree_work, "nvls": nvls_work, "pat": pat_work}
+_BUILDERS = {"ring": ring_work, "tree": tree_work, "nvls": nvls_work, "nvls-tree": nvls_tree_work, "pat": pat_work}
 
 
 def _build(only: str | None, topology: Topology, collective: str, payload_bytes: int, ranks: tuple[str, ...]) -> Work:
@@ -294,5 +340,6 @@ ALGORITHMS = (
     _algorithm("nccl-ring", "ring", "NCCL's rings", "allreduce", "allgather", "reduce_scatter"),
     _algorithm("nccl-tree", "tree", "NCCL's double binary tree over hosts", "allreduce"),
     _algorithm("nccl-nvls", "nvls", "NVLink SHARP in one NVLink domain", "allreduce"),
+    _algorithm("nccl-nvls-tree", "nvls-tree", "NVLink SHARP inside, a double tree over hosts", "allreduce"),
     _algorithm("nccl-pat", "pat", "NCCL's aggregated trees, one rank a host", "allgather", "reduce_scatter"),
 )
