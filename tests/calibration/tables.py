@@ -27,7 +27,7 @@ def made_models(*, system="v100-4", hosts=(1, 2, 4, 8), collective="allreduce", 
     models = []
     for count in hosts:
         shape = job_shape(topocomm.catalog(system, hosts=count))
-        of = Library(library, (2, 8), library == "nccl")
+        of = Library(library, (2, 8) if library == "nccl" else (4, 0), library == "nccl")
         truth = of._replace(has_ll128=False)
         empty = MeasuredTable(f"{system}-{count}-{collective}", "made", collective, library, 4 * count, count, ())
         rows = tuple(

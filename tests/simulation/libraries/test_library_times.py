@@ -16,9 +16,9 @@ from topocomm.simulation.libraries.nccl_choice import NEWEST
         ("NCCL 2.16.5+cuda11.8", "nccl", (2, 16)),
         ("NCCL (dgxc recipe)", "nccl", NEWEST),
         ("RCCL (MSCCL kernels from 1 KiB), rccl-tests", "rccl", NEWEST),
-        ("Open MPI 4.0.5 + UCX, OSU 5.7", "openmpi", NEWEST),
-        ("Intel MPI 2021.9", "mpich", NEWEST),
-        ("MPI, OSU 7.4", "openmpi", NEWEST),
+        ("Open MPI 4.0.5 + UCX, OSU 5.7", "openmpi", (4, 0)),
+        ("Intel MPI 2021.9", "mpich", (5, 0)),
+        ("MPI, OSU 7.4", "openmpi", (5, 0)),
     ],
 )
 def test_names(words, kind, version):

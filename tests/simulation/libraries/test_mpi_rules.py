@@ -37,3 +37,21 @@ def test_what_is_not_known_is_refused():
         choose_mpi("lam", "allreduce", 4, 8)
     with pytest.raises(PlanError, match="the rules of mpich are known for allreduce, broadcast, allgather only"):
         choose_mpi("mpich", "scan", 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "payload_bytes", "expected"),
+    [
+        (2, 7, "ring"),
+        (3, 262_144, "rabenseifner"),
+        (8, 8_191, "recursive-doubling"),
+        (8, 8_192, "rabenseifner"),
+        (16, 63, "ring"),
+        (64, 262_143, "recursive-doubling"),
+        (128, 131_071, "reduce-broadcast"),
+        (10_000, 20_000, "recursive-doubling"),
+        (10_000, 40_000, "rabenseifner"),
+    ],
+)
+def test_sums_of_newer_open_mpi(ranks, payload_bytes, expected):
+    assert choose_mpi("openmpi", "allreduce", ranks, payload_bytes, version=(5, 0)).algorithm == expected

@@ -15,12 +15,16 @@ from topocomm.simulation.libraries.nccl_times import nccl_us, rccl_us
 Kind = Literal["nccl", "rccl", "openmpi", "mpich"]
 
 
+NEWEST_OPEN_MPI = (5, 0)
+"""Assumed where the version is not known."""
+
+
 class Library(NamedTuple):
     """A library as it was run.
 
     Attributes:
         kind: Which one.
-        version: Its version; of MPI not used.
+        version: Its version; of MPICH not used.
         on_device: Whether payloads lie in device memory.
         has_ll128: Whether NCCL's LL128 is in use; None: by NCCL's rule.
         algorithms: Those that NCCL_ALGO allows; empty: all.
@@ -41,14 +45,14 @@ def library_named(words: str, *, on_device: bool) -> Library:
     Without a name it is Open MPI, the one that OSU's logs are mostly from.
     """
     lower = words.lower()
-    found = re.search(r"\bnccl\s*v?(\d+)\.(\d+)", lower)
+    found = re.search(r"\b(?:nccl|open mpi)\s*v?(\d+)\.(\d+)", lower)
     version = (int(found[1]), int(found[2])) if found else NEWEST
     if "rccl" in lower:
         return Library("rccl", NEWEST, on_device)
     if "nccl" in lower:
         return Library("nccl", version, on_device)
     is_mpich = any(name in lower for name in ("mpich", "intel mpi", "mvapich", "cray mpi"))
-    return Library("mpich" if is_mpich else "openmpi", NEWEST, on_device)
+    return Library("mpich" if is_mpich else "openmpi", version if found else NEWEST_OPEN_MPI, on_device)
 
 
 def with_settings(library: Library, env: Mapping[str, str]) -> Library:
@@ -84,5 +88,12 @@ def library_us(
     if library.kind == "rccl":
         return rccl_us(shape, figures, collective, payload_bytes)
     return mpi_us(
-        shape, figures, collective, payload_bytes, library=library.kind, on_device=library.on_device, pairs=pairs
+        shape,
+        figures,
+        collective,
+        payload_bytes,
+        library=library.kind,
+        on_device=library.on_device,
+        pairs=pairs,
+        version=library.version,
     )

@@ -23,6 +23,7 @@ def mpi_us(
     library: str = "openmpi",
     on_device: bool = False,
     pairs: int = 1,
+    version: tuple[int, ...] = (4, 0),
 ) -> float:
     """Return the predicted time in us of a call of MPI.
 
@@ -34,6 +35,7 @@ def mpi_us(
         library: "openmpi" or "mpich".
         on_device: Whether the payload lies in device memory. Sums then go through host memory.
         pairs: Of `message`: pairs at once.
+        version: Of Open MPI.
 
     Raises:
         PlanError: The rules of this collective are not known.
@@ -43,7 +45,7 @@ def mpi_us(
         at_once = pairs if on_device or collective == "stream" else max(1.0, pairs / 2)  # there, then back
         return messages.far_us(payload_bytes, at_once) if shape.hosts > 1 else messages.near_us(payload_bytes)
     n = shape.hosts * shape.per_host
-    choice = choose_mpi(library, collective, n, payload_bytes)
+    choice = choose_mpi(library, collective, n, payload_bytes, version=version)
     if collective == "allreduce":
         us = allreduce_us(Messages(shape, figures), payload_bytes, choice)
         copies = figures["mpi.copy_us"] + payload_bytes / figures["mpi.copy_gb_per_s"] / 1e3
@@ -69,9 +71,14 @@ def allreduce_us(messages: Messages, payload_bytes: int, choice: MpiChoice) -> f
         part = payload_bytes / n
         step = messages.figures["mpi.call_us"] + messages.step_us(part)
         return (n - 1) * (2 * step + messages.fold_us(part))
+    if choice.algorithm == "reduce-broadcast":  # a binomial tree there and back
+        rounds = sum(messages.hop_us(payload_bytes, 1 << level) for level in range(levels))
+        return 2 * rounds + levels * messages.fold_us(payload_bytes)
     if choice.algorithm == "han":
         return han_us(messages, payload_bytes)
-    raise PlanError(f"allreduce by {choice.algorithm!r}: expected recursive-doubling, rabenseifner, ring or han")
+    raise PlanError(
+        f"allreduce by {choice.algorithm!r}: expected recursive-doubling, rabenseifner, ring, reduce-broadcast or han"
+    )
 
 
 def han_us(messages: Messages, payload_bytes: int) -> float:

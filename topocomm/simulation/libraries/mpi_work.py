@@ -18,7 +18,7 @@ from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
 from topocomm.simulation.libraries.library_figures import topology_figures
 from topocomm.simulation.libraries.mpi_messages import RENDEZVOUS_BYTES, Messages
 from topocomm.simulation.libraries.mpi_rules import MpiChoice, choose_mpi
-from topocomm.simulation.simulated_work import Work, WorkBuilder
+from topocomm.simulation.simulated_work import NO_TASK, Work, WorkBuilder
 from topocomm.topology.model import Topology
 
 HAN_SEGMENT_BYTES = 64 << 10
@@ -103,23 +103,35 @@ def _powers(n: int, name: str) -> int:
 
 
 def _doubling(sender: _Sender, n: int, payload_bytes: int, _choice: MpiChoice) -> None:
-    rank, sent = np.arange(n), None
-    for level in range(_powers(n, "recursive doubling")):
-        other = rank ^ (1 << level)
-        after = None if sent is None else np.stack([sent[rank ^ (1 << level - 1)], sent], axis=1)
-        sent = sender.send(rank, other, payload_bytes, after=after, folds=True, round_=level)
+    levels = n.bit_length() - 1
+    _exchanges(sender, n, payload_bytes, [(1 << level, float(payload_bytes), True) for level in range(levels)])
 
 
 def _rabenseifner(sender: _Sender, n: int, payload_bytes: int, _choice: MpiChoice) -> None:
     """Halving with doubling distances inside out, then the way back (Thakur et al., IJHPCA 19 (2005) 49-66)."""
-    rank, levels = np.arange(n), _powers(n, "Rabenseifner")
-    steps = [(n >> (level + 1), payload_bytes / 2 ** (level + 1), True) for level in range(levels)]
-    steps += [(distance, part, False) for distance, part, _ in reversed(steps)]
-    sent, before = None, 0
+    levels = n.bit_length() - 1
+    steps = [(1 << (levels - 1 - level), payload_bytes / 2 ** (level + 1), True) for level in range(levels)]
+    _exchanges(sender, n, payload_bytes, steps + [(distance, part, False) for distance, part, _ in reversed(steps)])
+
+
+def _exchanges(sender: _Sender, n: int, payload_bytes: int, steps: list[tuple[int, float, bool]]) -> None:
+    """Add rounds of exchanges at (distance, bytes, whether they are summed) among a power of two of ranks.
+
+    Of other numbers of ranks the first ones give their value to a neighbour before, and get the result after.
+    """
+    rest = n - (1 << (n.bit_length() - 1))
+    core = np.concatenate([np.arange(1, 2 * rest, 2), np.arange(2 * rest, n)])
+    rank, sent, before = np.arange(len(core)), None, 0
+    given = np.full(len(core), NO_TASK)
+    if rest:
+        given[:rest] = sender.send(core[:rest] - 1, core[:rest], payload_bytes, after=None, folds=True, both_ways=False)
     for round_, (distance, part, folds) in enumerate(steps):
-        after = None if sent is None else np.stack([sent[rank ^ before], sent], axis=1)
-        sent = sender.send(rank, rank ^ distance, part, after=after, folds=folds, round_=round_)
+        after = given if sent is None else np.stack([sent[rank ^ before], sent], axis=1)
+        sent = sender.send(core, core[rank ^ distance], part, after=after, folds=folds, round_=round_)
         before = distance
+    if rest and sent is not None:
+        got = np.stack([sent[rank ^ before][:rest], sent[:rest]], axis=1)
+        sender.send(core[:rest], core[:rest] - 1, payload_bytes, after=got, both_ways=False, round_=len(steps))
 
 
 def _ring(sender: _Sender, n: int, payload_bytes: int, _choice: MpiChoice) -> None:
@@ -218,7 +230,8 @@ def _algorithm(name: str, algorithm: str | None, summary: str, *collectives: str
     def build(topology: Topology, collective: str, payload_bytes: int, ranks: tuple[str, ...]) -> Work:
         shape = job_shape(topology, ranks)
         if algorithm is None:
-            choice = choose_mpi(name, collective, len(ranks), payload_bytes)
+            version = (5, 0) if name == "openmpi-5" else (4, 0)
+            choice = choose_mpi(name.removesuffix("-5"), collective, len(ranks), payload_bytes, version=version)
         else:
             choice = MpiChoice(algorithm, 128 << 10 if algorithm == "chain" else 0)
         return work_by(topology, shape, collective, payload_bytes, choice)
@@ -227,7 +240,8 @@ def _algorithm(name: str, algorithm: str | None, summary: str, *collectives: str
 
 
 ALGORITHMS = (
-    _algorithm("openmpi", None, "what Open MPI's tuned rules take", "allreduce"),
+    _algorithm("openmpi", None, "what the tuned rules of Open MPI 4.0 take", "allreduce"),
+    _algorithm("openmpi-5", None, "what the tuned rules of Open MPI 4.1 and later take", "allreduce"),
     _algorithm("mpich", None, "what MPICH's rules take", "allreduce"),
     _algorithm("mpi-recursive-doubling", "recursive-doubling", "exchanges at distances 1, 2, 4, ...", "allreduce"),
     _algorithm("mpi-rabenseifner", "rabenseifner", "halving, then doubling", "allreduce"),
