@@ -42,6 +42,14 @@ def test_machines(machine, hosts, ranks, family, network_gb_per_s):
     assert job_shape(place.topology, place.ranks).network_gb_per_s == pytest.approx(network_gb_per_s)
 
 
+@pytest.mark.parametrize(
+    ("machine", "gb_per_s"), [("4x RTX 5090 PCIe Gen5", 64.0), ("4x L40S", 32.0), ("4x V100-PCIe-16GB", 16.0)]
+)
+def test_generations_of_pcie(machine, gb_per_s):
+    place = place_of(table(machine, 1, 4))
+    assert job_shape(place.topology, place.ranks).inner_gb_per_s == gb_per_s
+
+
 def test_machines_that_are_not_known():
     with pytest.raises(TopocommError, match="no catalogue system for 'an abacus'"):
         place_of(table("an abacus", 1, 2))
@@ -53,6 +61,8 @@ def test_machines_that_are_not_known():
 
 def test_ports():
     assert ports_named("8x A100-SXM4-40GB") is None
+    assert ports_named("8x H100, 400 GB/s of something") is None
+    assert ports_named("8x 400Gb/s") == (8, 50.0)
     assert ports_named("2x IB EDR 100G") == (2, 12.5)
     assert ports_named("NDR InfiniBand") == (None, 50.0)
     assert ports_named("32x 100G EFA") == (32, 12.5)

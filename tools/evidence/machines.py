@@ -16,6 +16,7 @@ SYSTEMS: tuple[tuple[str, str], ...] = (
     (r"p3dn", "p3dn"),
     (r"GB[23]00|NVL72", "gb200-nvl72"),
     (r"B[23]00", "dgx-b200"),
+    (r"(H100|H200).?(PCIe|NVL\b)|PCIe.*H100|V100.?PCIe", "rtx4090-pcie-8"),
     (r"H200", "dgx-h200"),
     (r"H100|p5\b|H800|H20\b", "dgx-h100"),
     (r"p4de?\b", "p4d"),
@@ -31,13 +32,15 @@ SYSTEMS: tuple[tuple[str, str], ...] = (
     (r"(PCIe|PCIE|4090|5090|L40S?|L4\b|A6000|6000 Ada|A40|A10G?\b|3090|RTX)", "rtx4090-pcie-8"),
 )
 """Patterns of words, in this order, and the catalogue system that has such hosts."""
+_PCIE = ((r"Gen ?5|PCIe ?5|5090|PRO 6000|H100.?PCIe|H200.?NVL\b", 2.0), (r"Gen ?3|PCIe ?3|V100.?PCIe|\bT4\b", 0.5))
+"""Patterns of words about hosts without a fabric, and the rate of their PCIe over that of PCIe 4."""
 _GENERATIONS = {"EDR": 100, "HDR100": 100, "HDR": 200, "NDR200": 200, "NDR": 400, "XDR": 800}
 """Gb/s of an InfiniBand port."""
 _RATES = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
 """Gb/s of ports, and of all EFA of a host together."""
 _PORTS = re.compile(
     r"(?:(?P<count>\d+)\s*x\s*)?(?P<words>(?:IB|InfiniBand|RoCE|EFA|Ethernet|ConnectX-\d|CX-?\d|BF3|Thor\d?)\W+)?"
-    r"(?P<rate>\d{2,4})\s*(?:G\b|Gb|Gbps|GbE|Gbit)",
+    r"(?P<rate>\d{2,4})\s*(?-i:G\b|Gb|gb)",  # GB are bytes
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"(?:(\d+)\s*x\s*)?(?:IB|InfiniBand)?\s*(EDR|HDR100|HDR|NDR200|NDR|XDR)\b")
@@ -79,6 +82,9 @@ def place_of(table: MeasuredTable) -> Place:
     if system == "a100-pcie-4" and per_host > 4:
         system = "rtx4090-pcie-8"  # as many slots of PCIe 4
     topology = catalog(system, hosts=hosts)
+    factor = next((factor for words, factor in _PCIE if re.search(words, table.machine, re.IGNORECASE)), 1.0)
+    if factor != 1.0 and "pcie" in system:
+        topology = _scaled(topology, "pcie", factor)
     if per_host * hosts != table.ranks:
         raise TopocommError(f"{table.name}: {table.ranks} ranks on {hosts} hosts: expected as many on each")
     ends: dict[str, list[str]] = {}
@@ -113,10 +119,14 @@ def with_network(topology: Topology, gb_per_s: float) -> Topology:
     out = [link for link in topology.links if topology.by_id[link.src].kind == "nic" and _leads_out(topology, link.dst)]
     first = topology.by_id[out[0].src].host
     now = sum(link.gb_per_s or 0.0 for link in out if topology.by_id[link.src].host == first)
-    factor = gb_per_s / now
+    return _scaled(topology, "network", gb_per_s / now)
+
+
+def _scaled(topology: Topology, kind: str, factor: float) -> Topology:
+    """The topology with links of a kind at another rate, as the source says."""
     links = [
         link._replace(gb_per_s=link.gb_per_s * factor, gb_per_s_source="read")
-        if link.kind == "network" and link.gb_per_s is not None
+        if link.kind == kind and link.gb_per_s is not None
         else link
         for link in topology.links
     ]

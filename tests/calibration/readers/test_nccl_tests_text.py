@@ -82,6 +82,14 @@ def test_debug_output_between_and_inside_rows():
     assert read(noisy)[0].rows == read(NEW)[0].rows
 
 
+def test_what_launchers_and_pages_put_before_lines():
+    for before in ("[1,0]<stdout>:", "    "):
+        tagged = "".join(f"{before}{line}\n" for line in NEW.splitlines())
+        assert read(tagged)[0].rows == read(NEW)[0].rows
+        assert read(tagged)[0].hosts == 2
+    assert read(NEW.replace("all_reduce_perf", "reduce_scatter_perf_mpi"))[0].collective == "reduce_scatter"
+
+
 def test_timestamps_are_no_columns():
     stamped = NEW.replace("#wrong\n", "#wrong            timestamp\n", 1).replace(
         "       0\n", "       0  2025-01-02 03:04:05\n"

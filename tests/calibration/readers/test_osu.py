@@ -63,6 +63,16 @@ def test_barrier_and_alltoall():
     assert osu.read(text, "a.txt", ranks=2)[0].collective == "alltoall"
 
 
+def test_validation_is_no_figure():
+    text = FULL.replace("Iterations", "Iterations  Validation").replace("1000\n", "1000        Pass\n")
+    assert osu.read(text, "a.txt", ranks=4)[0].rows == ((4, 24.32), (8, 24.62))
+
+
+def test_tests_that_are_not_read_are_left_out():
+    other = FULL.replace("Allreduce Latency", "Bi-Directional Bandwidth")
+    assert [table.collective for table in osu.read(other + SHORT, "a.txt")] == ["broadcast"]
+
+
 def test_several_runs_in_one_log():
     assert [table.name for table in osu.read(SHORT + FULL, "a.txt")] == ["a:1", "a:7"]
 

@@ -83,6 +83,23 @@ def test_a_ring_conserves_bytes_and_groups_what_is_large():
     assert ratio("nccl-ring", "dgx-a100", 16, 1 << 30) == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize(("system", "hosts"), [("dgx-a100", 1), ("v100-4", 3)])
+def test_chains_from_and_to_rank_0(system, hosts, collective):
+    topology = topocomm.catalog(system, hosts=hosts)
+    n = len(topology.endpoints)
+    work = work_of("nccl-ring", topology, collective, 1 << 10)
+    heads = [task for task in range(len(work)) if work.labels[work.label[task]] != "following"]
+    ends = (work.src[heads], work.dst[heads]) if collective == "broadcast" else (work.dst[heads], work.src[heads])
+    assert sorted(ends[1].tolist()) == list(range(1, n))  # one channel: every rank but the root once
+    assert 0 in ends[0]
+    sizes = [256 << 20, 512 << 20]
+    times = [simulate(work_of("nccl-ring", topology, collective, size), topology).total_us for size in sizes]
+    kind = "network" if hosts > 1 else "nvlink"
+    rate = (25 if hosts > 1 else 300) * DEFAULTS[f"efficiency.{kind}"]
+    assert (sizes[1] - sizes[0]) / (times[1] - times[0]) / 1e3 == pytest.approx(rate, rel=0.05)
+
+
 def test_what_the_tuner_takes():
     topology = topocomm.catalog("dgx-h100")
     assert set(work_of("nccl", topology, "allreduce", 1 << 28).labels) == {

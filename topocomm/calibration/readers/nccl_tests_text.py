@@ -30,7 +30,9 @@ _RANK = re.compile(r"^#\s+Rank\s+(\d+)\b.*\bon\s+(\S+)\s+device\b")
 _VERSION = re.compile(r"\b(NCCL|RCCL) version\s*:?\s*([\d.]+\S*)")
 _LIBRARY = re.compile(r"\bnccl-library=(\d+)")
 _RANGE = re.compile(r"\bmaxBytes\s+(\d+)\s+step:\s*(\d+)\((factor|bytes)\)")
-_TEST = re.compile(r"\b([a-z_]+)_perf\b")
+_TEST = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
+_TAG = re.compile(r"^\s*(?:\[\d+,\d+\]<std(?:out|err)>:)?\s*")
+"""Indentation, and what `mpirun --tag-output` puts before every line."""
 _ENV = re.compile(r"\b(NCCL_(?:ALGO|PROTO|NET_GDR_LEVEL|TREE_THRESHOLD|NVLS_ENABLE|P2P_DISABLE|MAX_NCHANNELS))=(\S+)")
 
 
@@ -43,7 +45,7 @@ class _Columns(NamedTuple):
 
 def matches(text: str) -> bool:
     """Whether the text has a header line of nccl-tests."""
-    return any(HEADER.match(line) for line in text.splitlines())
+    return any(HEADER.match(line) for line in _lines(text))
 
 
 def read(text: str, source: str) -> tuple[MeasuredTable, ...]:
@@ -52,11 +54,16 @@ def read(text: str, source: str) -> tuple[MeasuredTable, ...]:
     Raises:
         TopologyError: A row is cut off, a time is not positive, or a bandwidth disagrees; file and line are named.
     """
-    lines = text.splitlines()
+    lines = _lines(text)
     heads = [i for i, line in enumerate(lines) if HEADER.match(line)]
     starts = [0, *(_block_start(lines, before, head) for before, head in pairwise(heads))]
     parts = zip(starts, [*starts[1:], len(lines)], strict=True)
     return tuple(_table(lines, start, end, source, len(heads)) for start, end in parts)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines without what stands before them all."""
+    return [_TAG.sub("", line) for line in text.splitlines()]
 
 
 def _block_start(lines: list[str], before: int, head: int) -> int:

@@ -37,22 +37,34 @@ def matches(text: str) -> bool:
 
 
 def read(text: str, source: str, *, ranks: int | None = None) -> tuple[MeasuredTable, ...]:
-    """Return the tables of a log; OSU's logs do not say how many ranks there were.
+    """Return the tables of a log; OSU's logs do not say how many ranks there were. Other tests are left out.
 
     Raises:
-        TopologyError: A row is cut off or has no positive time, or `ranks` is needed and not given.
+        TopologyError: A row is cut off or has no positive time, `ranks` is needed and not given, or no test is read.
     """
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if _TITLE.match(line)]
-    parts = zip(starts, [*starts[1:], len(lines)], strict=True)
-    return tuple(_table(lines[start:end], start, source, ranks, len(starts)) for start, end in parts)
+    parts = list(zip(starts, [*starts[1:], len(lines)], strict=True))
+    known = [(start, end) for start, end in parts if _test(_title(lines[start])["test"]) is not None]
+    if not known:
+        words = _title(lines[starts[0]])["test"]
+        raise TopologyError(
+            f"{source}: line {starts[0] + 1}: OSU's {words!r} is not read; latency, bandwidth, blocking collectives are"
+        )
+    return tuple(_table(lines[start:end], start, source, ranks, len(starts)) for start, end in known)
+
+
+def _title(line: str) -> re.Match[str]:
+    match = _TITLE.match(line)
+    assert match is not None
+    return match
 
 
 def _table(block: list[str], start: int, source: str, ranks: int | None, tables: int) -> MeasuredTable:
-    title = _TITLE.match(block[0])
-    assert title is not None
+    title = _title(block[0])
     place = f"{source}: line {start + 1}"
-    test = _test(title["test"], place)
+    test = _test(title["test"])
+    assert test is not None
     pairs = next((int(match[1]) for line in block if (match := _PAIRS.search(line))), None)
     scale = 1
     if test.collective in _PER_RANK:
@@ -87,16 +99,15 @@ def _table(block: list[str], start: int, source: str, ranks: int | None, tables:
     )
 
 
-def _test(words: str, place: str) -> _Test:
+def _test(words: str) -> _Test | None:
+    """What a title's words are a test of; None: none that is read, such as both directions at once."""
     if words in _BANDWIDTHS:
         return _Test("stream", True)
     if words in ("Latency", "Multi Latency", "Multi-threaded Latency"):
         return _Test("message", False)
     name = words.removesuffix(" Latency").removesuffix(" Personalized Exchange")
     collective = collective_named(name)
-    if collective is None:
-        raise TopologyError(f"{place}: OSU's {words!r} is not read; latency, bandwidth and blocking collectives are")
-    return _Test(collective, False)
+    return None if collective is None else _Test(collective, False)
 
 
 def _count_columns(line: str) -> int:

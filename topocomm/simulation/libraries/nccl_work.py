@@ -100,6 +100,51 @@ def ring_work(call: _Call) -> Work:
     return builder.build()
 
 
+def chain_work(call: _Call) -> Work:
+    """Return the messages of a broadcast from rank 0, or a reduction to it, along rings cut open there.
+
+    The first chunk goes hop by hop, all others follow as one message an edge. It is one call alone: of calls in a row
+    the next begins before (`nccl_times.chain_us`).
+    """
+    shape, rates = call.shape, call.rates(ring=False)
+    n = shape.hosts * shape.per_host
+    orders = ring_orders(call.topology, shape)
+    used = orders[: max(1, min(len(orders), round(rates.count)))]
+    most = call.channel_gb_per_s() * rates.count / len(used)
+    part = call.payload_bytes / len(used)
+    chunk = min(part, CHUNK_BYTES[PROTOCOLS.index(call.protocol)] * rates.count / len(used))
+    builder = WorkBuilder(shape.ranks)
+    for order in used:
+        at = order.index(0)
+        way = np.array([*order[at:], *order[:at]])
+        if call.collective == "reduce":
+            way = way[::-1]
+        src, dst = way[:-1], way[1:]
+        far = call.is_far(src, dst)
+        wire, latency_us = call.wire(far), np.where(far, rates.across_us, rates.inside_us)
+        head = None
+        for hop in range(n - 1):
+            one = slice(hop, hop + 1)
+            head = builder.send(
+                src[one],
+                dst[one],
+                np.ceil(chunk * wire[one]),
+                after=head,
+                before_us=call.figures[f"nccl.start_us.{call.protocol}"] if head is None else 0.0,
+                latency_us=latency_us[one],
+                most_gb_per_s=most * wire[one],
+                round_=hop,
+                label=f"{call.collective} ring {call.protocol}",
+            )
+            if part > chunk:
+                rest = np.ceil((part - chunk) * wire[one])
+                limit = most * wire[one]
+                builder.send(
+                    src[one], dst[one], rest, after=head, latency_us=0.0, most_gb_per_s=limit, label="following"
+                )
+    return builder.build()
+
+
 def tree_work(call: _Call) -> Work:
     """Return the messages of double binary trees over hosts, with chains inside them, up and then down.
 
@@ -302,6 +347,8 @@ def call_work(
     if choice.algorithm not in _BUILDERS:
         raise PlanError(f"NCCL's {choice.algorithm} is not simulated; expected one of {', '.join(_BUILDERS)}")
     call = _Call(topology, shape, figures, collective, payload_bytes, choice.protocol)
+    if collective in ("broadcast", "reduce"):
+        return chain_work(call)
     return _BUILDERS[choice.algorithm](call)
 
 
@@ -335,9 +382,10 @@ def _algorithm(name: str, only: str | None, summary: str, *collectives: str) -> 
     return LibraryAlgorithm(name, summary, collectives, build)
 
 
+_RING_COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 ALGORITHMS = (
-    _algorithm("nccl", None, "what NCCL's tuner takes", "allreduce", "allgather", "reduce_scatter"),
-    _algorithm("nccl-ring", "ring", "NCCL's rings", "allreduce", "allgather", "reduce_scatter"),
+    _algorithm("nccl", None, "what NCCL's tuner takes", *_RING_COLLECTIVES),
+    _algorithm("nccl-ring", "ring", "NCCL's rings", *_RING_COLLECTIVES),
     _algorithm("nccl-tree", "tree", "NCCL's double binary tree over hosts", "allreduce"),
     _algorithm("nccl-nvls", "nvls", "NVLink SHARP in one NVLink domain", "allreduce"),
     _algorithm("nccl-nvls-tree", "nvls-tree", "NVLink SHARP inside, a double tree over hosts", "allreduce"),
