@@ -11,8 +11,8 @@ from topocomm.calibration.error_report import RowError
 from topocomm.calibration.fit_figures import with_ll128
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.simulation.engine import simulate
-from topocomm.simulation.libraries.nccl_choice import choose
-from topocomm.simulation.libraries.nccl_work import call_work
+from topocomm.simulation.libraries.nccl.nccl_choice import choose
+from topocomm.simulation.libraries.nccl.nccl_work import call_work
 
 from .page import Scored, percent
 

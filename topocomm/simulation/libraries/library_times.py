@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 
 from topocomm.simulation.libraries.job_shape import JobShape
 from topocomm.simulation.libraries.library_figures import Figures
-from topocomm.simulation.libraries.mpi_times import mpi_us
-from topocomm.simulation.libraries.nccl_choice import NEWEST, PROTOCOLS, Version
-from topocomm.simulation.libraries.nccl_times import nccl_us, rccl_us
+from topocomm.simulation.libraries.mpi.mpi_times import mpi_us
+from topocomm.simulation.libraries.nccl.nccl_choice import NEWEST, PROTOCOLS, Version
+from topocomm.simulation.libraries.nccl.nccl_times import nccl_us, rccl_us
 
 Kind = Literal["nccl", "rccl", "openmpi", "mpich"]
 

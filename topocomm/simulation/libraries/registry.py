@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from topocomm.errors import PlanError
 from topocomm.planning.request import place_ranks
-from topocomm.simulation.libraries import mpi_work, nccl_work, plain_ring
+from topocomm.simulation.libraries import plain_ring
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
+from topocomm.simulation.libraries.mpi import mpi_work
+from topocomm.simulation.libraries.nccl import nccl_work
 from topocomm.simulation.simulated_work import Work, WorkBuilder
 from topocomm.topology.model import Topology
 

@@ -8,7 +8,7 @@ import topocomm
 from topocomm import PlanError
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS
-from topocomm.simulation.libraries.nccl_times import (
+from topocomm.simulation.libraries.nccl.nccl_times import (
     direct_us,
     messages_us,
     nccl_us,

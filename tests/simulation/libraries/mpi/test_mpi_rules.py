@@ -3,7 +3,7 @@
 import pytest
 
 from topocomm import PlanError
-from topocomm.simulation.libraries.mpi_rules import choose_mpi
+from topocomm.simulation.libraries.mpi.mpi_rules import choose_mpi
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import pytest
 
 import topocomm
 from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.nccl_rings import ring_orders
+from topocomm.simulation.libraries.nccl.nccl_rings import ring_orders
 
 
 def orders(system, hosts=1):

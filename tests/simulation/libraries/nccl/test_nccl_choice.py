@@ -4,7 +4,7 @@ import pytest
 
 import topocomm
 from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.nccl_choice import bus_gb_per_s, channels, choices, choose
+from topocomm.simulation.libraries.nccl.nccl_choice import bus_gb_per_s, channels, choices, choose
 
 
 def shape(system, hosts=1):

@@ -10,8 +10,8 @@ from math import ceil, log2
 from topocomm.errors import PlanError
 from topocomm.simulation.libraries.job_shape import JobShape
 from topocomm.simulation.libraries.library_figures import Figures
-from topocomm.simulation.libraries.mpi_messages import Messages
-from topocomm.simulation.libraries.mpi_rules import MpiChoice, choose_mpi
+from topocomm.simulation.libraries.mpi.mpi_messages import Messages
+from topocomm.simulation.libraries.mpi.mpi_rules import MpiChoice, choose_mpi
 
 
 def mpi_us(

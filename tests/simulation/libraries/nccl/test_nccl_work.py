@@ -3,24 +3,12 @@
 import pytest
 
 import topocomm
+from tests.simulation.libraries.nccl.ratios import ratio
 from topocomm import PlanError
 from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import names, work_of
-from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS
-from topocomm.simulation.libraries.nccl_choice import choices
-from topocomm.simulation.libraries.nccl_times import time_us
-from topocomm.simulation.libraries.nccl_work import MOST_MESSAGES
-
-
-def ratio(name, system, hosts, payload_bytes, collective="allreduce"):
-    """Simulated over closed form, with the protocol that the tuner takes for the algorithm."""
-    topology = topocomm.catalog(system, hosts=hosts)
-    shape = job_shape(topology)
-    own = [c for c in choices(shape, collective, payload_bytes) if c.algorithm == name.removeprefix("nccl-")]
-    choice = min(own, key=lambda c: c.tuner_us)
-    simulated_us = simulate(work_of(name, topology, collective, payload_bytes), topology).total_us
-    return simulated_us / time_us(shape, DEFAULTS, collective, payload_bytes, choice)
+from topocomm.simulation.libraries.nccl.nccl_work import MOST_MESSAGES
 
 
 @pytest.mark.parametrize("payload_bytes", [8 << 10, 1 << 20, 64 << 20])
@@ -32,32 +20,6 @@ def ratio(name, system, hosts, payload_bytes, collective="allreduce"):
 def test_rings_take_what_their_closed_form_says(system, hosts, collective, payload_bytes):
     """Or a little less: the closed form adds the latencies of the longest way to the narrowest link's time."""
     assert 0.84 < ratio("nccl-ring", system, hosts, payload_bytes, collective) < 1.03
-
-
-@pytest.mark.parametrize(("system", "hosts"), [("dgx-a100", 1), ("dgx-a100", 4), ("v100-4", 4), ("dgx-1-v100", 4)])
-def test_trees_take_about_what_their_closed_form_says(system, hosts):
-    """Chunks of the closed form wait for each other in part, so it is up to a fifth above in the middle."""
-    for payload_bytes in (1 << 10, 64 << 10, 1 << 30):
-        assert ratio("nccl-tree", system, hosts, payload_bytes) == pytest.approx(1, rel=0.06)
-    assert 0.75 < ratio("nccl-tree", system, hosts, 4 << 20) < 1.05
-
-
-def test_switches_that_reduce():
-    for payload_bytes in (1 << 10, 1 << 20, 1 << 30):
-        assert ratio("nccl-nvls", "dgx-h100", 1, payload_bytes) == pytest.approx(1, rel=0.02)
-    with pytest.raises(PlanError, match="expected one NVLink domain with switches that reduce"):
-        work_of("nccl-nvls", topocomm.catalog("dgx-a100"), "allreduce", 1 << 20)
-
-
-@pytest.mark.parametrize("hosts", [2, 4, 5])
-def test_switches_that_reduce_and_trees_over_hosts(hosts):
-    for payload_bytes in (1 << 10, 1 << 30):
-        assert 0.8 < ratio("nccl-nvls-tree", "dgx-h100", hosts, payload_bytes) < 1.1
-    work = work_of("nccl-nvls-tree", topocomm.catalog("dgx-h100", hosts=hosts), "allreduce", 1 << 30)
-    between = work.payload_bytes[[work.labels[label] == "allreduce NVLS tree" for label in work.label]]
-    assert len(between) == 8 * 2 * 2 * (hosts - 1)  # two trees a rank, up and down
-    with pytest.raises(PlanError, match="expected several hosts whose switches reduce"):
-        work_of("nccl-nvls-tree", topocomm.catalog("dgx-a100", hosts=2), "allreduce", 8)
 
 
 def test_pat_needs_one_rank_a_host():

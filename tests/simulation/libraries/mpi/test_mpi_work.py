@@ -9,9 +9,9 @@ from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS
-from topocomm.simulation.libraries.mpi_messages import Messages
-from topocomm.simulation.libraries.mpi_rules import MpiChoice
-from topocomm.simulation.libraries.mpi_times import allreduce_us
+from topocomm.simulation.libraries.mpi.mpi_messages import Messages
+from topocomm.simulation.libraries.mpi.mpi_rules import MpiChoice
+from topocomm.simulation.libraries.mpi.mpi_times import allreduce_us
 
 
 @pytest.mark.parametrize("payload_bytes", [1 << 10, 32 << 10, 1 << 20])

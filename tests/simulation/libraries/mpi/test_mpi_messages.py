@@ -5,7 +5,7 @@ import pytest
 import topocomm
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS
-from topocomm.simulation.libraries.mpi_messages import RENDEZVOUS_BYTES, Messages
+from topocomm.simulation.libraries.mpi.mpi_messages import RENDEZVOUS_BYTES, Messages
 
 
 def messages(*, on_device=False, hosts=2):

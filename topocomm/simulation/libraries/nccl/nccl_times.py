@@ -14,7 +14,7 @@ from math import ceil, log2
 from topocomm.errors import PlanError
 from topocomm.simulation.libraries.job_shape import JobShape
 from topocomm.simulation.libraries.library_figures import Figures
-from topocomm.simulation.libraries.nccl_choice import NEWEST, PROTOCOLS, Choice, Version, channels, choices
+from topocomm.simulation.libraries.nccl.nccl_choice import NEWEST, PROTOCOLS, Choice, Version, channels, choices
 
 _THREADS, _THRESHOLD_BYTES = (512, 640, 512), (8, 8, 64)
 """Most threads of a channel, and the least bytes for each of them (NCCL src/include/comm.h); by protocol."""
