@@ -41,11 +41,13 @@ def check_format(text):
             assert event["dur"] >= 0
             assert event["pid"] in processes
             assert (event["pid"], event["tid"]) in threads
-            tracks[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+            for kind in (int, round):  # Perfetto drops what overlaps once it has made nanoseconds of ts and dur
+                start, length = (kind(event[field] * 1000) for field in ("ts", "dur"))
+                tracks[kind, event["tid"]].append((start, start + length))
     assert len({tid for _, tid in threads}) == len(threads)
     for own in tracks.values():
         own.sort()
-        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(own))
+        assert all(end <= start for (_, end), (start, _) in pairwise(own))
     return document["traceEvents"], processes, threads
 
 
@@ -58,7 +60,7 @@ def test_every_message_is_on_its_sender_and_on_each_link():
     shown = [event for event in events if event["ph"] == "X"]
     assert sum(event["pid"] not in of_links for event in shown) == timeline.work.messages
     assert sum(event["pid"] in of_links for event in shown) == timeline.link_messages.sum()
-    assert max(event["ts"] + event["dur"] for event in shown) == pytest.approx(timeline.total_us, abs=1e-5)
+    assert max(event["ts"] + event["dur"] for event in shown) == pytest.approx(timeline.total_us, abs=2e-3)
 
 
 def test_messages_at_once_on_a_link_have_tracks_of_their_own():
@@ -70,7 +72,9 @@ def test_messages_at_once_on_a_link_have_tracks_of_their_own():
     names = list(threads.values())
     assert {"GPU0 sends", "GPU0 sends (2)", "GPU0 computes", "GPU0 -> switch", "GPU0 -> switch (2)"} <= set(names)
     computing = [event for event in events if event.get("cat") == "computing"]
-    assert [(event["name"], event["ts"], event["dur"]) for event in computing] == [("attention round 0", 0.0, 2.0)]
+    assert [(event["name"], event["ts"], event["dur"]) for event in computing] == [
+        ("attention round 0", 0.0002, 2.0002)
+    ]
     assert computing[0]["args"] == {"task": "2 attention round 0 GPU0", "bytes": 0}
 
 

@@ -25,13 +25,13 @@ MOST_TASKS = 500_000
 
 
 class _Span(NamedTuple):
-    """One event before it has a track: process and row by name, task, and its time."""
+    """One event before it has a track: process and row by name, task, and its time in whole nanoseconds."""
 
     process: str
     row: str
     task: int
-    start_us: float
-    end_us: float
+    start_ns: int
+    end_ns: int
 
 
 def trace_json(timeline: Timeline) -> str:
@@ -53,12 +53,12 @@ def _of_endpoints(timeline: Timeline) -> Iterator[_Span]:
     """Messages on their sender, from start to arrival, and phases of computing."""
     work, devices = timeline.work, timeline.paths.topology.by_id
     for task, (kind, src) in enumerate(zip(work.kind.tolist(), work.src.tolist(), strict=True)):
-        start_us, end_us = float(timeline.start_us[task]), float(timeline.arrival_us[task])
-        if kind not in (SEND, COMPUTE) and end_us == start_us:
+        start_ns, end_ns = _ns(timeline.start_us[task]), _ns(timeline.arrival_us[task])
+        if kind not in (SEND, COMPUTE) and end_ns == start_ns:
             continue
         end = work.devices[src]
         what = "sends" if kind == SEND else "computes" if kind == COMPUTE else "waits"
-        yield _Span(devices[end].host, f"{end} {what}", task, start_us, end_us)
+        yield _Span(devices[end].host, f"{end} {what}", task, start_ns, end_ns)
 
 
 def _of_links(timeline: Timeline) -> Iterator[_Span]:
@@ -70,7 +70,7 @@ def _of_links(timeline: Timeline) -> Iterator[_Span]:
     tasks = np.repeat(flowed, np.diff(starts)).tolist()
     for task, link in zip(tasks, routes.links[places].tolist(), strict=True):
         src, dst = edges[link]
-        times = float(timeline.first_byte_us[task]), float(timeline.last_byte_us[task])
+        times = _ns(timeline.first_byte_us[task]), _ns(timeline.last_byte_us[task])
         yield _Span(f"links of {devices[src].host}", f"{src} -> {dst}", task, *times)
 
 
@@ -85,34 +85,41 @@ def _named_tracks(timeline: Timeline, found: Iterable[_Span]) -> Iterator[dict[s
         if process not in processes:
             processes[process] = len(processes) + 1
             yield _metadata("process_name", processes[process], 0, process)
-        lanes: list[tuple[float, int]] = []
+        lanes: list[tuple[int, int]] = []
         first = track
-        for span in sorted(own, key=lambda each: (each.start_us, each.end_us)):
-            if lanes and lanes[0][0] <= span.start_us:
+        for span in sorted(own, key=lambda each: (each.start_ns, each.end_ns)):
+            if lanes and lanes[0][0] <= span.start_ns:
                 _, lane = heapq.heappop(lanes)
             else:
                 lane = track = track + 1
                 name = row if lane == first + 1 else f"{row} ({lane - first})"
                 yield _metadata("thread_name", processes[process], lane, name)
-            heapq.heappush(lanes, (span.end_us, lane))
+            heapq.heappush(lanes, (span.end_ns, lane))
             yield _event(timeline, span, processes[process], lane)
 
 
 def _event(timeline: Timeline, span: _Span, pid: int, tid: int) -> dict[str, Any]:
     work = timeline.work
     label = work.labels[work.label[span.task]] or "task"
-    # One rounding of both ends, so that what follows on a track does not begin before this has ended.
-    start_us, end_us = round(span.start_us, 6), round(span.end_us, 6)
     return {
         "name": f"{label} round {work.round[span.task]}",
         "cat": "computing" if work.kind[span.task] == COMPUTE else "message",
         "ph": "X",
-        "ts": start_us,
-        "dur": max(round(end_us - start_us, 6), 0.0),
+        "ts": _microseconds(span.start_ns),
+        "dur": _microseconds(span.end_ns - span.start_ns),
         "pid": pid,
         "tid": tid,
         "args": {"task": describe(work, span.task), "bytes": int(work.payload_bytes[span.task])},
     }
+
+
+def _ns(time_us: float) -> int:
+    return round(float(time_us) * 1000)
+
+
+def _microseconds(ns: int) -> float:
+    """Microseconds that a viewer turns into the same nanoseconds, whether it rounds or cuts off."""
+    return round((ns + 0.2) / 1000, 4)
 
 
 def _metadata(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
