@@ -66,6 +66,25 @@ def test_all_rows(logs, capsys):
     assert "39 of 39 rows fitted; relative errors of all rows, which were fitted" in capsys.readouterr().out
 
 
+def test_logs_that_do_not_say_their_ranks(tmp_path, capsys):
+    """OSU's: as many ranks as the machine has endpoints, or as --hosts and --ranks say."""
+    rows = [(4**power, 4.0 + 4**power / 2500) for power in range(1, 12)]
+    head = "# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n"
+    path = tmp_path / "osu.txt"
+    path.write_text(head + "".join(f"{size} {time_us:.2f}\n" for size, time_us in rows))
+    words = ["calibrate", "--input", str(path), "--system", "v100-4", "--format", "json"]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["has_ll128"] is None
+    assert all(name.startswith("mpi.") for name in document["figures"])
+    assert main([*words, "--hosts", "4"]) == 0
+    more = json.loads(capsys.readouterr().out)["figures"]
+    assert "mpi.network_us" in more
+    assert "mpi.network_us" not in document["figures"]
+    assert main([*words, "--hosts", "2", "--ranks", "7"]) == 2
+    assert "7 ranks on 2 hosts" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

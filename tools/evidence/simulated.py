@@ -21,13 +21,12 @@ ALGORITHMS = ("ring", "tree", "nvls", "nvls-tree")
 
 
 class SimulatedRow(NamedTuple):
-    """A row with the time of the simulator, the algorithm, and what the simulation took."""
+    """A row with the time of the simulator, the algorithm, and the number of messages."""
 
     row: RowError
     algorithm: str
     simulated_us: float
     messages: int
-    wall_s: float
 
 
 def simulated_rows(scored: Scored) -> Iterator[SimulatedRow]:
@@ -58,8 +57,7 @@ def simulated_rows(scored: Scored) -> Iterator[SimulatedRow]:
             payload_bytes=each.row.payload_bytes,
             choice=choice,
         )
-        timeline = simulate(work, finder)
-        yield SimulatedRow(each, choice.algorithm, timeline.total_us, work.messages, timeline.wall_s)
+        yield SimulatedRow(each, choice.algorithm, simulate(work, finder).total_us, work.messages)
 
 
 def simulated_lines(rows: list[SimulatedRow]) -> list[str]:
@@ -77,8 +75,7 @@ def simulated_lines(rows: list[SimulatedRow]) -> list[str]:
             cells = [_errors(closed / measured), _errors(simulated / measured)]
             low, high = np.quantile(simulated / closed, (0.05, 0.95))
             lines.append(f"| {algorithm} | {len(own)} | {cells[0]} | {cells[1]} | {low:.2f} to {high:.2f} |")
-    messages, wall_s = sum(each.messages for each in rows), sum(each.wall_s for each in rows)
-    return [*lines, "", f"{len(rows)} calls, {messages:,} messages simulated in {wall_s:.1f} s."]
+    return [*lines, "", f"{len(rows)} calls, {sum(each.messages for each in rows):,} messages."]
 
 
 def _errors(ratios: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:
