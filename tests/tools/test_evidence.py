@@ -63,6 +63,7 @@ def test_ports():
     assert ports_named("8x A100-SXM4-40GB") is None
     assert ports_named("8x H100, 400 GB/s of something") is None
     assert ports_named("8x 400Gb/s") == (8, 50.0)
+    assert ports_named("8x H100, RoCE 8x 2x200G") == (16, 25.0)
     assert ports_named("2x IB EDR 100G") == (2, 12.5)
     assert ports_named("NDR InfiniBand") == (None, 50.0)
     assert ports_named("32x 100G EFA") == (32, 12.5)

@@ -12,7 +12,7 @@ from topocomm.topology.catalog.systems import catalog, reference_host
 from topocomm.topology.model import Topology
 
 SYSTEMS: tuple[tuple[str, str], ...] = (
-    (r"ABCI.*node V|4x V100.*all-to-all", "v100-4"),
+    (r"ABCI.*node V|\b4x V100.*all-to-all", "v100-4"),
     (r"p3dn", "p3dn"),
     (r"GB[23]00|NVL72", "gb200-nvl72"),
     (r"B[23]00", "dgx-b200"),
@@ -21,9 +21,9 @@ SYSTEMS: tuple[tuple[str, str], ...] = (
     (r"H100|p5\b|H800|H20\b", "dgx-h100"),
     (r"p4de?\b", "p4d"),
     (r"A100.?(PCIe|-PCIE)|PCIe.*A100", "a100-pcie-4"),
-    (r"4x A100|A100.*\b4 GPUs", "hgx-a100-4"),
+    (r"\b4x A100|A100.*\b4 GPUs", "hgx-a100-4"),
     (r"A100|A800", "dgx-a100"),
-    (r"DGX-2|16x V100", "dgx-2"),
+    (r"DGX-2|\b16x V100", "dgx-2"),
     (r"V100", "dgx-1-v100"),
     (r"MI325X", "mi325x-8"),
     (r"MI300X", "mi300x-8"),
@@ -39,7 +39,7 @@ _GENERATIONS = {"EDR": 100, "HDR100": 100, "HDR": 200, "NDR200": 200, "NDR": 400
 _RATES = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
 """Gb/s of ports, and of all EFA of a host together."""
 _PORTS = re.compile(
-    r"(?:(?P<count>\d+)\s*x\s*)?(?P<words>(?:IB|InfiniBand|RoCE|EFA|Ethernet|ConnectX-\d|CX-?\d|BF3|Thor\d?)\W+)?"
+    r"(?:(?P<times>\d+)\s*x\s*)?(?:(?P<count>\d+)\s*x\s*)?(?P<words>(?:IB|InfiniBand|RoCE|EFA|Ethernet|ConnectX-\d|CX-?\d|BF3|Thor\d?)\W+)?"
     r"(?P<rate>\d{2,4})\s*(?-i:G\b|Gb|gb)",  # GB are bytes
     re.IGNORECASE,
 )
@@ -108,8 +108,9 @@ def ports_named(words: str) -> tuple[int | None, float] | None:
     best = None
     for match in _PORTS.finditer(words):
         rate = int(match["rate"])
-        if rate in _RATES and (match["words"] or match["count"] or rate >= 100):
-            count = 1 if rate >= 1600 else int(match["count"]) if match["count"] else None
+        number = int(match["times"] or 1) * int(match["count"] or 1) if match["times"] or match["count"] else None
+        if rate in _RATES and (match["words"] or number or rate >= 100):
+            count = 1 if rate >= 1600 else number
             best = count, rate / 8
     return best
 

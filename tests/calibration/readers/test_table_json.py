@@ -60,6 +60,15 @@ def test_bad_documents(changes, message):
         read(**changes)
 
 
+def test_what_may_be_missing_and_what_not():
+    whole = json.loads(document())
+    del whole["n_hosts"], whole["env"]
+    assert table_json.read(json.dumps(whole), "box.json")[0].hosts is None
+    del whole["library"]
+    with pytest.raises(TopocommError, match=r"box\.json: no 'library'"):
+        table_json.read(json.dumps(whole), "box.json")
+
+
 def test_a_document_cut_off_names_its_line():
     text = document()
     with pytest.raises(TopocommError, match=r"box\.json: line \d+: no JSON"):

@@ -25,6 +25,12 @@ def test_names(words, kind, version):
     assert library_named(words, on_device=False)[:3] == (kind, version, False)
 
 
+def test_without_a_name():
+    assert library_named("all_reduce_bench.py, bf16", on_device=True).kind == "nccl"
+    assert library_named("MVAPICH2-GDR 2.3.7", on_device=True).kind == "mpich"
+    assert library_named("a benchmark", on_device=False).kind == "openmpi"
+
+
 def test_each_kind_has_times():
     shape = job_shape(topocomm.catalog("mi300x-8"))
     times = {

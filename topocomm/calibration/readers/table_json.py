@@ -35,9 +35,9 @@ def read(text: str, source: str) -> tuple[MeasuredTable, ...]:
         raise TopologyError(f"{source}: line {error.lineno}: no JSON ({error.msg}): the file is cut off") from None
     if "rows" not in document:
         return ()
-    for key in ("machine", "collective", "library", "n_hosts"):
+    for key in ("machine", "collective", "library"):
         if key not in document:
-            raise TopologyError(f"{source}: no {key!r}; expected machine, collective, library, n_hosts and rows")
+            raise TopologyError(f"{source}: no {key!r}; expected machine, collective, library and rows")
     collective = collective_named(document["collective"])
     if document["collective"] == "pt2pt_pairs":
         collective = "message"
@@ -55,7 +55,7 @@ def read(text: str, source: str) -> tuple[MeasuredTable, ...]:
             collective=collective,
             library=words,
             ranks=document.get("n_ranks") or document.get("n_gpus") or None,
-            hosts=document["n_hosts"],
+            hosts=document.get("n_hosts"),
             rows=increasing(_rows(document["rows"], source)),
             memory=memory,
             pairs=int(env["pairs"]) if "pairs" in env else None,

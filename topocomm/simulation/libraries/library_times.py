@@ -42,14 +42,16 @@ class Library(NamedTuple):
 def library_named(words: str, *, on_device: bool) -> Library:
     """Return the library of a benchmark's words ("NCCL 2.8.4-1, nccl-tests", "Open MPI 4.0.5 + UCX").
 
-    Without a name it is Open MPI, the one that OSU's logs are mostly from.
+    Without a name it is NCCL where device memory is moved and nothing speaks of MPI, else Open MPI, the one that OSU's
+    logs are mostly from.
     """
     lower = words.lower()
     found = re.search(r"\b(?:nccl|open mpi)\s*v?(\d+)\.(\d+)", lower)
     version = (int(found[1]), int(found[2])) if found else NEWEST
     if "rccl" in lower:
         return Library("rccl", NEWEST, on_device)
-    if "nccl" in lower:
+    speaks_of_mpi = any(word in lower for word in ("mpi", "osu", "mvapich", "ucx"))
+    if "nccl" in lower or (on_device and not speaks_of_mpi):
         return Library("nccl", version, on_device)
     is_mpich = any(name in lower for name in ("mpich", "intel mpi", "mvapich", "cray mpi"))
     return Library("mpich" if is_mpich else "openmpi", version if found else NEWEST_OPEN_MPI, on_device)
