@@ -35,19 +35,21 @@ class Figure(NamedTuple):
 
 
 _TUNING = "NCCL src/graph/tuning.cc"
-_V100 = "fitted to 4x V100 hosts with EDR (docs/results/simulator.md)"
-_LL_RATE = "NCCL tuning.cc, LL on one node over its channels; less as one step waits for flags"
+_V100 = "read off tables of 4x V100 hosts with EDR (docs/results/simulator.md)"
+_LL_RATE = f"{_V100}; a step waits for flags"
 
 
-def _table() -> dict[str, Figure]:
+def _of_nccl() -> dict[str, Figure]:
     table = {
         "nccl.start_us.LL": Figure(6.6, "us to start a collective, protocol LL", f"{_TUNING}, base latency of rings"),
         "nccl.start_us.LL128": Figure(14.0, "us to start a collective, protocol LL128", f"{_TUNING}, base latency"),
         "nccl.start_us.Simple": Figure(8.4, "us to start a collective, protocol Simple", f"{_TUNING}, base latency"),
-        "nccl.share.LL": Figure(0.3, "payload over bytes sent, with LL's waits", f"{_TUNING}: 1/4 to 1/2 of the bus"),
+        "nccl.share.LL": Figure(
+            0.3, "payload over bytes sent, with LL's waits", f"{_TUNING}: 1/4 to 1/2 of the bus; the value {_V100}"
+        ),
         "nccl.share.LL128": Figure(0.92, "payload over bytes sent, LL128", f"{_TUNING}: 120/128, less waits"),
         "nccl.tree_share": Figure(
-            0.6, "share of the network that a double tree uses", f"{_TUNING}, by size 0.5 to 0.9"
+            0.6, "share of the network that a double tree uses", f"{_TUNING}, by size 0.5 to 0.9; the value {_V100}"
         ),
         "nccl.message_us": Figure(10.0, "us of a message of send/recv beside its bytes", f"{_TUNING}, base and hop"),
         "nccl.overlap_gb_per_s": Figure(0.6, "GB/s at which calls in a row expose a broadcast's path", _V100),
@@ -60,25 +62,6 @@ def _table() -> dict[str, Figure]:
         "efficiency.xgmi": Figure(0.70, "payload over nominal GB/s", "RCCL on 8x MI300X: 315 of 448"),
         "efficiency.pcie": Figure(0.78, "payload over nominal GB/s", "NCCL topo.h: 24 of 32 GB/s, PCIe 4 x16"),
         "efficiency.network": Figure(0.90, "payload over nominal GB/s", "InfiniBand's headers and NCCL's proxy"),
-        "mpi.call_us": Figure(0.6, "us of a round in a rank: post, progress, wait", "OSU collectives on Xeon, by UCX"),
-        "mpi.memory_us": Figure(0.3, "us of a small message between cores of a host", "a cache line's way, twice"),
-        "mpi.memory_long_us": Figure(2.0, "us more of a message of 8 KiB or more in a host", "UCX: a handshake"),
-        "mpi.memory_gb_per_s": Figure(4.5, "GB/s of one core that copies through shared memory", "two copies a byte"),
-        "mpi.fold_gb_per_s": Figure(5.0, "GB/s of one core that adds float32", "memory-bound: two reads and a write"),
-        "mpi.segment_us": Figure(0.3, "us of a segment in a pipeline, beside its bytes", "half a round"),
-        "mpi.network_us": Figure(0.9, "us of a small message between hosts", "OSU latency on InfiniBand EDR"),
-        "mpi.eager_gb_per_s": Figure(9.0, "GB/s of one message up to the rendezvous size", "one EDR port"),
-        "mpi.rendezvous_us": Figure(8.0, "us of the handshake of long messages", "a round trip and a registration"),
-        "mpi.efficiency": Figure(0.93, "payload over nominal GB/s of a host's ports", "InfiniBand's headers"),
-        "mpi.copy_us": Figure(11.0, "us of a copy between device and host memory", "CUDA, a synchronous copy"),
-        "mpi.copy_gb_per_s": Figure(3.0, "GB/s of such a copy", "PCIe 3, pageable memory: through a bounce buffer"),
-        "mpi.device_us": Figure(2.4, "us of a small message from device memory", "OSU on V100 with GDRCopy"),
-        "mpi.device_small_gb_per_s": Figure(1.2, "GB/s of reading device memory by the CPU", "GDRCopy's window"),
-        "mpi.device_memory_gb_per_s": Figure(0.25, "GB/s of the same inside a host", "uncached loads"),
-        "mpi.device_segment_us": Figure(15.0, "us of one of many messages between hosts, by the device", "CUDA events"),
-        "mpi.device_long_us": Figure(30.0, "us of a long message from device memory beside its bytes", "CUDA events"),
-        "mpi.device_inside_us": Figure(5.0, "us of a copy from device to device beside its bytes", "CUDA IPC"),
-        "mpi.device_gb_per_s": Figure(10.0, "GB/s of long messages from device memory", "one EDR port by GPUDirect"),
     }
     hops = {
         "nvlink": (0.6, 1.9, 3.4),
@@ -97,7 +80,57 @@ def _table() -> dict[str, Figure]:
     return table
 
 
-TABLE: dict[str, Figure] = _table()
+def _of_mpi() -> dict[str, Figure]:
+    return {
+        "mpi.call_us": Figure(
+            0.6, "us of a round in a rank: post, progress, wait", f"{_V100}: OSU collectives on Xeon, by UCX"
+        ),
+        "mpi.memory_us": Figure(
+            0.3, "us of a small message between cores of a host", f"{_V100}: a cache line's way, twice"
+        ),
+        "mpi.memory_long_us": Figure(
+            2.0, "us more of a message of 8 KiB or more in a host", f"{_V100}: UCX: a handshake"
+        ),
+        "mpi.memory_gb_per_s": Figure(
+            4.5, "GB/s of one core that copies through shared memory", f"{_V100}: two copies a byte"
+        ),
+        "mpi.fold_gb_per_s": Figure(
+            5.0, "GB/s of one core that adds float32", f"{_V100}: memory-bound: two reads and a write"
+        ),
+        "mpi.segment_us": Figure(0.3, "us of a segment in a pipeline, beside its bytes", f"{_V100}: half a round"),
+        "mpi.network_us": Figure(0.9, "us of a small message between hosts", f"{_V100}: OSU latency on InfiniBand EDR"),
+        "mpi.eager_gb_per_s": Figure(9.0, "GB/s of one message up to the rendezvous size", f"{_V100}: one EDR port"),
+        "mpi.rendezvous_us": Figure(
+            8.0, "us of the handshake of long messages", f"{_V100}: a round trip and a registration"
+        ),
+        "mpi.efficiency": Figure(0.93, "payload over nominal GB/s of a host's ports", f"{_V100}: InfiniBand's headers"),
+        "mpi.copy_us": Figure(
+            11.0, "us of a copy between device and host memory", f"{_V100}: CUDA, a synchronous copy"
+        ),
+        "mpi.copy_gb_per_s": Figure(
+            3.0, "GB/s of such a copy", f"{_V100}: PCIe 3, pageable memory: through a bounce buffer"
+        ),
+        "mpi.device_us": Figure(2.4, "us of a small message from device memory", f"{_V100}: OSU on V100 with GDRCopy"),
+        "mpi.device_small_gb_per_s": Figure(
+            1.2, "GB/s of reading device memory by the CPU", f"{_V100}: GDRCopy's window"
+        ),
+        "mpi.device_memory_gb_per_s": Figure(0.25, "GB/s of the same inside a host", f"{_V100}: uncached loads"),
+        "mpi.device_segment_us": Figure(
+            15.0, "us of one of many messages between hosts, by the device", f"{_V100}: CUDA events"
+        ),
+        "mpi.device_long_us": Figure(
+            30.0, "us of a long message from device memory beside its bytes", f"{_V100}: CUDA events"
+        ),
+        "mpi.device_inside_us": Figure(
+            5.0, "us of a copy from device to device beside its bytes", f"{_V100}: CUDA IPC"
+        ),
+        "mpi.device_gb_per_s": Figure(
+            10.0, "GB/s of long messages from device memory", f"{_V100}: one EDR port by GPUDirect"
+        ),
+    }
+
+
+TABLE: dict[str, Figure] = {**_of_nccl(), **_of_mpi()}
 """All figures by name."""
 DEFAULTS: dict[str, float] = {name: figure.value for name, figure in TABLE.items()}
 """Their default values."""
