@@ -72,6 +72,11 @@ def _codes_by_switch(devices: Sequence[Device], near: str, *, nested: bool = Fal
     return codes
 
 
+def _codes_of_ports(devices: Sequence[Device], *, shared: bool) -> dict[PairKey, str]:
+    """Codes where each GPU has a port behind its PCIe switch, or two GPUs share switch and port."""
+    return _codes_by_switch(devices, "NODE") if shared else _codes_by_socket(devices, "NODE", "PIX")
+
+
 def _into_switch(gpus: Sequence[Device], kind: str, lanes: int) -> Fabric:
     """Links of GPUs into NVSwitches, which are one device as in NCCL, and the pairs through it."""
     links: list[Link] = []
@@ -117,16 +122,19 @@ def _in_tree(
     return Host(tree.devices, (*fabric[0], *links), _coded(codes, fabric[1]), port)
 
 
-def full_mesh(count: int, kind: str, code: str, port: str, pcie: str, *, lanes: int = 1) -> Host:
-    """Return GPUs on two sockets, joined each to each, each with a NIC behind its PCIe switch.
+def full_mesh(
+    count: int, kind: str, code: str, port: str, pcie: str, *, lanes: int = 1, nics: int | None = None
+) -> Host:
+    """Return GPUs on two sockets, joined each to each, each with a NIC behind its PCIe switch, or sharing `nics`.
 
     HGX A100 with 4 GPUs: 4 links between two, 12 in all, and an HDR port each (JUWELS Booster's nodes). Eight MI300X:
-    7 links per GPU (AMD MI300X platform datasheet), an NDR port each.
+    7 links per GPU (AMD MI300X platform datasheet), an NDR port each. Four V100 with 2 links between two and 2 EDR
+    ports: ABCI's compute nodes V (docs.abci.ai, system overview).
     """
-    gpus, nics = _on_sockets("gpu", count), _on_sockets("nic", count)
+    gpus, ports = _on_sockets("gpu", count), _on_sockets("nic", nics or count)
     links, fabric = _direct(kind, code, dict.fromkeys(combinations(range(count), 2), lanes))
-    pairs = _coded(_codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
-    return Host((*gpus, *nics), tuple(links), pairs, port, _uplinks(gpus, nics, pcie))
+    pairs = _coded(_codes_of_ports([*gpus, *ports], shared=nics is not None), fabric)
+    return Host((*gpus, *ports), tuple(links), pairs, port, _uplinks(gpus, ports, pcie))
 
 
 _QUADS = dict.fromkeys([*combinations(range(4), 2), *combinations(range(4, 8), 2)], 1)
@@ -144,25 +152,29 @@ X8_GB_PER_S = 16.0
 """PCIe 4 on 8 lanes: half of the table's row."""
 
 
-def switched(kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkKind | None = None) -> Host:
-    """Return eight GPUs on NVSwitches, each with a NIC behind its PCIe switch.
+def switched(
+    kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkKind | None = None, *, nics: int = 8
+) -> Host:
+    """Return eight GPUs on NVSwitches, each with a NIC behind its PCIe switch, or sharing `nics`.
 
     DGX A100: 12 links, 8 HDR ports for the compute fabric. DGX H100 and H200: 18 links, 8 NDR ports. DGX B200: 18
-    links of NVLink 5, 8 NDR ports. (NVIDIA's datasheets and user guides of these systems.)
+    links of NVLink 5, 8 NDR ports. (NVIDIA's datasheets and user guides of these systems.) AWS p4d: DGX A100's GPUs
+    with four 100 Gb/s EFA (AWS, EC2 P4 instances).
     """
-    gpus, nics = _on_sockets("gpu", 8), _on_sockets("nic", 8)
+    gpus, ports = _on_sockets("gpu", 8), _on_sockets("nic", nics)
     links, fabric = _into_switch(gpus, kind, lanes)
-    pairs = _coded(_codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
+    pairs = _coded(_codes_of_ports([*gpus, *ports], shared=nics < 8), fabric)
     switch = Device("nvswitch0", "switch", name="NVSwitch", in_network=in_network)
-    return Host((*gpus, *nics, switch), tuple(links), pairs, port, _uplinks(gpus, nics, pcie))
+    return Host((*gpus, *ports, switch), tuple(links), pairs, port, _uplinks(gpus, ports, pcie))
 
 
-def dgx_1(kind: str) -> Host:
+def dgx_1(kind: str, nics: int = 4) -> Host:
     """Return a DGX-1: a hybrid cube mesh of NVLinks; two GPUs share a PCIe switch with a NIC.
 
     Two Broadwell sockets, 4 EDR ports (NVIDIA DGX-1 whitepaper). The kind is `nvlink1` for P100, `nvlink2` for V100.
+    AWS p3dn has the mesh of V100 with one 100 Gb/s port (AWS, EC2 P3 instances).
     """
-    ends = [*_on_sockets("gpu", 8), *_on_sockets("nic", 4)]
+    ends = [*_on_sockets("gpu", 8), *_on_sockets("nic", nics)]
     fabric = _direct(kind, "NV#", _P100_MESH if kind == "nvlink1" else _V100_MESH)
     codes = _codes_by_switch(ends, "PHB")
     return _in_tree(ends, codes, fabric, port="network-100", pcie="pcie3", smp="smp-broadwell")
@@ -199,6 +211,14 @@ def rtx4090_pcie(count: int, sockets: int = SOCKETS) -> Host:
     ends = [*_on_sockets("gpu", count, sockets), *_on_sockets("nic", 1, sockets)]
     codes = _codes_by_socket(ends, "PHB", "PHB")
     return _in_tree(ends, codes, ([], []), port="network-100", pcie="pcie4", smp="smp-amd", x8=count // sockets > 7)
+
+
+def a100_pcie(count: int) -> Host:
+    """Return A100 with PCIe 4 x16 and no bridge, spread over two EPYC sockets, and one HDR port (NVIDIA datasheet)."""
+    ends = [*_on_sockets("gpu", count), *_on_sockets("nic", 1)]
+    return _in_tree(
+        ends, _codes_by_socket(ends, "PHB", "PHB"), ([], []), port="network-200", pcie="pcie4", smp="smp-amd"
+    )
 
 
 def rtx3090_pair() -> Host:

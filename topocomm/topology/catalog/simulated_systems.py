@@ -20,6 +20,7 @@ SIMULATED = "simulated"
 _INTEL = {"arch": "x86_64", "vendor": "GenuineIntel", "familyid": "6"}
 _AMD = {"arch": "x86_64", "vendor": "AuthenticAMD"}
 _BROADWELL, _SKYLAKE = {**_INTEL, "modelid": "79"}, {**_INTEL, "modelid": "85"}
+_CASCADE_LAKE = _SKYLAKE  # one model number, told apart by steppings
 _SAPPHIRE, _EMERALD = {**_INTEL, "modelid": "143"}, {**_INTEL, "modelid": "207"}
 _ROME, _MILAN = {**_AMD, "familyid": "143", "modelid": "49"}, {**_AMD, "familyid": "175", "modelid": "1"}
 
@@ -27,8 +28,13 @@ CPUS: dict[str, dict[str, str]] = {
     "dgx-1-v100": _BROADWELL,
     "dgx-1-p100": _BROADWELL,
     "dgx-2": _SKYLAKE,
+    "v100-4": _SKYLAKE,
+    "p3dn": _SKYLAKE,
     "hgx-a100-4": _ROME,
     "dgx-a100": _ROME,
+    "p4d": _CASCADE_LAKE,
+    "a100-pcie-2": _ROME,
+    "a100-pcie-4": _ROME,
     "dgx-h100": _SAPPHIRE,
     "dgx-h100-taper2": _SAPPHIRE,
     "dgx-h200": _SAPPHIRE,
@@ -47,8 +53,10 @@ of its systems names none."""
 
 _SM = {"dgx-1-p100": 60, "dgx-1-v100": 70, "dgx-2": 70, "hgx-a100-4": 80, "dgx-a100": 80, "dgx-h100": 90}
 _SM |= {"dgx-h100-taper2": 90, "dgx-h200": 90, "dgx-b200": 100, "gb200-nvl72": 100, "rtx3090-pair": 86}
+_SM |= {"v100-4": 70, "p3dn": 70, "p4d": 80, "a100-pcie-2": 80, "a100-pcie-4": 80}
 _SM |= dict.fromkeys((name for name in SYSTEMS if name.startswith("rtx4090")), 89)
 _GCN = {"mi100-8": ("gfx908", 120), "mi250x": ("gfx90a", 110), "mi300x-8": ("gfx942", 304)}
+_GCN["mi325x-8"] = _GCN["mi300x-8"]
 """Architecture and compute units of one GPU."""
 
 

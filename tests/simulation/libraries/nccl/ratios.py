@@ -1,0 +1,19 @@
+"""Simulated times of NCCL's algorithms over those of their closed forms."""
+
+import topocomm
+from topocomm.simulation.engine import simulate
+from topocomm.simulation.libraries import work_of
+from topocomm.simulation.libraries.job_shape import job_shape
+from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.simulation.libraries.nccl.nccl_choice import choices
+from topocomm.simulation.libraries.nccl.nccl_times import time_us
+
+
+def ratio(name, system, hosts, payload_bytes, collective="allreduce"):
+    """Simulated over closed form, with the protocol that the tuner takes for the algorithm."""
+    topology = topocomm.catalog(system, hosts=hosts)
+    shape = job_shape(topology)
+    own = [c for c in choices(shape, collective, payload_bytes) if c.algorithm == name.removeprefix("nccl-")]
+    choice = min(own, key=lambda c: c.tuner_us)
+    simulated_us = simulate(work_of(name, topology, collective, payload_bytes), topology).total_us
+    return simulated_us / time_us(shape, DEFAULTS, collective, payload_bytes, choice)

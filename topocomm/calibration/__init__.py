@@ -1,0 +1,1 @@
+"""How well predictions hold: logs of benchmarks in, figures of a machine and their errors out."""

@@ -1,0 +1,1 @@
+"""Logs of benchmarks, one format each: text in, tables of times out."""

@@ -1,0 +1,1 @@
+"""What MPI libraries run: rules, messages, rounds; closed forms and work."""
