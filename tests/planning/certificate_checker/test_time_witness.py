@@ -48,6 +48,13 @@ def test_a_bound_that_is_another_is_found():
             check_certificate(machine, replace(one, certificate=wrong))
 
 
+def test_a_plan_of_an_earlier_version_is_to_be_made_again():
+    machine, one = made("ports")
+    older = replace(one.certificate, predicted_lower_bound_us=None)
+    with pytest.raises(PlanError, match="predicted_lower_bound_us is missing, .* plan again"):
+        check_certificate(machine, replace(one, certificate=older))
+
+
 def test_a_launch_counts_once():
     machine = switch(4)
     machine = replace(machine, launch_us=6.0)

@@ -74,6 +74,11 @@ def _check_bounds(topology: Topology, plan: Plan) -> None:
         "throughput": certificate.throughput_upper_bound_gb_per_s,
     }
     if plan.objective == "auto":
+        if certificate.predicted_lower_bound_us is None:
+            raise PlanError(
+                "certificate: predicted_lower_bound_us is missing, as in plans of topocomm before it had that bound: "
+                "plan again"
+            )
         bounds["time"] = certificate.predicted_lower_bound_us
     witnesses = {witness["bounds"]: witness for witness in (certificate.witness, *certificate.other_witnesses)}
     if set(witnesses) != set(bounds) or len(certificate.other_witnesses) != len(bounds) - 1:
