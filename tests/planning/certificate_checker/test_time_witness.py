@@ -51,7 +51,7 @@ def test_a_bound_that_is_another_is_found():
 def test_a_plan_of_an_earlier_version_is_to_be_made_again():
     machine, one = made("ports")
     older = replace(one.certificate, predicted_lower_bound_us=None)
-    with pytest.raises(PlanError, match="predicted_lower_bound_us is missing, .* plan again"):
+    with pytest.raises(PlanError, match=r"predicted_lower_bound_us is missing, .* plan again"):
         check_certificate(machine, replace(one, certificate=older))
 
 
