@@ -1,0 +1,86 @@
+"""`python -m tools.netlab compare`: predictions beside what `measure` measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from .namespaces import LabError
+
+DIFFERENT = 1.10
+"""Ratio of two times from which on they have an order."""
+
+
+class Held(NamedTuple):
+    """One schedule at one size: what was predicted, and what was measured."""
+
+    part: str
+    way: str
+    size_bytes: int
+    predicted_us: float
+    measured_us: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction."""
+        return abs(self.predicted_us / self.measured_us - 1)
+
+
+def add_compare(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("compare", help="the planner's predictions beside measured times")
+    parser.add_argument("figures", type=Path, help="JSON that `measure` wrote")
+    parser.set_defaults(run=run_compare)
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    """Print every schedule's times and the errors."""
+    try:
+        document = json.loads(args.figures.read_text())
+        rows = held(document, lambda row: row["planner_us"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LabError(f"{args.figures}: not what `measure` writes ({type(error).__name__}: {error})") from None
+    print(summary(rows))
+    return 0
+
+
+def held(document: dict[str, Any], predict: Callable[[dict[str, Any]], float | None]) -> list[Held]:
+    """Return all rows of a document that have a prediction."""
+    found = []
+    for part in ("sums", "two-tier", "affine"):
+        for row in document.get(part, {}).get("rows", ()):
+            predicted_us = predict(row)
+            if predicted_us is not None:
+                found.append(Held(part, row["way"], row["bytes"], predicted_us, row["median_us"]))
+    return found
+
+
+def order_share(rows: list[Held]) -> tuple[int, int]:
+    """Return in how many pairs of one part and size that differ by over 10 % the order is right, and the pairs."""
+    right = count = 0
+    for a, b in combinations(rows, 2):
+        alike = a.part == b.part and a.size_bytes == b.size_bytes
+        if alike and max(a.measured_us, b.measured_us) > DIFFERENT * min(a.measured_us, b.measured_us):
+            count += 1
+            right += (a.predicted_us < b.predicted_us) == (a.measured_us < b.measured_us)
+    return right, count
+
+
+def summary(rows: list[Held]) -> str:
+    """Return a table of all rows, the median error, and how often the order is right."""
+    if not rows:
+        return "no schedule of ours in these figures"
+    lines = [f"{'part':9} {'schedule':32} {'bytes':>10} {'predicted ms':>13} {'measured ms':>12} {'error':>7}"]
+    for row in rows:
+        times = f"{row.predicted_us / 1e3:13.2f} {row.measured_us / 1e3:12.2f}"
+        lines.append(f"{row.part:9} {row.way:32} {row.size_bytes:10,} {times} {row.error:7.1%}")
+    right, count = order_share(rows)
+    lines.append(f"median error {median(row.error for row in rows):.1%} of {len(rows)}")
+    if count:
+        lines.append(f"order right in {right} of {count} pairs that differ by more than 10 % ({right / count:.0%})")
+    return "\n".join(lines)
