@@ -43,7 +43,7 @@ def run_compare(args: argparse.Namespace) -> int:
     try:
         document = json.loads(args.figures.read_text())
         rows = held(document, lambda row: row["planner_us"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{args.figures}: not what `measure` writes ({type(error).__name__}: {error})") from None
     print(summary(rows))
     return 0
