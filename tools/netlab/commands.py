@@ -32,6 +32,7 @@ from .network import racks
 from .prediction import add_compare
 from .records import clean, find, records
 
+ROOT = Path(__file__).parents[2]
 UP_TIMEOUT_S = 30.0
 DOWN_TIMEOUT_S = 20.0
 
@@ -127,34 +128,37 @@ def _job(lab: Lab, args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     """Start a process that keeps a lab, and print its number when the lab is there."""
     command = [sys.executable, "-m", "tools.netlab", "keep", str(args.topology.resolve())]
-    keeper = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        cwd=Path(__file__).parents[2],
-    )
-    until_s = time.monotonic() + UP_TIMEOUT_S
-    while not any(record.owner[0] == keeper.pid and Path(record.directory, "ready").exists() for record in records()):
-        if keeper.poll() is not None:
-            assert keeper.stderr is not None
-            sys.stderr.write(keeper.stderr.read().decode(errors="replace"))
-            return 2
-        if time.monotonic() > until_s:
-            keeper.kill()
-            raise LabError(f"up: no lab after {UP_TIMEOUT_S:g} s")
-        time.sleep(0.02)
-    print(f"lab {keeper.pid}: `python -m tools.netlab run -- PROGRAM` runs in it, `down` removes it")
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=UP_TIMEOUT_S,
+            cwd=ROOT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"up: no lab after {UP_TIMEOUT_S:g} s") from None
+    sys.stderr.write(done.stderr)
+    if not done.stdout:
+        return 2
+    print(f"lab {done.stdout.strip()}: `python -m tools.netlab run -- PROGRAM` runs in it, `down` removes it")
     return 0
 
 
 def _keep(args: argparse.Namespace) -> int:
-    """Keep a lab until this process is asked to end."""
+    """Leave a process behind that keeps a lab until it is asked to end; it prints its number when the lab is there."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    with Lab(read_topology(args.topology)) as lab:
-        (lab.directory / "ready").touch()
+    with Lab(read_topology(args.topology)):
+        print(os.getpid(), flush=True)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):  # who waits for the output is told that there will be no more
+            os.dup2(nowhere, stream)
         signal.sigwait(signals)
     return 0
 

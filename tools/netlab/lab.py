@@ -82,7 +82,14 @@ class Job:
                 os.killpg(self.process.pid, signal_number)
             with suppress(subprocess.TimeoutExpired):
                 return self.process.communicate(timeout=GRACE_S)
+        self.close()
         return "", ""
+
+    def close(self) -> None:
+        """Close the pipes."""
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 class Lab:
@@ -139,6 +146,7 @@ class Lab:
         for job in self._jobs:
             if job.process.poll() is None:
                 job.end()
+            job.close()
         for holder in self._holders.values():
             holder.kill()
         self._holders.clear()
