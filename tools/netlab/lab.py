@@ -24,7 +24,7 @@ from topocomm.topology.model import Topology
 from topocomm.topology.readers.plain import topology_json
 
 from . import wiring
-from .namespaces import Holder, LabError, enter, run, why_not
+from .namespaces import Holder, LabError, end, enter, ranks_in, run, why_not
 from .network import GB_PER_S_PER_MBIT, network_of
 from .records import Record, clean, identity, new_directory
 
@@ -154,11 +154,23 @@ class Lab:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def kill(self, host: str) -> None:
-        """End a host with all its processes at once."""
+        """End a host with all its processes at once; Open MPI's mpirun then ends the whole job, under ULFM too.
+
+        Later jobs run on the other hosts.
+        """
         self._known(host)
         if host not in self._holders:
             raise LabError(f"host {host}: only the owner of a lab kills hosts")
         self._holders[host].kill()
+        self._write_hostfile()
+
+    def kill_ranks(self, host: str) -> list[int]:
+        """End all MPI ranks on a host at once and return their process ids; mpirun's daemon there lives on."""
+        self._known(host)
+        ranks = ranks_in(self.processes[host])
+        for process in ranks:
+            end(process)
+        return ranks
 
     def set_rate(self, lower: str, mbit_per_s: float, upper: str | None = None) -> None:
         """Give the cable of a host, or of the switch `lower` to `upper`, another rate in both directions."""
@@ -261,13 +273,16 @@ class Lab:
         self.warnings = wiring.connect(self.network, self.processes)
         self.scratch.mkdir()
         (self.directory / "hosts").write_text(wiring.hosts_file(self.network))
-        slots = [f"{host.name} slots={host.slots}\n" for host in self.network.hosts]
-        (self.directory / "hostfile").write_text("".join(slots))
+        self._write_hostfile()
         self._agent.write_text(self._agent_script())
         self._agent.chmod(0o755)
         for name in (wiring.LAUNCHER, *names):
             spaces = HOST_SPACES if name in names else LAUNCHER_SPACES
             run(["sh", "-ec", MOUNTS, "sh", str(self.directory)], self.processes[name], *spaces)
+
+    def _write_hostfile(self) -> None:
+        alive = [host for host in self.network.hosts if self._holders[host.name].is_alive]
+        (self.directory / "hostfile").write_text("".join(f"{host.name} slots={host.slots}\n" for host in alive))
 
     def _agent_script(self) -> str:
         """The program that mpirun starts in place of ssh: HOST COMMAND..., in the host's namespaces."""

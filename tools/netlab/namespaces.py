@@ -163,6 +163,18 @@ def has_netem(process: int, device: str) -> bool:
     return True
 
 
+def ranks_in(holder: int) -> list[int]:
+    """Return the MPI ranks among the processes of a host, as their launcher's variables show them."""
+    space, found = os.readlink(f"/proc/{holder}/ns/pid_for_children"), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # ended meanwhile, or none of ours
+                is_rank = b"\0OMPI_COMM_WORLD_RANK=" in (entry / "environ").read_bytes()
+                if is_rank and os.readlink(entry / "ns/pid") == space:
+                    found.append(int(entry.name))
+    return sorted(found)
+
+
 def end(process: int) -> None:
     """End a process that may be gone."""
     with suppress(ProcessLookupError):
