@@ -20,6 +20,7 @@ from topocomm.errors import TopocommError
 COMMANDS = {
     "inspect": "the topology of this machine, of captured dumps, or of a catalogue system",
     "plan": "the schedule of a collective on a topology, with its proof and its bounds",
+    "simulate": "what a plan, a library's algorithm or a decode step takes, message by message",
     "order": "the rank order of a communicator that makes its plans cheapest on a topology",
     "bench": "measured latencies beside the alternatives, under mpirun, torchrun or alone",
     "doctor": "what is in order here, what is not, and what to do about it",

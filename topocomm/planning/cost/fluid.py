@@ -14,6 +14,7 @@ from math import inf
 
 import numpy as np
 
+from topocomm.planning.cost.link_sharing import LinkSharing
 from topocomm.planning.cost.messages import Messages
 from topocomm.planning.cost.port_time import PortRules, ports_of
 from topocomm.planning.routing.paths import PathFinder
@@ -64,8 +65,7 @@ class _Events:
         self.latency_us, self.gb_per_s, self.gap_us = (
             column.tolist() for column in (routes.latency_us, routes.gb_per_s, routes.gap_us)
         )
-        self.links: list[list[int]] = [part.tolist() for part in np.split(routes.links, routes.starts[1:-1])]
-        self.link_bytes_per_us: list[float] = (paths.link_gb_per_s * 1e3).tolist()
+        self.sharing = LinkSharing(routes.starts, routes.links, paths.link_gb_per_s * 1e3)
         self.folded: list[int] = places.folded.tolist()
         self.writes: list[list[int]] = [[] for _ in self.sizes]
         needs: list[list[int]] = [[] for _ in range(len(self.sizes) + len(self.folded))]
@@ -128,21 +128,21 @@ class _Events:
 
     def _start(self, touched: set[int]) -> None:
         candidates = {message for port in touched for message in self._admitted(port)}
-        started = False
+        started = []
         for index in sorted(candidates & self.unstarted):
             if self.missing[index] or not all(index in self._admitted(port) for port in self.ports_of[index]):
                 continue
             self.unstarted.remove(index)
             if self.sizes[index] and self.gb_per_s[index] < inf:
                 self.flows[index] = _Flow(index, float(self.sizes[index]))
-                started = True
+                started.append(index)
             else:
                 self._flowed(index)
             if self.rules.loggp:
                 for port in self.ports_of[index][2:]:
                     heapq.heappush(self.heap, (self.now_us + self.gap_us[index], RELEASE, index, port))
         if started:
-            self._share()
+            self._share(started, [])
 
     def _finish_flows(self) -> None:
         done = []
@@ -154,7 +154,7 @@ class _Events:
             del self.flows[index]
             self._flowed(index)
         if done:
-            self._share()
+            self._share([], done)
 
     def _flowed(self, index: int) -> None:
         """The last byte left: schedule arrival and the release of the ports."""
@@ -175,20 +175,9 @@ class _Events:
                     touched |= self._set_ready(place)
         return touched
 
-    def _share(self) -> None:
-        """Set max-min fair rates: the tightest links divide equally among their flows, then the next tightest."""
-        users: dict[int, set[int]] = {}
-        for index in self.flows:
-            for link in self.links[index]:
-                users.setdefault(link, set()).add(index)
-        left = {link: self.link_bytes_per_us[link] for link in users}
-        while users:
-            rates = {link: left[link] / len(flows) for link, flows in users.items()}
-            rate = min(rates.values())
-            tightest = [link for link, own in rates.items() if own == rate]
-            for index in {index for link in tightest for index in users[link]}:
-                self.flows[index].rate_bytes_per_us = rate
-                for crossed in self.links[index]:
-                    users[crossed].discard(index)
-                    left[crossed] -= rate
-            users = {link: flows for link, flows in users.items() if flows}
+    def _share(self, started: list[int], ended: list[int]) -> None:
+        """Set max-min fair rates after flows started or ended."""
+        changed = self.sharing.change(np.array(started, dtype=np.int64), np.array(ended, dtype=np.int64))
+        rates = self.sharing.rate_bytes_per_us[changed].tolist()
+        for index, rate in zip(changed.tolist(), rates, strict=True):
+            self.flows[index].rate_bytes_per_us = rate

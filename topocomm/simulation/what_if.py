@@ -1,0 +1,79 @@
+"""A topology with other rates on some of its links: what a faster or slower network would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from math import inf
+
+from topocomm.errors import TopologyError
+from topocomm.topology.model import Topology
+
+ONE_WAY, BOTH_WAYS = "->", "-"
+MOST_NAMED = 8
+
+
+def with_rates(topology: Topology, changes: Sequence[str]) -> Topology:
+    """Return the topology with the rates of `LINK=GBPS` texts, the later ones last.
+
+    LINK is `GPU3-NIC3` (both directions), `GPU0->GPU1` (one), a device (`rail3`: all its links), or a kind of links
+    (`nvlink`, `network`: all of it). GBPS is 10^9 bytes per second in one direction. Parallel links of one pair of
+    devices share the rate.
+
+    Raises:
+        TopologyError: A text is no change, its rate is not above 0, or nothing has its name.
+    """
+    links = list(topology.links)
+    for change in changes:
+        name, rate = _parsed(change)
+        pairs = _pairs(topology, name, change)
+        if isinstance(pairs, str):
+            chosen = [number for number, link in enumerate(links) if link.kind == pairs]
+        else:
+            chosen = [number for number, link in enumerate(links) if (link.src, link.dst) in pairs]
+        parallel: dict[tuple[str, str], int] = {}
+        for number in chosen:
+            ends = links[number].src, links[number].dst
+            parallel[ends] = parallel.get(ends, 0) + 1
+        for number in chosen:
+            link = links[number]
+            own = rate / parallel[link.src, link.dst]
+            links[number] = link._replace(gb_per_s=own, gb_per_s_source="assumed")
+    words = f" with {', '.join(changes)} GB/s" if changes else ""
+    return replace(topology, name=f"{topology.name}{words}", links=tuple(links))
+
+
+def _parsed(change: str) -> tuple[str, float]:
+    name, mark, text = change.rpartition("=")
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not mark or not name or not 0 < rate < inf:
+        raise TopologyError(f"what-if {change!r}: expected LINK=GBPS, GB/s above 0, as GPU0-NIC0=25 or network=100")
+    return name.strip(), rate
+
+
+def _pairs(topology: Topology, name: str, change: str) -> set[tuple[str, str]] | str:
+    """The directed links of a name, or the kind of links that it is."""
+    joined = {(link.src, link.dst) for link in topology.links}
+    if name in topology.by_id:
+        own = {pair for pair in joined if name in pair}
+        if own:
+            return own
+    for mark in (ONE_WAY, BOTH_WAYS):
+        cuts = (at for at in range(len(name)) if name.startswith(mark, at))
+        for ends in ((name[:at].strip(), name[at + len(mark) :].strip()) for at in cuts):
+            own = joined & ({ends} if mark == ONE_WAY else {ends, ends[::-1]})
+            if own:
+                return own
+    kinds = sorted({link.kind for link in topology.links})
+    if name in kinds:
+        return name
+    known = list(dict.fromkeys(f"{link.src}-{link.dst}" for link in topology.links))
+    near = get_close_matches(name, [*known, *topology.by_id, *kinds], MOST_NAMED, 0.5) or known[:MOST_NAMED]
+    raise TopologyError(
+        f"what-if {change!r}: topology {topology.name!r} has no link, device or kind of links {name!r}; kinds are "
+        f"{', '.join(kinds)}; near it: {', '.join(near)}"
+    )
