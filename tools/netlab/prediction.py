@@ -10,6 +10,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from topocomm.operators.builtin import AFFINE, SUM
+from topocomm.planning.collectives import Collective
+from topocomm.planning.plan import Plan
+from topocomm.planning.planner import every_plan, make_plan
+from topocomm.planning.request import layout_of, on_every_endpoint
+from topocomm.simulation.engine import simulate
+from topocomm.simulation.schedule_work import of_plan
+from topocomm.topology.readers.plain.topology_json import from_document
+
 from .namespaces import LabError
 
 DIFFERENT = 1.10
@@ -33,7 +42,7 @@ class Held(NamedTuple):
 
 def add_compare(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("compare", help="the planner's predictions beside measured times")
+    parser = commands.add_parser("compare", help="predictions of planner and simulator beside measured times")
     parser.add_argument("figures", type=Path, help="JSON that `measure` wrote")
     parser.set_defaults(run=run_compare)
 
@@ -42,19 +51,42 @@ def run_compare(args: argparse.Namespace) -> int:
     """Print every schedule's times and the errors."""
     try:
         document = json.loads(args.figures.read_text())
-        rows = held(document, lambda row: row["planner_us"])
+        planned = held(document, lambda part, row: row["planner_us"])
+        simulated = held(document, Simulator(document).time_us)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{args.figures}: not what `measure` writes ({type(error).__name__}: {error})") from None
-    print(summary(rows))
+    print(f"by the planner's cost model\n{summary(planned)}\n\nby the simulator\n{summary(simulated)}")
     return 0
 
 
-def held(document: dict[str, Any], predict: Callable[[dict[str, Any]], float | None]) -> list[Held]:
+class Simulator:
+    """Simulated times of the schedules in a document of `measure`, on the topology that was measured with them."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+        self._plans: dict[tuple[str, int], dict[str, Plan]] = {}
+
+    def time_us(self, part: str, row: dict[str, Any]) -> float | None:
+        """Return the simulated time of a row's schedule; None for other libraries' algorithms."""
+        if row["planner_us"] is None:
+            return None
+        topology = from_document(self._document[part]["topology"])
+        key = part, row["bytes"]
+        if key not in self._plans:
+            operator = {op.name: op for op in (SUM, AFFINE)}[row["operator"]]
+            collective = Collective(row["collective"], len(topology.endpoints))
+            request = on_every_endpoint(topology, collective, operator, layout_of(operator, row["bytes"]))
+            plans = [*every_plan(topology, request), make_plan(topology, request)]
+            self._plans[key] = {f"topocomm {plan.algorithm}": plan for plan in plans}
+        return simulate(of_plan(self._plans[key][row["way"]]), topology).total_us
+
+
+def held(document: dict[str, Any], predict: Callable[[str, dict[str, Any]], float | None]) -> list[Held]:
     """Return all rows of a document that have a prediction."""
     found = []
     for part in ("sums", "two-tier", "affine"):
         for row in document.get(part, {}).get("rows", ()):
-            predicted_us = predict(row)
+            predicted_us = predict(part, row)
             if predicted_us is not None:
                 found.append(Held(part, row["way"], row["bytes"], predicted_us, row["median_us"]))
     return found
