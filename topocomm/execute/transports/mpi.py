@@ -135,7 +135,9 @@ class MpiBatch(Batch):
         """Requests of every message, those received first."""
         for make, messages in ((comm.Recv_init, self.receives), (comm.Send_init, self.sends)):
             for message in messages:
-                pieces = cut(message, transport.piece_bytes(message.peer))
+                # Memory of devices goes whole: it has protocols of its own.
+                piece_bytes = transport.piece_bytes(message.peer) if isinstance(buffer, np.ndarray) else None
+                pieces = cut(message, piece_bytes)
                 self._counts.append(len(pieces))
                 self._requests += [make(self._spec(piece), piece.peer, tag) for piece in pieces]
         self._start_all = self._mpi.Prequest.Startall
