@@ -38,6 +38,7 @@ from .figures import as_measured
 
 SCHEDULES = ("rabenseifner", "ring", "leaders-4", "leaders-2", "direct", "recursive-doubling", "binomial")
 """Schedules that are timed beside the chosen one, where they fit: their predictions are held against these times."""
+SHORT_BLOCKS = 41
 MOST_SCHEDULES = 6
 """With the chosen one."""
 Ways = dict[str, Callable[[], object]]
@@ -56,7 +57,7 @@ def main() -> int:
     world = MPI.COMM_WORLD
     nominal = topology_json.read(args.topology.read_text(), str(args.topology))
     with Communicator.from_mpi(world, nominal) as comm:
-        topology = as_measured(nominal, ping_pong(comm))
+        topology = as_measured(nominal, ping_pong(comm), round_us(comm))
     library = MpiLibrary(world)
     forced = {} if args.affine else forced_communicators(world)
     rows: list[dict[str, Any]] = []
@@ -69,6 +70,18 @@ def main() -> int:
         document = json.loads(topology_json.dumps(topology))
         args.out.write_text(json.dumps({"topology": document, "rows": rows}, indent=1))
     return 0
+
+
+def round_us(comm: Communicator) -> float:
+    """Return what a round between hosts takes, of a short value's recursive doubling over all ranks; collective."""
+    value = np.zeros(2, np.float32)
+    layout = layout_of(SUM, value.nbytes)
+    request = on_every_endpoint(comm.topology, Collective("allreduce", comm.size), SUM, layout)
+    plan = next(plan for plan in every_plan(comm.topology, request) if plan.algorithm == "recursive-doubling")
+    call = comm.prepare("allreduce", like=value, operator=SUM, plan=plan)
+    (times,) = measure(comm, [Timed(partial(call, value, out=value.copy()))], Pace(SHORT_BLOCKS, calls=1))
+    between = (len(comm.topology.hosts) - 1).bit_length()
+    return times.percentile_us(25) / between
 
 
 def forced_communicators(world: MPI.Comm) -> dict[str, Any]:
