@@ -84,8 +84,8 @@ class Simulator:
 def held(document: dict[str, Any], predict: Callable[[str, dict[str, Any]], float | None]) -> list[Held]:
     """Return all rows of a document that have a prediction."""
     found = []
-    for part in ("sums", "two-tier", "affine"):
-        for row in document.get(part, {}).get("rows", ()):
+    for part, measured in document.items():
+        for row in measured["rows"] if isinstance(measured, dict) else ():
             predicted_us = predict(part, row)
             if predicted_us is not None:
                 found.append(Held(part, row["way"], row["bytes"], predicted_us, row["median_us"]))
@@ -107,10 +107,10 @@ def summary(rows: list[Held]) -> str:
     """Return a table of all rows, the median error, and how often the order is right."""
     if not rows:
         return "no schedule of ours in these figures"
-    lines = [f"{'part':9} {'schedule':32} {'bytes':>10} {'predicted ms':>13} {'measured ms':>12} {'error':>7}"]
+    lines = [f"{'part':15} {'schedule':32} {'bytes':>10} {'predicted ms':>13} {'measured ms':>12} {'error':>7}"]
     for row in rows:
         times = f"{row.predicted_us / 1e3:13.2f} {row.measured_us / 1e3:12.2f}"
-        lines.append(f"{row.part:9} {row.way:32} {row.size_bytes:10,} {times} {row.error:7.1%}")
+        lines.append(f"{row.part:15} {row.way:32} {row.size_bytes:10,} {times} {row.error:7.1%}")
     right, count = order_share(rows)
     lines.append(f"median error {median(row.error for row in rows):.1%} of {len(rows)}")
     if count:
