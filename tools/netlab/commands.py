@@ -4,6 +4,8 @@
     python -m tools.netlab run lab.json -- python program.py     a lab for one job: made, used, removed
     python -m tools.netlab up lab.json                           one that stays until `down`
     python -m tools.netlab run -- python program.py              a job in it; `mpirun`'s options by --option
+    python -m tools.netlab cut host1 | mend host1                its cable; `cut leaf0 spine` that between switches
+    python -m tools.netlab rate host1 10                         another rate in Mbit/s, while jobs run
     python -m tools.netlab list | down | clean                   labs; remove it; remove what dead owners left
     python -m tools.netlab measure | compare                     sums beside Open MPI's; predictions beside measurements
 
@@ -87,6 +89,14 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--option", action="append", default=[], metavar="WORD", help="for mpirun: --option=-x"
             )
+    for name, words in (("cut", "cut a cable"), ("mend", "put a cable back"), ("rate", "give a cable another rate")):
+        command = commands.add_parser(name, help=words)
+        command.add_argument("lower", help="host, or the lower switch")
+        if name == "rate":
+            command.add_argument("mbit", type=float, help="Mbit/s")
+        command.add_argument("upper", nargs="?", help="the upper switch; default: what the lower end hangs on")
+        command.add_argument("--lab", type=int, metavar="PID")
+        command.set_defaults(run=_change, what=name)
     down = commands.add_parser("down", help="remove a lab")
     down.add_argument("--lab", type=int, metavar="PID")
     down.set_defaults(run=_down)
@@ -160,6 +170,18 @@ def _keep(args: argparse.Namespace) -> int:
         for stream in (0, 1, 2):  # who waits for the output is told that there will be no more
             os.dup2(nowhere, stream)
         signal.sigwait(signals)
+    return 0
+
+
+def _change(args: argparse.Namespace) -> int:
+    """Change a cable of a lab that stays."""
+    lab = Lab.attached(find(args.lab))
+    if args.what == "rate":
+        lab.set_rate(args.lower, args.mbit, args.upper)
+    elif args.what == "cut":
+        lab.cut(args.lower, args.upper)
+    else:
+        lab.mend(args.lower, args.upper)
     return 0
 
 

@@ -14,7 +14,7 @@ from tools.netlab.commands import main
 from tools.netlab.lab import HOST_SPACES, Lab
 from tools.netlab.namespaces import LabError, enter, run
 from tools.netlab.network import racks
-from tools.netlab.records import records
+from tools.netlab.records import find, records
 from topocomm.errors import DeadlineError
 from topocomm.topology.readers.plain import topology_json
 
@@ -120,6 +120,15 @@ def test_a_lab_of_the_command_line_is_there_until_down(allowed, tmp_path, capfd)
         assert main(["run", f"--lab={owner}", "--", "python", "-c", text]) == 0
         assert sorted(capfd.readouterr().out.split()) == ["host0", "host1"]
         assert main(["run", f"--lab={owner}", "--", "python", "-c", "raise SystemExit(5)"]) == 1
+        lab = Lab.attached(find(int(owner)))
+        assert main(["rate", "host1", "7", f"--lab={owner}"]) == 0
+        assert "rate 7Mbit" in lab.run("host1", ["tc", "qdisc", "show", "dev", "lab0"])
+        assert main(["cut", "host1", "leaf0", f"--lab={owner}"]) == 0
+        assert "NO-CARRIER" in lab.run("host1", ["ip", "link", "show", "lab0"])
+        assert main(["mend", "host1", f"--lab={owner}"]) == 0
+        assert "NO-CARRIER" not in lab.run("host1", ["ip", "link", "show", "lab0"])
+        assert main(["cut", "host7", f"--lab={owner}"]) == 2
+        assert "no cable host7: the lab has host0-leaf0, host1-leaf0" in capfd.readouterr().err
     finally:
         assert main(["down", f"--lab={owner}"]) == 0
     assert all(record.owner[0] != int(owner) for record in records())
