@@ -18,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # not of all that is installed.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-mpich test-jax test-oldest test-oldest-kernels test-oldest-numpy lint style types bench soak soak-inputs soak-ranks clean setup env
+.PHONY: demo test test-long test-mpich test-jax test-oldest test-oldest-kernels test-oldest-numpy lint style types bench soak soak-inputs soak-ranks netlab clean setup env
 
 setup: $(VENV)/ready
 
@@ -156,6 +156,12 @@ soak-ranks: setup
 	test $(SOAK_S) -lt 1800 || mpirun -n 8 python -m mpi4py tools/soak/beside_mpi.py --calls $$(($(SOAK_S) / 9))
 	test $(SOAK_S) -lt 1800 || pytest -m soak
 	python tools/soak/faults.py --kills $$(($(SOAK_S) * 10 / 18)) --stops $$(($(SOAK_S) * 10 / 18))
+
+# Jobs over several hosts, which are network namespaces of this machine: docs/guide/netlab.md. Skipped with the reason
+# where namespaces are not allowed.
+netlab: setup
+	pytest -m netlab tests/tools/netlab
+	python -m tools.netlab clean
 
 # For a shell: eval "$(make -s env)"
 env:

@@ -37,7 +37,7 @@ class Transport:
 
     def batch(self, buffer, sends, receives, tag):
         self.batches += 1
-        return SimpleNamespace(free=lambda: None)
+        return SimpleNamespace(free=lambda: None, sends=sends, receives=receives)
 
 
 def engines(monkeypatch, operator, rows, *, hosts=(0, 0), shared=True):
@@ -48,11 +48,16 @@ def engines(monkeypatch, operator, rows, *, hosts=(0, 0), shared=True):
         return SharedMemory(region, 0, range(RANKS), cores=2) if shared else None
 
     monkeypatch.setattr(engine_choice, "open_shared", open_shared)
-    layout = operator.layout({f.name: ((rows,), np.float32) for f in operator.fields})
-    plan = every_plan(switch(RANKS), "allreduce", operator, layout)[0]
-    work = Work(plan, plan.schedule, operator, layout, 16, 0, Span(0, (rows,)), Span(0, (rows,)))
+    work = allreduce_work(rows, RANKS, operator)
     transport = Transport(hosts)
     return engine_choice.make_engines(work, SimpleNamespace(transport=transport)), transport.batches
+
+
+def allreduce_work(rows, ranks, operator=SUM):
+    """The work of rank 0 in an allreduce."""
+    layout = operator.layout({f.name: ((rows,), np.float32) for f in operator.fields})
+    plan = every_plan(switch(ranks), "allreduce", operator, layout)[0]
+    return Work(plan, plan.schedule, operator, layout, 16, 0, Span(0, (rows,)), Span(0, (rows,)))
 
 
 @pytest.mark.parametrize("operator", [SUM, replace(SUM, kernel=None)], ids=["compiled", "in NumPy"])
@@ -68,6 +73,19 @@ def test_long_payloads_go_slice_by_slice(monkeypatch):
     (engine,), messages = engines(monkeypatch, SUM, 3 * SLICE_BYTES // 4)
     assert isinstance(engine, SlicedEngine) and messages == 0
     assert engine_choice.shared_by(engine) is engine.engines[0].shared
+
+
+@pytest.mark.parametrize(("hosts", "slices"), [((0, 0, 0, 0), 2), ((0, 0, 1, 1), 0)])
+def test_slices_are_long_where_the_network_would_rest_between_them(monkeypatch, hosts, slices):
+    work = allreduce_work(3 * SLICE_BYTES // 4, len(hosts))
+    region = aligned_buffer(8 * 3 * SLICE_BYTES * 8)
+    shared = [rank for rank, host in enumerate(hosts) if host == 0]
+    monkeypatch.setattr(engine_choice, "open_shared", lambda *_: SharedMemory(region, 0, shared, cores=2))
+    monkeypatch.setattr(engine_choice, "_single_copy_engines", lambda work, waiting: None)
+    transport = Transport(hosts)
+    transport.size = len(hosts)
+    engine, *_ = engine_choice.make_engines(work, SimpleNamespace(transport=transport))
+    assert len(getattr(engine, "engines", ())) == slices
 
 
 def test_values_of_many_fields_go_stage_by_stage_in_shared_memory(monkeypatch):

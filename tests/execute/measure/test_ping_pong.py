@@ -2,6 +2,7 @@
 
 import json
 from itertools import combinations
+from math import nan
 
 import numpy as np
 import pytest
@@ -107,3 +108,30 @@ def test_threads_measure_in_earnest():
         quartiles = pair["latency_us"]
         assert 0 < quartiles[0] <= quartiles[1] <= quartiles[2] < pair["long_us"][1]
         assert pair["gb_per_s"] > 0
+
+
+class Pair:
+    """Two ranks whose first one's notes count."""
+
+    def allgather_bytes(self, own):
+        return [own, own]
+
+
+@pytest.mark.parametrize(("bytes_per_us", "longest"), [(12.5, 312_500), (0.5, ping_pong.TRIAL_BYTES), (400.0, 8 << 20)])
+def test_over_slow_links_fewer_bytes_say_what_eight_mebibytes_take(monkeypatch, bytes_per_us, longest):
+    sent = []
+
+    def broadcasts(two, value):
+        sent.append(value.nbytes)
+        return lambda trips: 60.0 + value.nbytes / bytes_per_us
+
+    monkeypatch.setattr(ping_pong, "broadcasts", broadcasts)
+    figures = ping_pong._play(Pair(), None)
+    played = ping_pong.Played((0, 1), *(ping_pong.Quartiles(*some) for some in (figures[:3], figures[3:], [nan] * 3)))
+    assert played.latency_us == pytest.approx(60.0, rel=0.3)
+    assert played.gb_per_s == pytest.approx(bytes_per_us / 1e3, rel=1e-3)
+    assert max(sent) == pytest.approx(longest, rel=0.01)
+
+
+def test_rates_of_slow_links_keep_their_digits():
+    assert [ping_pong.significant(rate) for rate in (0.0119342, 0.99999, 12.34567)] == [0.01193, 1.0, 12.346]

@@ -49,7 +49,7 @@ def batch(monkeypatch):
     monkeypatch.setattr(mpi, "load_mpi", lambda: library)
     comm = SimpleNamespace(Recv_init=lambda *_: Request(), Send_init=lambda *_: Request())
     made = mpi.MpiBatch(
-        SimpleNamespace(comm=comm, first_tests=1),
+        SimpleNamespace(comm=comm, first_tests=1, piece_bytes=lambda peer: 3 if peer == 2 else None),
         np.zeros(8, np.uint8),
         [Message(2, ((0, 4),))],
         [Message(1, ((4, 4),))],
@@ -60,8 +60,10 @@ def batch(monkeypatch):
 
 
 def test_a_batch_is_through_when_all_its_messages_are(batch):
-    receive, send = batch._requests
-    send.state = "idle"
+    receive, *send = batch._requests
+    send[0].state = "idle"
+    assert batch.pending() == ([Message(2, ((0, 4),))], [Message(1, ((4, 4),))])  # its last byte is a piece of its own
+    send[1].state = "idle"
     assert not batch.wait(0.0)
     assert batch.pending() == ([], [Message(1, ((4, 4),))])
     receive.state = "idle"
@@ -72,13 +74,36 @@ def test_a_batch_is_through_when_all_its_messages_are(batch):
 @pytest.mark.parametrize("timeout_s", [0.0, 0.1])
 @pytest.mark.parametrize("looks", [0, 1, 2])
 def test_a_failure_is_not_lost_where_somebody_looks_what_is_pending(batch, timeout_s, looks):
-    receive, send = batch._requests
-    receive.state, send.state = "failed", "idle"
+    receive, *send = batch._requests
+    receive.state = "failed"
+    for piece in send:
+        piece.state = "idle"
     for _ in range(looks):
         batch.pending()
     for _ in range(2 if looks else 1):
         with pytest.raises(Gone):
             batch.wait(timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "pieces"),
+    [
+        (((0, 10),), [((0, 10),)]),
+        (((0, 11),), [((0, 10),), ((10, 1),)]),
+        (((5, 25),), [((5, 10),), ((15, 10),), ((25, 5),)]),
+        (((0, 4), (20, 4), (40, 4)), [((0, 4), (20, 4), (40, 2)), ((42, 2),)]),
+        (((0, 30), (50, 5)), [((0, 10),), ((10, 10),), ((20, 10),), ((50, 5),)]),
+    ],
+)
+def test_a_long_message_is_cut_by_its_bytes_wherever_they_lie(ranges, pieces):
+    assert mpi.cut(Message(3, ranges), 10) == [Message(3, piece) for piece in pieces]
+    assert mpi.cut(Message(3, ranges), None) == [Message(3, ranges)]
+
+
+def test_a_message_of_too_many_pieces_goes_whole():
+    longest = mpi.MOST_PIECES * 10
+    assert len(mpi.cut(Message(0, ((0, longest),)), 10)) == mpi.MOST_PIECES
+    assert len(mpi.cut(Message(0, ((0, longest + 1),)), 10)) == 1
 
 
 def test_a_missing_mpi4py_names_the_extra(monkeypatch):

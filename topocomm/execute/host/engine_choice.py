@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from topocomm.execute.host import sliced_engine
 from topocomm.execute.host.call_engine import CallEngine, Work, messages_of
 from topocomm.execute.host.credits import Credits
 from topocomm.execute.host.sliced_engine import SlicedEngine, slices_of
@@ -30,7 +31,8 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
         return [_message_engine(work, transport)]
     if len(set(hosts)) == 1 and (engines := _single_copy_engines(work, waiting)) is not None:
         return engines
-    slices = slices_of(work)
+    one_host = len(set(hosts)) == 1
+    slices = slices_of(work, sliced_engine.SLICE_BYTES if one_host else sliced_engine.HOSTS_SLICE_BYTES)
     program = _shared_program(slices, hosts, work.rank)
     first_ranks = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
     others = [first for host, first in first_ranks.items() if host != hosts[work.rank]]

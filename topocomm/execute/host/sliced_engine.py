@@ -17,15 +17,17 @@ from topocomm.execute.liveness.pollable import AwaitedMessages
 
 SLICE_BYTES = 1 << 19
 """Payload of a slice: what ranks write and read in one turn fits the second-level cache of a core."""
+HOSTS_SLICE_BYTES = 4 << 20
+"""Payload of a slice where ranks are on several hosts: slices follow each other, and the network rests in between."""
 MOST_SLICES = 512
 NOTHING = (None, None, True)
 """Arguments of `begin` between calls."""
 
 
-def slices_of(work: Work) -> list[Work]:
+def slices_of(work: Work, slice_bytes: int) -> list[Work]:
     """Split the work into an even number of slices of every chunk; unsplit if it is short or cannot be split."""
     shortest = min((rows for _, rows in work.parts if rows), default=0)
-    count = min(-(-work.plan.payload_bytes // SLICE_BYTES), MOST_SLICES, shortest) & ~1
+    count = min(-(-work.plan.payload_bytes // slice_bytes), MOST_SLICES, shortest) & ~1
     if count < 2 or not work.layout.splittable:
         return [work]
     slices = []

@@ -29,6 +29,10 @@ LATENCY_BYTES = 8
 """Bytes of the message that latency is measured by."""
 RATE_BYTES = 8 << 20
 """Bytes of the message that bandwidth is measured by: more than the caches nearest to a core hold."""
+TRIAL_BYTES = 256 << 10
+"""Bytes of the message that says whether the long one is sent whole."""
+MOST_TRIP_US = 25e3
+"""One way of a long message; where 8 MiB take longer as many bytes are sent as take this, and the time is scaled."""
 WARMUP = 5
 """Round trips before anything is timed."""
 BLOCKS = 21
@@ -77,7 +81,8 @@ class Played(NamedTuple):
 def measure(comm: Communicator) -> Topology:
     """The communicator's topology with latencies and bandwidths measured between its ranks; collective.
 
-    Latency is half the trip there and back of 8 bytes, bandwidth is of 8 MiB, medians of 21 blocks. Pairs of devices
+    Latency is half the trip there and back of 8 bytes, bandwidth is of 8 MiB, of less on slow links, medians of up to
+    21 blocks. Pairs of devices
     get the best of their ranks' pairs; links get figures that agree with the pairs (`topocomm.planning.cost.fit`).
     `facts["ping_pong"]` has every pair of ranks with quartiles, beside the figures that the topology had.
 
@@ -119,12 +124,17 @@ def measure(comm: Communicator) -> Topology:
     )
 
 
+def significant(gb_per_s: float) -> float:
+    """Return a rate with three decimals, or four digits where it is below 1 GB/s."""
+    return round(gb_per_s, 3) if gb_per_s >= 1 else float(f"{gb_per_s:.4g}")
+
+
 def _of_devices(measurements: Sequence[Played], places: Sequence[str]) -> list[PairFigures]:
     best: dict[frozenset[str], PairFigures] = {}
     for measured in measurements:
         a, b = (places[rank] for rank in measured.ranks)
         if a != b:
-            latency_us, gb_per_s = round(measured.latency_us, 3), round(measured.gb_per_s, 3)
+            latency_us, gb_per_s = round(measured.latency_us, 3), significant(measured.gb_per_s)
             known = best.get(frozenset((a, b)), PairFigures(a, b, latency_us, gb_per_s))
             best[frozenset((a, b))] = known._replace(
                 latency_us=min(known.latency_us, latency_us), gb_per_s=max(known.gb_per_s, gb_per_s)
@@ -170,20 +180,37 @@ def _play_all(comm: Communicator, on: tuple[Device, str] | None) -> list[Played]
 def _play(two: Communicator, on: tuple[Device, str] | None) -> list[float]:
     """Return the quartiles of a short message, of a long one and, on devices, of a launch; the figures of rank 0."""
     pair = None if on is None else DevicePair(two, *on, RATE_BYTES)
-    figures: list[float] = []
-    for size_bytes, first in ((LATENCY_BYTES, 4), (RATE_BYTES, 1)):
-        trips = broadcasts(two, np.zeros(size_bytes, np.uint8)) if pair is None else pair.trips(size_bytes)
-        figures += _quartiles(two, trips, first)
+
+    def trips(size_bytes: int) -> Callable[[int], float]:
+        return broadcasts(two, np.zeros(size_bytes, np.uint8)) if pair is None else pair.trips(size_bytes)
+
+    short = _quartiles(two, trips(LATENCY_BYTES), 4)
+    long_bytes = RATE_BYTES if pair is not None else _affordable_bytes(two)
+    long = _quartiles(two, trips(long_bytes), 1)
+    scale = RATE_BYTES / long_bytes
+    figures = [*short, *(short.p50 + scale * (us - short.p50) if scale > 1 else us for us in long)]
     launches = None if pair is None else pair.launches(LATENCY_BYTES)
     return figures if launches is None else [*figures, *_quartiles(two, launches, 4)]
+
+
+def _affordable_bytes(two: Communicator) -> int:
+    """Return the bytes of the long message, by what a shorter one takes; collective."""
+    trial = broadcasts(two, np.zeros(TRIAL_BYTES, np.uint8))
+    trial(1)
+    expected_us = _of_rank_0(two, trial(1)) * RATE_BYTES / TRIAL_BYTES
+    return RATE_BYTES if expected_us <= MOST_TRIP_US else max(TRIAL_BYTES, int(RATE_BYTES * MOST_TRIP_US / expected_us))
+
+
+def _of_rank_0(two: Communicator, time_us: float) -> float:
+    """Return rank 0's time on both ranks; collective."""
+    return float(two.allgather_bytes(np.array([time_us]).view(np.uint8))[0].view(np.float64)[0])
 
 
 def _quartiles(two: Communicator, block_us: Callable[[int], float], first: int) -> Quartiles:
     """Return the quartiles over blocks; the first few trips say how many a block has. Collective."""
     for _ in range(WARMUP):
         block_us(1)
-    once_us = np.array([block_us(first)])
-    trip_us = 2 * float(two.allgather_bytes(once_us.view(np.uint8))[0].view(np.float64)[0])
+    trip_us = 2 * _of_rank_0(two, block_us(first))
     trips = int(min(max(BLOCK_US / trip_us, 1), MOST_TRIPS))
     blocks = int(min(max(BUDGET_S * 1e6 / (trips * trip_us), FEWEST_BLOCKS), BLOCKS))
     return Quartiles(*np.percentile([block_us(trips) for _ in range(blocks)], [25, 50, 75]).tolist())
@@ -221,7 +248,7 @@ def _facts(
                 "latency_us": _rounded(pair_measured.short_us),
                 "long_us": _rounded(pair_measured.long_us),
                 **({} if isnan(pair_measured.launch_us.p50) else {"launch_us": _rounded(pair_measured.launch_us)}),
-                "gb_per_s": round(pair_measured.gb_per_s, 3),
+                "gb_per_s": significant(pair_measured.gb_per_s),
             }
             for pair_measured in played
         ],

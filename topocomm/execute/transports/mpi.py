@@ -11,7 +11,8 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import compress
+from itertools import accumulate, compress, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 _under_way: list[tuple[Any, Any]] = []
 """Incomplete requests of released owners, with the memory that MPI still reads or writes."""
 
+PIECE_BYTES = 60 << 10
+"""Bytes of a piece of a long message to another host over TCP: below Open MPI's `btl_tcp_eager_limit`, 64 KiB. A longer
+message waits for its receiver's answer, and that waits behind all the receiver is sending on the same connection: two
+ranks that exchange long messages get one direction after the other (docs/results/netlab.md)."""
+MOST_PIECES = 256
+"""Pieces up to which a message is cut: a receiver that is behind holds them in its memory."""
+FABRICS = ("/sys/class/infiniband", "/sys/class/cxi")
+"""Folders of a host's network devices by which MPI libraries avoid TCP: InfiniBand, RoCE, EFA, Omni-Path; Slingshot."""
 CLOSING_BARRIERS = 2
 CLOCK_EVERY = 64
 """Tests between two looks at the clock, so that the fast path reads none and keeps its core."""
@@ -72,6 +81,39 @@ def _done(request: Any) -> bool:
         return True
 
 
+def cut(message: Message, piece_bytes: int | None) -> list[Message]:
+    """Return a message as pieces of at most so many bytes each; whole for None, or where they would be too many."""
+    if piece_bytes is None or not piece_bytes < message.payload_bytes <= MOST_PIECES * piece_bytes:
+        return [message]
+    pieces: list[list[tuple[int, int]]] = [[]]
+    room = piece_bytes
+    for offset, length in message.ranges:
+        end = offset + length
+        while offset < end:
+            if not room:
+                pieces.append([])
+                room = piece_bytes
+            part = min(room, end - offset)
+            pieces[-1].append((offset, part))
+            offset, room = offset + part, room - part
+    return [Message(message.peer, tuple(piece)) for piece in pieces]
+
+
+def _only_tcp(mpi: Any, comm: Any) -> bool:
+    """Return whether Open MPI has TCP alone between hosts, the same on all ranks; collective."""
+    own = library_name(mpi).startswith("Open MPI") and not any(_entries(Path(folder)) for folder in FABRICS)
+    every = np.array([own], np.int32)
+    comm.Allreduce(mpi.IN_PLACE, every, mpi.MIN)
+    return bool(every[0])
+
+
+def _entries(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
+
+
 class MpiBatch(Batch):
     """Persistent requests, receives first; `buffer` is an array, or what gives mpi4py memory for a slice."""
 
@@ -88,11 +130,16 @@ class MpiBatch(Batch):
         self.sends, self.receives = tuple(sends), tuple(receives)
         self._buffer = buffer
         self._types: list[Any] = []
-        self._requests: list[Any] = [
-            make(self._spec(message), message.peer, tag)
-            for make, messages in ((comm.Recv_init, self.receives), (comm.Send_init, self.sends))
-            for message in messages
-        ]
+        self._requests: list[Any] = []
+        self._counts: list[int] = []
+        """Requests of every message, those received first."""
+        for make, messages in ((comm.Recv_init, self.receives), (comm.Send_init, self.sends)):
+            for message in messages:
+                # Memory of devices goes whole: it has protocols of its own.
+                piece_bytes = transport.piece_bytes(message.peer) if isinstance(buffer, np.ndarray) else None
+                pieces = cut(message, piece_bytes)
+                self._counts.append(len(pieces))
+                self._requests += [make(self._spec(piece), piece.peer, tag) for piece in pieces]
         self._start_all = self._mpi.Prequest.Startall
         self._test_all = self._mpi.Request.Testall
         self._error: Exception | None = None
@@ -120,14 +167,16 @@ class MpiBatch(Batch):
 
     def pending(self) -> tuple[list[Message], list[Message]]:
         # Test() on an inactive persistent request is true at once, so completed ones may be asked again.
-        is_open = []
-        for request in self._requests:
-            try:
-                is_open.append(not request.Test())
-            except self._mpi.Exception as error:
-                self._error = error
-                is_open.append(True)
+        ends = pairwise(accumulate(self._counts, initial=0))
+        is_open = [any(map(self._is_open, self._requests[first:end])) for first, end in ends]
         return list(compress(self.sends, is_open[len(self.receives) :])), list(compress(self.receives, is_open))
+
+    def _is_open(self, request: Any) -> bool:
+        try:
+            return not request.Test()
+        except self._mpi.Exception as error:
+            self._error = error
+            return True
 
     def free(self) -> None:
         if self._mpi.Is_finalized():
@@ -171,6 +220,7 @@ class MpiTransport(Transport):
         self.hosts = tuple(range(self.size))
         self._closing: Any = None
         self._barriers = 0
+        self._only_tcp = _only_tcp(self._mpi, self.comm)
         self._tells_failures = True  # ULFM, MPI 5.0
         try:
             self.comm.Get_failed().Free()
@@ -179,6 +229,10 @@ class MpiTransport(Transport):
         local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.first_tests = 1 if local.size > len(os.sched_getaffinity(0)) else CLOCK_EVERY
         local.Free()
+
+    def piece_bytes(self, peer: int) -> int | None:
+        """Return the bytes of a piece of messages with a rank; None: they go whole. The same on both ranks."""
+        return PIECE_BYTES if self._only_tcp and self.hosts[peer] != self.hosts[self.rank] else None
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
         return MpiBatch(self, buffer, sends, receives, tag)
