@@ -143,6 +143,11 @@ def test_options_of_planned_messages(capsys):
         ((*H100, "--bytes", "1KiB", "--ports", "0"), "--ports 0: expected a number of at least 1"),
         ((*H100, "--bytes", "1KiB", "--launch-us", "-1"), "--launch-us -1.0: expected a number of at least 0"),
         ((*H100, "--bytes", "1KiB", "--fold-gb-per-s", "nan"), "--fold-gb-per-s nan: expected a number"),
+        (
+            (*H100, "--bytes", "8", "--algorithm", "ring", "--ports", "2"),
+            "--ports goes with planned schedules",
+        ),
+        ((*H100, "--sweep", "bytes=8", "--compare", "ring", "--protocols", "nccl"), "--protocols goes with planned"),
         ((*H100, "--sweep", "sizes=1"), "--sweep 'sizes=1': expected bytes=A:B:FACTOR"),
         ((*H100, "--bytes", "8", "--sweep", "bytes=1"), "--bytes does not go with --sweep bytes"),
         ((*H100, "--hosts", "2", "--bytes", "8", "--sweep", "hosts=1"), "--sweep hosts=... goes with --system NAME"),

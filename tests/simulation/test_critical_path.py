@@ -54,6 +54,27 @@ def test_a_limit_of_the_message_itself():
     assert path.by_cause == pytest.approx({"bytes: limit of the message": 10.0, "latency": 0.6})
 
 
+def test_a_limit_that_is_not_reached_does_not_hold_a_message():
+    """Three on one link at 450 GB/s, each with a limit of 200: the link holds them."""
+    topology = switch(4)
+    builder = WorkBuilder(topology.endpoints)
+    builder.send([1, 2, 3], 0, MEGABYTE, most_gb_per_s=200.0)
+    timeline = simulate(builder.build(), topology)
+    (step,) = critical_path(timeline).steps
+    assert (timeline.paths.edges[step.link], step.sharers) == (("switch", "GPU0"), 3)
+
+
+def test_messages_that_ended_before_are_not_counted():
+    """Rates change while messages come and go; those that had ended before are not counted."""
+    topology = switch(4)
+    builder = WorkBuilder(topology.endpoints)
+    builder.send([1, 2, 3], 0, [MEGABYTE, MEGABYTE, 4 * MEGABYTE], before_us=[0.0, 2.0, 4.0])
+    timeline = simulate(builder.build(), topology)
+    (step,) = critical_path(timeline).steps
+    assert timeline.paths.edges[step.link] == ("switch", "GPU0")
+    assert step.sharers == 2
+
+
 def test_waiting_for_a_port():
     topology = switch(3)
     builder = WorkBuilder(topology.endpoints)

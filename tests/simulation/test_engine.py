@@ -1,5 +1,7 @@
 """The engine on cases that can be worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.machines import hosts, joined, line, switch
-from topocomm import Device, Link, PlanError, Topology
-from topocomm.planning.routing.paths import NoRouteError
+from tests.simulation.slow_simulation import arrivals_us
+from topocomm import Device, Link, PlanError, Topology, catalog
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.simulated_work import NO_TASK, WorkBuilder
@@ -197,3 +200,48 @@ def test_what_holds_of_every_timeline(tasks, ports, port_model):
     for task, awaited in enumerate(timeline.awaited.tolist()):
         assert (awaited == NO_TASK) == (timeline.start_us[task] == 0.0) or timeline.start_us[task] == 0.0
         assert awaited < task
+
+
+mixed_tasks = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "send", "send", "compute", "join"]),
+        st.integers(0, 3),
+        st.integers(1, 3),
+        st.sampled_from([0, 7_000, 50_000, MEGABYTE]),
+        st.sampled_from([0.0, 0.0, 2.5]),
+        st.sampled_from([np.inf, np.inf, 3.0]),
+        st.lists(st.integers(0, 30), max_size=2),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def mixed(topology, tasks):
+    own = builder(topology)
+    for number, (kind, src, offset, size, before_us, most, after) in enumerate(tasks):
+        waits = sorted({task % number for task in after}) if number else []
+        after = np.array([waits]) if waits else None
+        if kind == "send":
+            own.send(src, (src + offset) % 4, size, before_us=before_us, most_gb_per_s=most, after=after)
+        elif kind == "compute":
+            own.compute(src, before_us + 1.0, after=after)
+        else:
+            own.join(src, before_us=before_us, after=np.array([[NO_TASK]]) if after is None else after)
+    return own.build()
+
+
+@examples(200)
+@given(mixed_tasks, st.sampled_from([None, 1, 2]), st.sampled_from(["alpha", "loggp"]), st.booleans())
+def test_random_works_arrive_as_by_a_slow_simulation(tasks, ports, port_model, with_gaps):
+    """Messages, phases and joins with limits of rate, on links that are shared; under loggp NICs with gaps."""
+    topology = catalog("dgx-h100", hosts=2)
+    if with_gaps:
+        links = tuple(link._replace(gap_us=0.7) if link.kind == "network" else link for link in topology.links)
+        topology = Topology("gaps", "test", topology.devices, links)
+    ends = ("h0/GPU0", "h0/GPU1", "h1/GPU0", "h1/GPU1")
+    paths = PathFinder(topology)
+    work = replace(mixed(joined([2, 2]), tasks), devices=ends)
+    timeline = simulate(work, paths, ports=ports, port_model=port_model)
+    slow = arrivals_us(work, timeline.tasks, paths, ports=ports, loggp=port_model == "loggp")
+    assert timeline.arrival_us.tolist() == pytest.approx(slow, abs=1e-6)

@@ -63,6 +63,14 @@ def test_nothing_to_send_takes_the_latency():
     assert simulate(switch_sum(topology, 0), topology).total_us == pytest.approx(0.6)
 
 
+def test_a_launch_is_paid_once():
+    topology = catalog("dgx-h100")
+    plain, launched = (
+        simulate(switch_sum(topology, 10 * MEGABYTE, slices=10, launch_us=us), topology).total_us for us in (0.0, 6.6)
+    )
+    assert launched == pytest.approx(plain + 6.6)
+
+
 def test_what_is_refused():
     with pytest.raises(PlanError, match="no switch folds; expected one with in_network nvls or sharp"):
         switch_sum(switch(4), 8)

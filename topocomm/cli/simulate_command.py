@@ -36,6 +36,10 @@ OF_A_PLAN = ("bytes", "collective", "operator", "objective", "ranks", "root", "a
 """Options that a saved plan answers, or that do not go with one."""
 
 
+OF_PLANNED = ("operator", "objective", "root", "ports", "port_model", "launch_us", "fold_gb_per_s", "protocols")
+"""Options that only planned schedules heed."""
+
+
 def add_parser(subparsers: Any) -> None:
     """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
@@ -115,6 +119,7 @@ def _machine(args: argparse.Namespace, whole: Topology) -> Topology:
 def _runs(args: argparse.Namespace, topology: Topology) -> tuple[list[Run], list[str]]:
     """The runs of all algorithms asked for; why others of several are not possible here."""
     chosen, missing, names = [], [], _names(args)
+    _refuse_unused(args, names)
     for name in names:
         try:
             chosen.append(_run(args, topology, name))
@@ -125,6 +130,16 @@ def _runs(args: argparse.Namespace, topology: Topology) -> tuple[list[Run], list
     if not chosen:
         raise PlanError(missing[0])
     return chosen, missing
+
+
+def _refuse_unused(args: argparse.Namespace, names: Sequence[str]) -> None:
+    """Turn away what planned schedules alone heed where none is simulated."""
+    for option in OF_PLANNED:
+        if PLANNED not in names and getattr(args, option) is not None:
+            raise PlanError(
+                f"--{option.replace('_', '-')} goes with planned schedules; {', '.join(names)} follow models of "
+                f"their own: add {PLANNED} to --compare, or leave it out"
+            )
 
 
 def _names(args: argparse.Namespace) -> list[str]:
@@ -204,7 +219,9 @@ def _sweep(args: argparse.Namespace) -> int:
     if not speaks():
         return 0
     time_us = _timer(args, chosen.over, machine)
-    rows = sweep(chosen, _names(args), time_us, _progress)
+    names = _names(args)
+    _refuse_unused(args, names)
+    rows = sweep(chosen, names, time_us, _progress)
     if args.format == "json":
         document = {"schema": SCHEMA, "topology": None if machine is None else machine.name, "system": args.system}
         write_result(json.dumps(document | {"sweep": sweep_document(chosen, rows)}) + "\n", None)

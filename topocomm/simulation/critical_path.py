@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.routing.routes import Ints
+from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import spans
 from topocomm.simulation.simulated_work import COMPUTE, JOIN, NO_TASK, SEND
 from topocomm.simulation.timeline import Timeline
 
 FULL_SHARE = 0.999
-"""Use of a link above which its rate limited a message, and not a limit of the message's own."""
+"""Share of its own limit above which that held a message, and not a link."""
 
 
 class Step(NamedTuple):
@@ -118,34 +118,46 @@ class _LinkTasks:
     def __init__(self, timeline: Timeline, chain: list[int]) -> None:
         self._timeline = timeline
         tasks, self._routes = timeline.tasks.of_task, timeline.tasks.routes
-        crossed = np.unique(self._routes.take(tasks[np.array(chain, dtype=np.int64)].astype(np.int64)).links)
+        crossed = self._routes.take(tasks[np.array(chain, dtype=np.int64)].astype(np.int64)).links
         wanted = np.zeros(len(timeline.paths.edges), dtype=bool)
         wanted[crossed] = True
         flowed = np.flatnonzero(timeline.last_byte_us > timeline.first_byte_us)
         starts, places = spans(self._routes.starts[tasks[flowed]], self._routes.hops[tasks[flowed]])
         links, of = self._routes.links[places], np.repeat(flowed, np.diff(starts))
         links, of = links[wanted[links]], of[wanted[links]]
-        order = np.argsort(links, kind="stable")
-        ends = np.cumsum(np.bincount(links, minlength=len(wanted)))
-        by_link = of[order]
-        self._of_link = {link: by_link[ends[link - 1] if link else 0 : ends[link]] for link in crossed.tolist()}
+        order = np.lexsort((timeline.first_byte_us[of], links))
+        self._of = of[order]
+        self._ends = np.cumsum(np.bincount(links, minlength=len(wanted)))
+        self._until_us: dict[int, Floats] = {}
+        """By link, for each of its messages in order of their first bytes, the latest last byte up to it."""
 
     def limiting(self, task: int) -> tuple[int, int]:
         """(the link of a message that was used most while it flowed, messages on it meanwhile)."""
         timeline = self._timeline
-        first_us, last_us = timeline.first_byte_us, timeline.last_byte_us
-        low_us, high_us = first_us[task], last_us[task]
+        low_us, high_us = float(timeline.first_byte_us[task]), float(timeline.last_byte_us[task])
         if timeline.work.kind[task] != SEND or high_us <= low_us:
             return NO_TASK, 0
+        rate = timeline.work.payload_bytes[task] / (high_us - low_us)
+        if rate >= FULL_SHARE * timeline.work.most_gb_per_s[task] * 1e3:
+            return NO_TASK, 0
         route = timeline.tasks.of_task[task]
-        best = (FULL_SHARE, NO_TASK, 0)
+        best = (-1.0, NO_TASK, 0)
         for link in self._routes.links[self._routes.starts[route] : self._routes.starts[route + 1]].tolist():
-            on = self._of_link[link]
-            common_us = np.minimum(last_us[on], high_us) - np.maximum(first_us[on], low_us)
-            met = common_us > 0
-            on, common_us = on[met], common_us[met]
-            carried = (timeline.work.payload_bytes[on] * common_us / (last_us[on] - first_us[on])).sum()
+            on = self._meanwhile(link, low_us, high_us)
+            first_us, last_us = timeline.first_byte_us[on], timeline.last_byte_us[on]
+            common_us = np.minimum(last_us, high_us) - np.maximum(first_us, low_us)
+            carried = (timeline.work.payload_bytes[on] * common_us / (last_us - first_us)).sum()
             share = carried / ((high_us - low_us) * timeline.paths.link_gb_per_s[link] * 1e3)
             if share > best[0] + 1e-9:
                 best = (float(share), link, len(on))
         return best[1], best[2]
+
+    def _meanwhile(self, link: int, low_us: float, high_us: float) -> Ints:
+        """The messages that flowed over a link at some time between these two."""
+        on = self._of[self._ends[link - 1] if link else 0 : self._ends[link]]
+        if link not in self._until_us:
+            self._until_us[link] = np.maximum.accumulate(self._timeline.last_byte_us[on])
+        begin = np.searchsorted(self._until_us[link], low_us, side="right")
+        end = np.searchsorted(self._timeline.first_byte_us[on], high_us, side="left")
+        met: Ints = on[begin:end]
+        return met[self._timeline.last_byte_us[met] > low_us]

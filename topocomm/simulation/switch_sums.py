@@ -26,7 +26,12 @@ MOST_SLICES, LEAST_SLICE_BYTES = 32, 64 << 10
 
 
 def switch_sum(
-    topology: Topology, payload_bytes: int, *, ranks: Sequence[str] | None = None, slices: int | None = None
+    topology: Topology,
+    payload_bytes: int,
+    *,
+    ranks: Sequence[str] | None = None,
+    slices: int | None = None,
+    launch_us: float = 0.0,
 ) -> Work:
     """Return the messages of an allreduce in switches that fold.
 
@@ -35,6 +40,7 @@ def switch_sum(
         payload_bytes: Bytes of one rank's value.
         ranks: Endpoint id of every rank; None puts one rank on every endpoint.
         slices: Parts of the value that follow each other; None: as many as have 64 KiB, 32 at most.
+        launch_us: What it costs a rank to start.
 
     Raises:
         PlanError: No switch that folds is above the ranks, or none joins those that are.
@@ -44,7 +50,7 @@ def switch_sum(
     ways = _Ways(topology, folding)
     groups = _groups(ends, ways)
     count = slices or int(np.clip(payload_bytes // LEAST_SLICE_BYTES, 1, MOST_SLICES))
-    tree = _Tree(WorkBuilder((*ends, *sorted(folding))), ends, sorted(folding), ways)
+    tree = _Tree(WorkBuilder((*ends, *sorted(folding))), ends, sorted(folding), ways, launch_us)
     sent: Ints | None = None
     for number, (_, size) in enumerate(split_rows(payload_bytes, count)):
         if len(groups) == 1:
@@ -132,8 +138,10 @@ class _Ways:
 class _Tree:
     """Messages up to a switch and down again."""
 
-    def __init__(self, builder: WorkBuilder, ends: Sequence[str], switches: Sequence[str], ways: _Ways) -> None:
-        self.builder, self.ends, self.ways = builder, ends, ways
+    def __init__(
+        self, builder: WorkBuilder, ends: Sequence[str], switches: Sequence[str], ways: _Ways, launch_us: float
+    ) -> None:
+        self.builder, self.ends, self.ways, self._launch_us = builder, ends, ways, launch_us
         self._number = {name: len(ends) + place for place, name in enumerate(switches)}
 
     def through(
@@ -158,7 +166,15 @@ class _Tree:
         src = np.array(ranks)
         waits = np.full(len(src), NO_TASK) if after is None else after
         first = self.builder.send(
-            src, number, up_bytes, after=waits, latency_us=0.0, path=up, round_=slice_, label=f"switch sum: {label}"
+            src,
+            number,
+            up_bytes,
+            after=waits,
+            before_us=self._launch_us if after is None else 0.0,
+            latency_us=0.0,
+            path=up,
+            round_=slice_,
+            label=f"switch sum: {label}",
         )
         folded = self.builder.join(
             number, after=first[None, :], before_us=float(latency_us.max()), round_=slice_, label=f"switch sum: {label}"

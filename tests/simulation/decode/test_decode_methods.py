@@ -32,6 +32,7 @@ def sent(method, **changes):
     ("method", "expected"),
     [
         ("allgather", {"gather partials": 4 * 3 * PARTIAL}),
+        ("ring-partials", {"partials": 4 * 3 * PARTIAL}),
         ("ring", {"keys and values": 4 * 3 * 250 * 2 * 2 * 16 * 2}),
         ("dcp-a2a", {"partials by heads": 4 * 3 * PARTIAL / 4}),
         ("dcp", {"weights": 4 * 3 * 8 * 4, "sum": 4 * 3 * 8 * 16 * 2 / 4}),
@@ -77,6 +78,14 @@ def test_the_ring_computes_while_it_sends():
     assert ring.total_us == pytest.approx(4 * 250 * 2 * 2 * 16 * 2 / 1e3)
     slow = simulate_step(switch(4, gb_per_s=0.1), BLOCK, context=1000, method="ring", device=UNIT, launch_us=0.0)
     assert slow.total_us == pytest.approx(3 * (32000 / 100 + 0.6) + 32)
+
+
+def test_a_ring_of_partials_merges_while_it_sends():
+    """1,088 B of merging for each of three hops at 1 GB/s, longer than a hop, beside 32 us of attention."""
+    hop_us, merge_us = PARTIAL / 450e3 + 0.6, 2 * PARTIAL / 1e3
+    assert step("ring-partials").total_us == pytest.approx(32 + hop_us + 3 * merge_us)
+    launched = simulate_step(switch(4), BLOCK, context=1000, method="ring-partials", device=UNIT, launch_us=10.0)
+    assert launched.total_us == pytest.approx(32 + 3 * (hop_us + 10.0) + merge_us)
 
 
 @pytest.mark.parametrize(

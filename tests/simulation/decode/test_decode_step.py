@@ -58,6 +58,16 @@ def test_libraries_collectives_take_the_place_of_planned_ones():
     assert ring.timeline.work.messages == 8 * 14
 
 
+def test_switches_sum_what_is_summed():
+    """MAX and one packed SUM by NVLink SHARP, each with one launch; the methods' other collectives stay planned."""
+    summed = simulate_step(H100, "tree-attention-block", context=1 << 16, method="max-sum", collectives="switch-sum")
+    partial = 16 * 129 * 4
+    carried = sum(summed.timeline.work.payload_bytes.tolist())
+    assert carried == 16 * (partial + 16 * 4)
+    alone_us = simulate_step(H100, "tree-attention-block", context=1 << 16, ranks=("GPU0",)).total_us / 8
+    assert summed.total_us == pytest.approx(alone_us + 2 * 6.6 + 2 * 0.6 + 2 * (partial + 64) / 450e3)
+
+
 def test_communication_is_what_the_critical_path_does_beside_computing():
     quiet = simulate_step(H100, "tree-attention-block", context=1 << 24, launch_us=0.0)
     loud = simulate_step(H100, "tree-attention-block", context=1 << 10, launch_us=6.6)

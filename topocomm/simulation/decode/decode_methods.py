@@ -116,6 +116,29 @@ def _ring(layer: Layer) -> None:
         program.last = computed
 
 
+def _ring_partials(layer: Layer) -> None:
+    """Partials go around: each rank sends on what comes, and merges it."""
+    costs, program, ranks = layer.costs, layer.program, layer.ranks
+    layer.gather_queries()
+    layer.attend(layer.tokens)
+    rank, heads, label = np.arange(ranks), costs.model.heads, "partials"
+    merged = arrived = program.last
+    for step in range(ranks - 1):
+        sent = program.builder.send(
+            rank,
+            (rank + 1) % ranks,
+            costs.partial_bytes(heads),
+            after=arrived,
+            before_us=layer.start_us,
+            round_=step,
+            label=label,
+        )
+        arrived = np.roll(sent, 1)
+        waits = np.stack([arrived, merged], axis=1)
+        merged = program.builder.compute(rank, costs.merge_us(2, heads), after=waits, round_=step, label="merge")
+    program.last = merged
+
+
 def _dcp(layer: Layer, by_alltoall: bool) -> None:
     """Heads are shared before and after: all queries to all ranks, the output of a rank's heads back to it."""
     costs, model = layer.costs, layer.costs.model
@@ -169,6 +192,7 @@ METHODS = {
     "max-sum": Method("an allreduce of maxima, one of packed sums", "docs/concepts/sums.md", _max_sum),
     "three-allreduce": Method("maxima, numerators, denominators", "arXiv 2408.04093, algorithm 3", _three_allreduce),
     "ring": Method("keys and values around a ring", "arXiv 2310.01889, as arXiv 2408.04093 compares it", _ring),
+    "ring-partials": Method("partials around a ring", "the ring with what the tree sends", _ring_partials),
     "dcp": Method(
         "queries to all, weights to all, outputs scattered", "vLLM decode context parallelism, ag_rs",
         lambda layer: _dcp(layer, by_alltoall=False), by_heads=True,

@@ -17,9 +17,10 @@ from topocomm.simulation.decode.model_shapes import ModelShape, model_shape
 from topocomm.simulation.decode.rank_program import RankProgram
 from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import algorithm, work_of
-from topocomm.simulation.runs import PLANNED
+from topocomm.simulation.runs import PLANNED, SWITCH_SUM
 from topocomm.simulation.schedule_work import of_plan
 from topocomm.simulation.simulated_work import Work
+from topocomm.simulation.switch_sums import switch_sum
 from topocomm.simulation.timeline import Timeline
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
@@ -115,7 +116,8 @@ def simulate_step(  # noqa: PLR0913 - one request, all but two keyword-only
         device: What holds a rank, or a name of `DEVICES`; None: as the topology's endpoints are named.
         weights: "sharded": all ranks share them (tensor parallelism), with two allreduces a layer; "replicated": each
             has all of them.
-        collectives: "planned", or an algorithm of a library, for those of its collectives over all ranks.
+        collectives: "planned"; or, for those that they have over all ranks, an algorithm of a library, whose model
+            has its launch, or "switch-sum", with one launch.
         launch_us: What a round of a planned collective costs to start, and a message of the ring.
         efficiency: Share of the data sheet's figures that kernels reach.
         kernel_us: What a phase of computing takes beside.
@@ -139,7 +141,8 @@ def simulate_step(  # noqa: PLR0913 - one request, all but two keyword-only
         )
     ends = place_ranks(topology, ranks)
     costs = LayerCosts(shape, figures, context, batch, efficiency, kernel_us)
-    program = RankProgram(ends)
+    folding = [device.id for device in topology.devices if device.in_network is not None]
+    program = RankProgram(ends, folding)
     found = _Collectives(topology, ends, collectives, launch_us)
     layer = Layer(costs, program, found.work, len(ends), weights == SHARDED, launch_us)
     marks = []
@@ -182,7 +185,8 @@ class _Collectives:
 
     def __init__(self, topology: Topology, ends: tuple[str, ...], name: str, launch_us: float) -> None:
         self._topology, self._ends, self._launch_us = replace(topology, launch_us=launch_us), ends, launch_us
-        self._library = None if name == PLANNED else algorithm(name)
+        self._library = None if name in (PLANNED, SWITCH_SUM) else algorithm(name)
+        self._in_switches = name == SWITCH_SUM
         self._known: dict[tuple[str, int, tuple[int, ...] | None], Work] = {}
 
     def work(self, collective: str, payload_bytes: int, ranks: tuple[int, ...] | None) -> Work:
@@ -196,6 +200,8 @@ class _Collectives:
         ends = self._ends if ranks is None else tuple(self._ends[rank] for rank in ranks)
         if self._library is not None and ranks is None and collective in self._library.collectives:
             return work_of(self._library.name, self._topology, collective, payload_bytes, ranks=ends)
+        if self._in_switches and ranks is None and collective == "allreduce":
+            return switch_sum(self._topology, payload_bytes, ranks=ends, launch_us=self._launch_us)
         whole = -(-payload_bytes // 4) * 4  # the planner's rows have 4 bytes
         if collective == "alltoall":
             whole = -(-whole // (4 * len(ends))) * 4 * len(ends)

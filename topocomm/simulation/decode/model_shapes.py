@@ -77,7 +77,7 @@ MODELS = {
         ModelShape("llama-3.1-405b", 126, 16384, 128, 8, 128, 53248, 128256, source=_LLAMA),
         ModelShape("llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, source=_LLAMA),
         ModelShape("qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, source="Alibaba, config.json on Hugging Face"),
-        ModelShape("tree-attention-block", 1, 0, 16, 16, 128, source="arXiv 2408.04093, 6: 16 heads of 128, bfloat16"),
+        ModelShape("tree-attention-block", 1, 0, 16, 16, 128, source="arXiv 2408.04093; Zyphra/tree_attention"),
     )
 }
 """Models by name."""

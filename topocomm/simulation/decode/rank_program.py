@@ -19,8 +19,9 @@ class RankProgram:
         last: int64 [ranks]: the task that each rank has finished with; NO_TASK at first.
     """
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
-        self.builder = WorkBuilder(endpoints)
+    def __init__(self, endpoints: Sequence[str], switches: Sequence[str] = ()) -> None:
+        """Take the endpoint of every rank, and switches that fold."""
+        self.builder = WorkBuilder((*endpoints, *switches))
         self.last: Ints = np.full(len(endpoints), NO_TASK, dtype=np.int64)
         self._rank = {end: rank for rank, end in enumerate(endpoints)}
         self._phase = 0
@@ -37,7 +38,7 @@ class RankProgram:
         A rank has done its part when what it receives has arrived and its folds are done, whatever it sent.
 
         Args:
-            work: On endpoints of the program, and switches that are none.
+            work: On endpoints and switches of the program.
             label: Name of the collective, for texts.
         """
         here = [rank for rank, end in enumerate(work.devices) if end in self._rank]
