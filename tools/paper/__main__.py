@@ -2,9 +2,10 @@
 
     python -m tools.paper [latency ratio volume memory llama] [--write] [--measure]
 
-Print the tables of all figures, or of those named: four minutes in all. `--write` puts them into docs/results/paper.md
-and their pictures into docs/pictures, for which matplotlib must be installed. `--measure` measures the peak memory
-again, by mpirun, before that; the figures of the last time lie in tools/paper/measured_memory.json.
+Print the tables of all figures, or of those named: two to four minutes in all. `--write` puts them into
+docs/results/paper.md and their pictures into docs/pictures, for which matplotlib must be installed. `--measure`
+measures the peak memory again, by mpirun, before that; the figures of the last time lie in
+tools/paper/measured_memory.json.
 """
 
 from __future__ import annotations

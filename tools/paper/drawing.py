@@ -20,6 +20,7 @@ CHARACTERS = 16.5
 PAPER, INK, SOFT, GRID = "#ffffff", "#1b2330", "#5b6472", "#d9dde3"
 METHOD_COLOURS = {
     "ring": "#c2374a",
+    "ring-partials": "#5b6472",
     "three-allreduce": "#b36b00",
     "tree": "#1f8a4c",
     "allgather": "#1d5fc2",
@@ -29,8 +30,8 @@ METHOD_COLOURS = {
     "helix": "#a3348c",
 }
 MARKERS = {
-    "ring": "o", "three-allreduce": "s", "tree": "D", "allgather": "^", "max-sum": "v", "dcp": "<", "dcp-a2a": ">",
-    "helix": "X",
+    "ring": "o", "ring-partials": "P", "three-allreduce": "s", "tree": "D", "allgather": "^", "max-sum": "v",
+    "dcp": "<", "dcp-a2a": ">", "helix": "X",
 }  # fmt: skip
 """Marks of methods, so that no picture needs its colours."""
 _DARK = {

@@ -19,6 +19,7 @@ SYSTEM, DEVICE, MODEL = "dgx-h100", "h100", "tree-attention-block"
 RANKS_PER_HOST = 8
 METHODS = {
     "ring": "ring (paper)",
+    "ring-partials": "ring of partials",
     "three-allreduce": "tree, three all-reduces (paper)",
     "tree": "tree, one planned reduction (ours)",
     "allgather": "all-gather + merge",
@@ -27,7 +28,7 @@ METHODS = {
     "dcp-a2a": "DCP (vLLM, a2a)",
     "helix": "Helix",
 }
-"""Methods of topocomm.simulation.decode as pictures and tables name them, the paper's two first."""
+"""Methods of topocomm.simulation.decode as pictures and tables name them: rings, then the paper's tree and the rest."""
 
 
 class Machine(NamedTuple):

@@ -48,6 +48,9 @@ def test_ratio_says_what_both_must_take_besides():
         assert found.changed["NVLink rate"][0.5][tree] > found.changed["NVLink rate"][2.0][tree]
         assert found.changed["HBM rate"][0.5][tree] < found.base[tree] < found.changed["HBM rate"][2.0][tree]
         assert found.changed["network latency"][2.0][tree] == pytest.approx(found.base[tree])
+    partials_us = found.partials_us  # 7 hops: launch, two links, 16 x 129 float32; then the last merge of two
+    hops_us = 7 * (6.6 + 2 * 0.3 + 8256 / 450e3) + 2 * 8256 / 3350e3
+    assert partials_us == pytest.approx(10_000 * 8192 / 3350e3 + hops_us, rel=1e-6)
     lines = ratio.table_lines(found)
     assert [line.split(" | ")[0][2:] for line in lines[-8:]] == [*found.changed, ratio.SEQUENTIAL]
 
