@@ -87,7 +87,7 @@ def _three_allreduce(layer: Layer) -> None:
     layer.gather_queries()
     layer.attend(layer.tokens)
     layer.collective("allreduce", costs.lse_bytes(model.heads), "maximum")
-    layer.collective("allreduce", costs.value_bytes(model.heads * model.head_dim), "numerator")
+    layer.collective("allreduce", costs.lse_bytes(model.heads * model.head_dim), "numerator")
     layer.collective("allreduce", costs.lse_bytes(model.heads), "denominator")
 
 
