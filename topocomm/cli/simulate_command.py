@@ -23,7 +23,7 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.simulation.protocols import TRANSPORTS, transport
 from topocomm.simulation.runs import PLANNED, Rules, Run, algorithms, simulate_collective, simulate_plan
 from topocomm.simulation.sweeps import parse_sweep, sweep, sweep_document, sweep_text
-from topocomm.simulation.timeline_text import timeline_document, timeline_text
+from topocomm.simulation.timeline_words import timeline_document, timeline_text
 from topocomm.simulation.trace_events import trace_json
 from topocomm.simulation.what_if import with_rates
 from topocomm.topology.catalog.systems import catalog

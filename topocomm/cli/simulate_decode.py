@@ -15,7 +15,7 @@ from topocomm.errors import PlanError
 from topocomm.simulation.decode import DEVICES, METHODS, MODELS, DecodeStep, simulate_step
 from topocomm.simulation.runs import PLANNED
 from topocomm.simulation.sweeps import parse_count, parse_sweep, sweep, sweep_document, sweep_text
-from topocomm.simulation.timeline_text import timeline_document, timeline_text
+from topocomm.simulation.timeline_words import timeline_document, timeline_text
 from topocomm.simulation.trace_events import trace_json
 from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.draw.names import plural

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.machines import switch
+from topocomm.simulation.decode.datasheets import DeviceFigures
 from topocomm.simulation.decode.decode_methods import METHODS, helix_groups
 from topocomm.simulation.decode.decode_step import simulate_step
-from topocomm.simulation.decode.device_figures import DeviceFigures
 from topocomm.simulation.decode.model_shapes import ModelShape
 from topocomm.simulation.simulated_work import COMPUTE, SEND
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topocomm.simulation.decode.device_figures import DeviceFigures
+from topocomm.simulation.decode.datasheets import DeviceFigures
 from topocomm.simulation.decode.layer_costs import LayerCosts
 from topocomm.simulation.decode.model_shapes import ModelShape
 

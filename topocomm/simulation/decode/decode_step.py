@@ -9,14 +9,14 @@ from functools import cached_property
 from topocomm.errors import PlanError
 from topocomm.planning.planner import plan
 from topocomm.planning.request import place_ranks
-from topocomm.simulation.critical_path import CriticalPath, critical_path
+from topocomm.simulation.decode.datasheets import DeviceFigures, device_figures, recognise_device
 from topocomm.simulation.decode.decode_methods import METHODS, Layer, helix_groups
-from topocomm.simulation.decode.device_figures import DeviceFigures, device_figures, recognise_device
 from topocomm.simulation.decode.layer_costs import LayerCosts
 from topocomm.simulation.decode.model_shapes import ModelShape, model_shape
 from topocomm.simulation.decode.rank_program import RankProgram
 from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import algorithm, work_of
+from topocomm.simulation.path_back import CriticalPath, critical_path
 from topocomm.simulation.runs import PLANNED, SWITCH_SUM
 from topocomm.simulation.schedule_work import of_plan
 from topocomm.simulation.simulated_work import Work

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topocomm.simulation.decode.device_figures import DeviceFigures
+from topocomm.simulation.decode.datasheets import DeviceFigures
 from topocomm.simulation.decode.model_shapes import ModelShape
 
 PARTIAL_BYTES = 4

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.machines import joined, switch
 from topocomm import catalog, plan
-from topocomm.simulation.critical_path import critical_path
 from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import work_of
+from topocomm.simulation.path_back import critical_path
 from topocomm.simulation.schedule_work import of_plan
 from topocomm.simulation.simulated_work import NO_TASK, WorkBuilder
 

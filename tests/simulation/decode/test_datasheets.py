@@ -4,7 +4,7 @@ import pytest
 
 from tests.machines import joined, switch
 from topocomm import PlanError, catalog
-from topocomm.simulation.decode.device_figures import DEVICES, device_figures, recognise_device
+from topocomm.simulation.decode.datasheets import DEVICES, device_figures, recognise_device
 from topocomm.topology.catalog.systems import SYSTEMS
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from topocomm.planning.routing.routes import Edge
-from topocomm.simulation.critical_path import CriticalPath, Step, critical_path
+from topocomm.simulation.path_back import CriticalPath, Step, critical_path
 from topocomm.simulation.simulated_work import COMPUTE, NO_TASK, SEND
 from topocomm.simulation.timeline import Timeline
 from topocomm.topology.draw.names import plural

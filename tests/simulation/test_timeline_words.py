@@ -10,7 +10,7 @@ from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.schedule_work import of_plan
 from topocomm.simulation.simulated_work import WorkBuilder
-from topocomm.simulation.timeline_text import WIDTH, busiest_links, timeline_document, timeline_text
+from topocomm.simulation.timeline_words import WIDTH, busiest_links, timeline_document, timeline_text
 
 MEGABYTE = 10**6
 
