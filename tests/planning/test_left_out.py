@@ -35,6 +35,7 @@ def test_a_limit_is_where_a_family_ends(name, limit):
     gone = tried(machine, below) - tried(machine, above)
     assert gone - {"circulant"} <= named(machine, above) - named(machine, below)
     assert not named(machine, above) & tried(machine, above)
+    assert named(machine, above) - named(machine, below) <= tried(machine, below) | {"circulant"}
 
 
 def test_nothing_is_left_out_of_a_small_machine():
@@ -55,3 +56,26 @@ def test_processors_are_not_pipelined():
     assert "forest, two-tree: with objective auto for GPUs only" in left_out(
         machine, request(machine, "reduce", 1 << 20)
     )
+
+
+def test_ranks_without_a_rail_are_named():
+    uneven = joined((3, 2))
+    assert "rails-scan: some rank is on no rail that every host has" in left_out(
+        uneven, request(uneven, "scan", 1 << 20)
+    )
+    assert not {"rails-scan"} & tried(uneven, request(uneven, "scan", 1 << 20))
+    assert "rails-halving" in tried(uneven, request(uneven, "broadcast", 1 << 20))
+
+
+@pytest.mark.parametrize("name", ["gather", "scatter", "alltoall"])
+def test_collectives_without_a_family_do_not_miss_it(name):
+    machine = switch(40)
+    assert left_out(machine, request(machine, name, 1 << 20)) == ()
+
+
+@pytest.mark.parametrize("count", [2, 3, 16, 17])
+def test_no_candidate_stands_twice(count):
+    machine = hosts(count, 2)
+    for name in ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan"):
+        names = [each for each, _ in candidate_builds(request(machine, name, 1 << 22), PathFinder(machine))]
+        assert len(names) == len(set(names)), name

@@ -121,7 +121,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
 def _halved(request: Request, groups: RankPatterns) -> Builds:
     """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
     bare, name, root = groups.hierarchy.groups, request.collective.name, request.collective.root
-    if not long_enough(request, bare) or not (request.operator.commutative or name == "broadcast"):
+    if not _long_enough(request, bare) or not (request.operator.commutative or name == "broadcast"):
         return
     for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
@@ -141,7 +141,7 @@ def _halved_parts(request: Request, groups: RankPatterns) -> Builds:
     bare, parts = groups.hierarchy.groups, request.collective.parts
     reduces = request.collective.name == "reduce_scatter"
     wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
-    if not wanted or not long_enough(request, bare) or not fits_parts(bare):
+    if not wanted or not _long_enough(request, bare) or not fits_parts(bare):
         return
     for radix in _radices(request, groups.hierarchy):
         if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
@@ -149,7 +149,7 @@ def _halved_parts(request: Request, groups: RankPatterns) -> Builds:
             yield from _sliced(request, made, _name(radix))
 
 
-def long_enough(request: Request, groups: Groups) -> bool:
+def _long_enough(request: Request, groups: Groups) -> bool:
     """Whether parts of the value over rails are worth a plan."""
     wanted = request.layout.splittable and request.objective in ("auto", "throughput")
     return wanted and request.payload_bytes >= LONG_BYTES and groups.count > 1 and bool(common_rails(groups))
@@ -163,7 +163,7 @@ def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:
     count, one_root = hierarchy.groups.count, request.collective.name in ("reduce", "broadcast")
     if request.port_model != "loggp" or (hierarchy.flat and count <= MOST_FLAT_RANKS and not one_root):
         return [2]
-    return [2, *(radix for radix in PART_RADICES if radix < count), *[count] * (count <= MOST_DIRECT_GROUPS)]
+    return [2, *(radix for radix in PART_RADICES if radix < count), *[count] * (2 < count <= MOST_DIRECT_GROUPS)]
 
 
 def _name(radix: int) -> str:
@@ -303,7 +303,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
         worth = None if count <= MOST_RING_RANKS or not alike else int(request.port_model == "loggp")
         for pattern in islice(groups.patterns(), worth):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
-    if long_enough(request, hierarchy.groups):
+    if _long_enough(request, hierarchy.groups):
         for name, bare in (("rails-scan", hierarchy.groups), ("direct", groups.single)):
             wanted = groups.in_order and fits_parts(bare) and (name != "direct" or not hierarchy.flat)
             fits = [n for n in SCAN_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS]

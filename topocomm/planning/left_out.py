@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topocomm.planning.candidates import (
-    LONG_BYTES,
-    MOST_AUTO_FOREST_RANKS,
-    MOST_FLAT_RANKS,
-    long_enough,
-)
+from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_parts
+from topocomm.planning.candidates import LONG_BYTES, MOST_AUTO_FOREST_RANKS, MOST_FLAT_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Request
 from topocomm.planning.routing.paths import PathFinder
@@ -24,6 +20,14 @@ _RINGS = {
     "alltoall": "dissemination",
 }
 _LISTED = {"allreduce": "recursive-doubling, binomial, circulant", "scan": "chain", "exscan": "chain, 1-2-3-doubling"}
+_TREES = {
+    "allreduce": "forest, two-tree",
+    "reduce": "forest, two-tree",
+    "broadcast": "forest, two-tree",
+    "allgather": "forest",
+    "reduce_scatter": "forest",
+}
+_PARTS = {"scan": "rails-scan", "exscan": "rails-scan", **dict.fromkeys(_TREES, "rails-halving, rails-by")}
 _FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
 
@@ -44,17 +48,25 @@ def _found(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
         yield _RINGS[name], f"for at most {MOST_RING_RANKS} ranks"
     if ranks > MOST_LISTED_RANKS and name in _LISTED:
         yield _LISTED[name], f"for at most {MOST_LISTED_RANKS} ranks"
-    if request.objective != "auto" or request.payload_bytes < LONG_BYTES or not request.layout.splittable:
+    if request.objective == "auto" and request.payload_bytes >= LONG_BYTES and request.layout.splittable:
+        yield from _of_long_values(topology, request)
+
+
+def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
+    name, ranks = request.collective.name, len(request.endpoints)
+    if name in _TREES and ranks > MOST_AUTO_FOREST_RANKS:
+        yield _TREES[name], f"with objective auto for at most {MOST_AUTO_FOREST_RANKS} ranks"
+    elif name in _TREES and {topology.by_id[end].kind for end in request.endpoints} != {"gpu"}:
+        yield _TREES[name], "with objective auto for GPUs only"
+    if name not in _PARTS:
         return
-    if ranks > MOST_AUTO_FOREST_RANKS:
-        yield "forest, two-tree", f"with objective auto for at most {MOST_AUTO_FOREST_RANKS} ranks"
-    elif {topology.by_id[end].kind for end in request.endpoints} != {"gpu"}:
-        yield "forest, two-tree", "with objective auto for GPUs only"
     if name in _FOLDS and not request.operator.commutative:
-        yield "rails-halving, rails-by", f"{request.operator.name} does not commute"
+        yield _PARTS[name], f"{request.operator.name} does not commute"
         return
     groups = RankPatterns(request, PathFinder(topology)).hierarchy.groups
     if name in ("scan", "exscan") and groups.count > MOST_RING_RANKS:
-        yield "rails-scan", f"for at most {MOST_RING_RANKS} hosts"
-    elif groups.count > 1 and not long_enough(request, groups):
-        yield "rails-halving, rails-by, rails-scan", "some host lacks a rail or a rank of the others"
+        yield _PARTS[name], f"for at most {MOST_RING_RANKS} hosts"
+    elif groups.count > 1 and not common_rails(groups):
+        yield _PARTS[name], "no rail has a rank of every host"
+    elif groups.count > 1 and name not in ("allreduce", "reduce", "broadcast") and not fits_parts(groups):
+        yield _PARTS[name], "some rank is on no rail that every host has"
