@@ -19,9 +19,9 @@ def test_every_way_has_a_row(tmp_path):
     build().save_pretrained(tmp_path)
     done = mpirun(2, [TOOL, f"--model={tmp_path}", "--tokens=40", "--new=5", "--repeats=2"])
     assert done.returncode == 0, done.stderr[-3000:]
-    assert ROW.findall(done.stdout) == ["plain transformers", "whole weights", "sharded weights"]
+    assert ROW.findall(done.stdout) == ["plain transformers", "plain, P threads", "whole weights", "sharded weights"]
     digests = set()
-    for way, held in (("plain", 1), ("whole", 2), ("sharded", 2)):
+    for way, held in (("plain", 1), ("threads", 1), ("whole", 2), ("sharded", 2)):
         done = mpirun(2, [TOOL, f"--model={tmp_path}", "--tokens=40", "--new=5", f"--only={way}"])
         assert done.returncode == 0, done.stderr[-3000:]
         digests |= {*re.findall(r"prompt [\d.]+ s, token [\d.]+ ms, tokens (\w{12})$", done.stdout, re.MULTILINE)}

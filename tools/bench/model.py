@@ -2,9 +2,10 @@
 
 mpirun -n 2 python tools/bench/model.py [--model smollm2] [--tokens 1024] [--new 32] [--repeats 3] [--only WAY]
 
-One thread a rank. Every method generates the same tokens, in turns: seconds to the first token, milliseconds for each
-after it, medians with quartiles, and how many times faster than plain transformers, beside which the others wait.
---only plain, whole or sharded runs one of them, once, and prints the memory that it takes on each rank as well.
+One thread a rank; plain transformers on one thread, and on as many as there are ranks. Every method generates the same
+tokens, in turns: seconds to the first token, milliseconds for each after it, medians with quartiles, and how many times
+faster than plain transformers on one thread, beside which the other ranks sleep.
+--only plain, threads, whole or sharded runs one of them, once, and prints the memory it takes on each rank as well.
 
 `--random DIR` makes a model of the Llama kind with 1.1 B random weights there, which --model takes.
 """
@@ -28,7 +29,8 @@ from attention.jobs.models import find_model, load, load_model
 from topocomm import Communicator
 
 PLAIN = "plain transformers"
-WAYS = {"plain": PLAIN, "whole": "whole weights", "sharded": "sharded weights"}
+THREADS = "plain, P threads"
+WAYS = {"plain": PLAIN, "threads": THREADS, "whole": "whole weights", "sharded": "sharded weights"}
 SIZES = {
     "hidden_size": 2048,
     "intermediate_size": 5632,
@@ -64,7 +66,7 @@ def main() -> None:
     torch.set_num_threads(1)
     comm, path = Communicator.from_mpi(MPI.COMM_WORLD), find_model(options.model)
     only = WAYS.get(options.only)
-    whole = load_model(path) if only != WAYS["sharded"] and (comm.rank == 0 or only != PLAIN) else None
+    whole = load_model(path) if only != WAYS["sharded"] and (comm.rank == 0 or only not in (PLAIN, THREADS)) else None
     sliced = load_sharded(path, comm) if only in (None, WAYS["sharded"]) else None
     size = load("configuration", path).vocab_size
     ids = torch.randint(5, size, (1, options.tokens), generator=torch.Generator().manual_seed(11))
@@ -73,11 +75,18 @@ def main() -> None:
         with enable(model, comm) as sharding:
             return timed(model, ids, options.new, lambda: sharding.cache.used_bytes)
 
-    def plain() -> Run | None:
-        return timed(whole, ids, options.new) if comm.rank == 0 else None
+    def plain(threads: int) -> Run | None:
+        run = None
+        if comm.rank == 0:
+            torch.set_num_threads(threads)
+            run = timed(whole, ids, options.new)
+            torch.set_num_threads(1)
+        _sleep_until_all_come()
+        return run
 
     ways: dict[str, Callable[[], Any]] = {
-        PLAIN: plain,
+        PLAIN: lambda: plain(1),
+        THREADS: lambda: plain(comm.size),
         WAYS["whole"]: lambda: sharded(whole),
         WAYS["sharded"]: lambda: sharded(sliced),
     }
@@ -87,6 +96,13 @@ def main() -> None:
     else:
         _only(comm, only, ways[only](), sliced if whole is None else whole, title)
     comm.close()
+
+
+def _sleep_until_all_come() -> None:
+    """Wait for the other ranks without taking a core from the threads of one that computes."""
+    arrived = MPI.COMM_WORLD.Ibarrier()
+    while not arrived.Test():
+        time.sleep(0.005)
 
 
 class Run(NamedTuple):
