@@ -155,6 +155,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="regular expression found in Class.test")
     args = parser.parse_args()
     os.environ[BACKEND] = args.backend
+    sys.path.insert(0, args.folder)
     outcomes = Outcomes()
     groups: Any = unittest.defaultTestLoader.loadTestsFromModule(load())
     for group in groups:
