@@ -38,7 +38,10 @@ def test_measured_stands_beside_nominal(quick, capsys):
     assert (status, err) == (0, "")
     tree, table = out.split("\nMeasured between ")
     assert ", measured)" in tree.splitlines()[0]
-    assert "Next: the same with --format json --output machine.json" in " ".join(tree.split())
+    assert tree.splitlines()[-2:] == [
+        "Next: topocomm inspect --measure --json --output machine.json",
+        "      topocomm plan --input machine.json --bytes 64KiB",
+    ]
     head, *rows = table.splitlines()[2:]
     assert head.split() == ["pair", "code", "us", "nominal", "x", "GB/s", "nominal", "x"]
     for row in rows:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from topocomm.cli.output import write_result
+from topocomm.cli.terminal.output import write_result
 
 
 def test_a_file_is_replaced_in_one_step(tmp_path):
