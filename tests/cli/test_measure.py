@@ -94,6 +94,12 @@ def test_under_mpirun_the_job_is_shown_once_with_the_places_of_its_ranks():
 
 
 @pytest.mark.long
+def test_under_mpirun_the_next_command_is_for_the_same_job():
+    done = job(3, "inspect")
+    assert done.stdout.endswith("\nNext: mpirun -n 3 topocomm plan --bytes 64KiB\n")
+
+
+@pytest.mark.long
 def test_under_mpirun_what_is_measured_is_printed_once():
     done = job(2, "inspect", "--measure", "--format", "json")
     assert done.returncode == 0, done.stderr
