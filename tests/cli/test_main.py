@@ -87,6 +87,15 @@ print(json.dumps(loaded))
     assert set(map(tuple, loaded.values())) == {()}
 
 
+def test_a_machine_that_is_named_wrongly_is_said_once(monkeypatch, capsys):
+    words = ["plan", "--system", "dgxh10", "--bytes", "4"]
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for rank, status, lines in (("0", 2, 1), ("1", 0, 0)):
+        monkeypatch.setenv("PMI_RANK", rank)
+        assert main(words) == status
+        assert capsys.readouterr().err.count("\n") == lines
+
+
 def test_only_the_chosen_command_is_imported(monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "topocomm.cli.plan_command", raising=False)
     assert main(["inspect", "--system", "dgx-h100"]) == 0

@@ -111,6 +111,8 @@ def _run(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> 
         sys.stdout.flush()
     except TopocommError as error:
         # A TopocommError that is also a ValueError is bad input; others are failures of the work.
+        if isinstance(error, ValueError) and not speaks() and (vars(args).get("system") or vars(args).get("input")):
+            return 0  # every rank reads the machine that is named, and rank 0 says what is wrong with it
         _complain(args, with_suggestion(str(error), OTHER_WORDS) + meant_file(str(error)))
         return 2 if isinstance(error, ValueError) else 1
     except BrokenPipeError:  # the reader of a pipe has seen enough
