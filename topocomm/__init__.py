@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from topocomm.errors import (
         DeadlineError,
         MismatchError,
@@ -132,11 +133,15 @@ _HOMES = {
 """Module of every name."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'topocomm' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
+if not TYPE_CHECKING:  # for type checkers a name that is not above is an error
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":  # stands in pyproject.toml alone
+            return import_module("importlib.metadata").version("topocomm")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'topocomm' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

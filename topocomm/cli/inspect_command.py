@@ -84,10 +84,8 @@ def run(args: argparse.Namespace) -> int:
             text = f"{text}\n{table}"
         else:
             sys.stderr.write(table)
-    if args.output is None and args.format in (None, "text"):
-        write_text(text, plain=to_ascii)
-    else:
-        write_result(text, args.output, plain=to_ascii)
+    write = write_text if args.format in (None, "text") else write_result
+    write(text, args.output, plain=to_ascii)
     return 0
 
 

@@ -145,11 +145,8 @@ def _run(args: argparse.Namespace) -> int:
             text = _text(args, chosen, topology, cost) + "\n" if args.format == "text" else ""
     if args.sizes is None and args.save:
         chosen.save(Path(args.save))
-    if args.format == "text":
-        write_text(text)
-        return 0
-    if args.sizes is not None:
-        write_result(text, None)
+    if args.format == "text" or args.sizes is not None:
+        (write_text if args.format == "text" else write_result)(text, None)
         return 0
     if cost:
         print(cost, file=sys.stderr)

@@ -10,9 +10,9 @@ from contextlib import suppress
 from topocomm.cli.terminal.text_colours import coloured
 
 
-def write_text(text: str, *, plain: Callable[[str], str] | None = None) -> None:
-    """Write what people read to stdout, with colours where it wants them; as `write_result`."""
-    write_result(coloured(text), None, plain=plain)
+def write_text(text: str, path: str | None = None, *, plain: Callable[[str], str] | None = None) -> None:
+    """Write what people read, with colours where it goes to a stdout that wants them; as `write_result`."""
+    write_result(coloured(text) if path is None else text, path, plain=plain)
 
 
 def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | None = None) -> None:
