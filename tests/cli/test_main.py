@@ -45,8 +45,11 @@ def test_help_is_a_command_too(capsys):
 
 
 def test_the_examples_of_the_help_are_command_lines():
-    lines = [words for line in WHICH.splitlines() if (words := line.partition("topocomm ")[2].split())]
+    lines = [
+        words.split() for line in WHICH.replace(";", "\n").splitlines() if (words := line.partition("topocomm ")[2])
+    ]
     assert len(lines) == 5
+    assert max(map(len, WHICH.splitlines())) <= 80
     for words in lines:
         assert parser_of(words[:1])[0].parse_args(words).command == words[0]
 

@@ -33,11 +33,10 @@ COMMANDS = {
 }
 """Name and one line of help of every command."""
 WHICH = """which command when:
-  What is in this machine?              topocomm inspect
-  How should these GPUs reduce 64 KiB?  topocomm plan --system dgx-h100 --bytes 64KiB
-  How long would NCCL's ring take?      topocomm simulate --system dgx-h100 --bytes 1GiB --algorithm ring
-  How fast is it here, truly?           mpirun -n 4 topocomm bench
-  Why does it fail, or crawl?           topocomm doctor
+  what this machine is and lacks  topocomm inspect; topocomm doctor
+  how 8 H100s reduce 64 KiB best  topocomm plan --system dgx-h100 -b 64K
+  how long an algorithm takes     topocomm simulate --system dgx-h100 -b 64K
+  how fast it is here             mpirun -n 4 topocomm bench
 """
 
 

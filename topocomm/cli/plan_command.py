@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_bytes, parse_ranks, parse_sizes
+from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_bytes, parse_ranks, parse_sizes, take_one_size
 from topocomm.cli.options.sources import add_sources, read_job
 from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
@@ -135,6 +135,7 @@ def _run(args: argparse.Namespace) -> int:
     if not speaks():
         return 0
     topology = without(whole, args.without) if args.without else whole
+    take_one_size(args)
     args.sizes = nccl_sizes(args, given=args.sizes)
     with ProgressLine("checking the plan" if args.plan else "planning") as progress:
         if args.sizes is not None:

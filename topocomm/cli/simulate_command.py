@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.options.arguments import add_nccl_sizes, nccl_sizes, of, parse_bytes, parse_ranks
+from topocomm.cli.options.arguments import add_nccl_sizes, nccl_sizes, of, parse_bytes, parse_ranks, take_one_size
 from topocomm.cli.options.sources import add_sources, read_job
 from topocomm.cli.simulate_decode import add_step, run_step
 from topocomm.cli.terminal.output import write_result, write_text
@@ -84,6 +84,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, print, and return the exit status."""
+    take_one_size(args)
     given = args.sweep and args.sweep.partition("=")[2]
     if (sizes := nccl_sizes(args, "--sweep", given)) is not None and args.sweep is None:
         args.sweep = f"bytes={sizes}"

@@ -48,6 +48,12 @@ def add_nccl_sizes(parser: argparse.ArgumentParser, meaning: str) -> None:
     own.add_argument("-f", "--stepfactor", metavar="F", help="factor from each to the next (default 2)")
 
 
+def take_one_size(args: argparse.Namespace) -> None:
+    """Let `-b` alone be `--bytes`, of a command that has both."""
+    if args.bytes is args.maxbytes is args.stepfactor is None:
+        args.bytes, args.minbytes = args.minbytes, None
+
+
 def nccl_sizes(args: argparse.Namespace, others: str = "--sizes", given: str | None = None) -> str | None:
     """Return what `-b`, `-e` and `-f` say as `A:B:FACTOR`, or one size; without them what is `given` by `others`.
 
