@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from topocomm.cli.command_ranks import launched_as, speaks
 from topocomm.cli.options.sources import add_sources, read_sources
+from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.cli.terminal.text_colours import coloured
 from topocomm.errors import TopocommError
 from topocomm.topology.model import Topology
@@ -53,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
         topology = read_sources(args)
         examined = Examined(check_machine(topology))
     else:
-        examined, topology = _here(args)
+        with ProgressLine("checking this machine"):
+            examined, topology = _here(args)
     failed = any(finding.level == "FAIL" for finding in examined.findings)
     if speaks():
         # A launcher ends the whole job as soon as one rank fails: no time for more.

@@ -106,7 +106,8 @@ def _topology(args: argparse.Namespace) -> Topology:
 
         return simulated(args.system)
     if not args.measure:
-        return read_job(args)
+        with ProgressLine("reading"):
+            return read_job(args)
     from topocomm.execute.measure.ping_pong import measure
     from topocomm.execute.start import init, run_local
 
