@@ -4,35 +4,66 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import packages_distributions
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 
 from attention.jobs.job_launch import OK, WORK_FAILED, JobParser, run, say, speaks
 from topocomm import MissingExtraError
+from topocomm.command_parser import respelled
 
 DISTRIBUTION = "topocomm"
 MARK = "LOGSUMEXP"
 """A name that our `attention/__init__.py` has and no other's."""
 
 
+COMMANDS = {
+    "generate": "generate text with a sharded cache",
+    "serve": "answer OpenAI's HTTP requests with a sharded cache",
+    "decode": "check and time one decode step",
+}
+"""Name and one line of help of every command; only the module of the chosen one is imported."""
+LIBRARIES = ("torch", "triton", "transformers", "mpi4py", "vllm", "sglang")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit status."""
-    missing = (MissingExtraError("python -m attention", x, "attention") for x in ("torch", "tqdm") if not find_spec(x))
-    problem = why_shadowed() or next(missing, None)
-    if problem is not None:
-        if speaks():
-            say(f"python -m attention: error: {problem}")
-        return WORK_FAILED if speaks() else OK
-    from attention.jobs import decode_job as decode
-    from attention.jobs import generate_job as generate
-    from attention.jobs import serve_job as serve
-
+    if (problem := why_shadowed()) is not None:
+        return _refuse(problem)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = JobParser(prog="python -m attention", description=__doc__)
+    parser.add_argument("-V", "--version", action="version", version=_versions(), help="versions, also of libraries")
     commands = parser.add_subparsers(required=True, metavar="{generate,serve,decode}")
-    for module in (generate, serve, decode):
-        module.add_arguments(commands)
-    options = parser.parse_args(arguments)
+    chosen = respelled(words[0], COMMANDS) if words else None
+    for name, summary in COMMANDS.items():
+        if name == chosen:
+            import_module(f"attention.jobs.{name}_job").add_arguments(commands)
+        else:
+            commands.add_parser(name, help=summary)
+    if not words:
+        parser.print_help()
+        return OK
+    options = parser.parse_args(words)
+    missing = (MissingExtraError("python -m attention", x, "attention") for x in ("torch", "tqdm") if not find_spec(x))
+    if (lacking := next(missing, None)) is not None:
+        return _refuse(str(lacking))
     return run(options.job(options), options.ranks)
+
+
+def _refuse(problem: str) -> int:
+    if speaks():
+        say(f"python -m attention: error: {problem}")
+    return WORK_FAILED if speaks() else OK
+
+
+def _versions() -> str:
+    """Topocomm's version, and those of the libraries that are installed; none is imported."""
+    found = []
+    for name in (DISTRIBUTION, *LIBRARIES):
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found)
 
 
 def why_shadowed() -> str | None:

@@ -25,14 +25,15 @@ from attention.jobs.job_launch import (
     device_of_rank,
     positive,
     say,
+    tokens,
 )
-from topocomm import MAX, SUM, Communicator
+from topocomm import MAX, SUM
 
 if TYPE_CHECKING:
     import torch
 
     from attention.jobs.synthetic import Sizes
-    from topocomm import Plan
+    from topocomm import Communicator, Plan
 
 METHODS = ("tree", "ring", "allreduce")
 WARM_UP_STEPS = 2
@@ -63,7 +64,7 @@ class Decoded:
 def add_arguments(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("decode", help="check and time one decode step", description=__doc__)
-    parser.add_argument("--context", type=positive, default=131_072, help="keys (default 131072)")
+    parser.add_argument("--context", type=tokens, default=131_072, help="keys, as 128K (default 131072)")
     parser.add_argument("--heads", type=positive, default=32, help="query heads (default 32)")
     parser.add_argument("--kv-heads", type=positive, default=8, help="key and value heads (default 8)")
     parser.add_argument("--head-dim", type=positive, default=128, help="numbers per head (default 128)")
@@ -94,12 +95,12 @@ class DecodeJob:
         Raises:
             InputError: The heads do not divide, or there is no GPU to run on.
         """
-        from attention.jobs.synthetic import Sizes
-
         o = self.options
         check_device(o.device, ranks)
         if o.heads % o.kv_heads:
             raise InputError(f"--heads {o.heads} must be a multiple of --kv-heads {o.kv_heads}")
+        from attention.jobs.synthetic import Sizes
+
         self.sizes = Sizes(o.context, o.batch, o.heads, o.kv_heads, o.head_dim)
 
     def work(self, comm: Communicator, cpu_threads: int) -> Decoded:

@@ -28,13 +28,13 @@ from attention.jobs.job_launch import (
 )
 from attention.jobs.models import add_weights, find_model, load, load_model, model_slices, whole_model
 from attention.jobs.progress import Meter
-from topocomm import Communicator
 
 if TYPE_CHECKING:
     import torch
 
     from attention.huggingface.weights.sharded_weights import ShardedWeights
     from attention.jobs.step_profile import StepTimes
+    from topocomm import Communicator
 
 LOGIT_LIMIT = 1e-3
 """Largest difference of a logit from single-process transformers that `--verify` accepts, in float32."""

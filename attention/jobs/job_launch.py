@@ -12,15 +12,20 @@ import argparse
 import os
 import sys
 import time
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from topocomm import Communicator, DeadlineError, MissingExtraError, TopocommError, run_local
+import topocomm
+from topocomm import DeadlineError, MissingExtraError, TopocommError
+from topocomm.command_parser import CommandParser, with_suggestion
 from topocomm.extend import prepare_for_threads
 
 if TYPE_CHECKING:
     import torch
+
+    from topocomm import Communicator
 
 OK, WORK_FAILED, BAD_INPUT = 0, 1, 2
 LAST_RANK_LIMIT_S = 3600
@@ -86,8 +91,10 @@ def launched_as() -> tuple[int, int] | None:
     return None
 
 
-class JobParser(argparse.ArgumentParser):
-    """An argument parser that speaks once: the other ranks of an mpirun job leave in silence."""
+class JobParser(CommandParser):
+    """A parser that speaks once: the other ranks of an mpirun job leave in silence."""
+
+    meanings = MappingProxyType({"chat": "generate", "np": "--ranks", "run": "generate", "server": "serve"})
 
     def error(self, message: str) -> NoReturn:
         """One line and exit status 2."""
@@ -114,6 +121,12 @@ def positive(text: str) -> int:
     return value
 
 
+def tokens(text: str) -> int:
+    """Return a number of tokens of at least 1, for argparse; 128K and 1M are 1024 and 1024 x 1024 times that."""
+    unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:].upper())
+    return positive(text) if unit is None else positive(text[:-1]) * unit
+
+
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add `--device` to a command."""
     parser.add_argument(
@@ -129,11 +142,13 @@ def check_device(device: str, ranks: int) -> None:
     Raises:
         InputError: torch sees no GPU.
     """
+    if device != "cuda":
+        return
     import torch
 
-    if device == "cuda" and ranks > 1 and launched_as() is None:
+    if ranks > 1 and launched_as() is None:
         prepare_for_threads()  # `is_available` may start CUDA, which reads it then
-    if device == "cuda" and not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         raise InputError("--device cuda: torch sees no GPU here; install torch for this machine's, or leave it out")
 
 
@@ -172,7 +187,7 @@ def _on_threads(job: Job[Result], ranks: int) -> int:
         return _say_error(job, error)
     cpu_threads = max(1, len(os.sched_getaffinity(0)) // ranks)
     try:
-        results = run_local(lambda comm: job.work(comm, cpu_threads), ranks=ranks)
+        results = topocomm.run_local(lambda comm: job.work(comm, cpu_threads), ranks=ranks)
     except TopocommError as error:
         return _say_setting(job, error)
     return job.report(results[0])
@@ -184,7 +199,7 @@ def _under_mpi(job: Job[Result], ranks: int | None, rank: int, size: int) -> int
     except TopocommError as error:
         return _say_error(job, error) if rank == 0 else OK
     try:
-        comm = Communicator.from_mpi(world)  # from here on an uncaught exception ends the whole job
+        comm = topocomm.Communicator.from_mpi(world)  # from here on an uncaught exception ends the whole job
     except TopocommError as error:
         return _say_setting(job, error, rank)
     problem: TopocommError | None = None
@@ -259,5 +274,5 @@ def _say_setting(job: Job[Result], error: TopocommError, rank: int = 0) -> int:
 
 def _say_error(job: Job[Result], error: TopocommError, rank: int = 0) -> int:
     who = f"rank {rank}: " if rank else ""
-    say(f"{job.name}: error: {who}{error}")
+    say(f"{job.name}: error: {who}{with_suggestion(str(error))}")
     return _status(error)

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention.jobs.job_launch import InputError, SetupError, say
-from topocomm import Communicator, MissingExtraError
+from topocomm import MissingExtraError
+from topocomm.command_parser import did_you_mean, respelled
 
 if TYPE_CHECKING:
     import torch
+
+    from topocomm import Communicator
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,13 @@ def find_model(name: str) -> Path:
         InputError: Neither a known name nor a directory with a config.json.
         SetupError: The wheel of a known model is not installed.
     """
-    if name in KNOWN:
-        return convert(name)
+    if (known := respelled(name, KNOWN)) is not None:
+        return convert(known)
     path = Path(name).expanduser()
     if not (path / "config.json").is_file():
         raise InputError(
             f"--model {name}: expected one of {', '.join(KNOWN)}, or a directory with config.json, "
-            "model.safetensors and tokenizer.json; nothing is downloaded"
+            f"model.safetensors and tokenizer.json; nothing is downloaded{did_you_mean(name, KNOWN)}"
         )
     return path
 

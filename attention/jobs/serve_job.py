@@ -27,11 +27,12 @@ from attention.jobs.job_launch import (
     speaks,
 )
 from attention.jobs.models import KNOWN, add_weights, find_model, load, model_slices, whole_model
-from topocomm import Communicator, MissingExtraError, RankFailedError
+from topocomm import MissingExtraError, RankFailedError
 
 if TYPE_CHECKING:
     from attention.serve.http_server import HttpThread
     from attention.serve.scheduler import Scheduler
+    from topocomm import Communicator
 
 ENDS = "the server ends"
 RECOVERS = "a rank was lost; the server goes on with the others: send the request again"

@@ -54,7 +54,7 @@ def planted(monkeypatch):
 
 
 def test_alone_it_runs_on_threads(capsys):
-    status, out, err = run(capsys, "--sizes", "8:4KiB:64", *QUICK)
+    status, out, err = run(capsys, "-b", "8", "-e", "4K", "-f", "64", *QUICK)  # --sizes 8:4KiB:64, as nccl-tests has it
     assert (status, err) == (0, "")
     lines = out.splitlines()
     words = " ".join(line[2:] for line in lines if line.startswith("#"))
@@ -157,6 +157,7 @@ def test_bits_that_differ_are_status_1_with_the_first_difference(capsys, planted
     ("words", "parts"),
     [
         (("--sizes", "8:4"), ["--sizes", "FROM:TO:FACTOR"]),
+        (("-b", "8", "--sizes", "8"), ["-b, -e and -f do not go with --sizes"]),
         (("--operator", "summ"), ["unknown operator 'summ'"]),
         (("--bits", "--collective", "scan"), ["--bits with --collective scan"]),
         (("-n", "0"), ["at least 1"]),

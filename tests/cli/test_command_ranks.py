@@ -4,6 +4,7 @@ import pytest
 
 from topocomm.cli import command_ranks
 from topocomm.cli.command_ranks import LAUNCHERS, launched_as, run_on_ranks, speaks
+from topocomm.execute import start
 
 
 @pytest.mark.parametrize(("name", "rank", "size"), LAUNCHERS)
@@ -40,5 +41,5 @@ def test_under_a_launcher_the_command_joins_its_ranks(monkeypatch):
             return None
 
     monkeypatch.setattr(command_ranks, "launched_as", lambda: ("mpirun", 5, 8))
-    monkeypatch.setattr(command_ranks, "init", Job)
+    monkeypatch.setattr(start, "init", Job)
     assert run_on_ranks(lambda comm: comm.rank, 3) == 5

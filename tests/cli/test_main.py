@@ -1,10 +1,12 @@
 import argparse
+import json
+import subprocess
 import sys
 
 import pytest
 
 from topocomm.cli import main as module
-from topocomm.cli.main import COMMANDS, main
+from topocomm.cli.main import COMMANDS, WHICH, main, parser_of
 from topocomm.errors import DeadlineError, MissingExtraError, PlanError, TopologyError
 
 
@@ -14,7 +16,7 @@ def status_of(words):
     return ended.value.code
 
 
-@pytest.mark.parametrize("words", [[], ["inspec"], ["--", "inspect"], ["-x"]])
+@pytest.mark.parametrize("words", [["inspec"], ["--", "inspect"], ["-x"]])
 def test_bad_commands_are_one_line_and_status_2(capsys, words):
     assert status_of(words) == 2
     captured = capsys.readouterr()
@@ -26,6 +28,75 @@ def test_help_lists_every_command(capsys):
     assert status_of(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in COMMANDS)
+
+
+def test_without_a_command_the_help_is_printed(capsys):
+    assert main([]) == 0
+    bare = capsys.readouterr().out
+    assert "which command when:" in bare
+    assert status_of(["--help"]) == 0
+    assert capsys.readouterr().out == bare
+
+
+def test_help_is_a_command_too(capsys):
+    for words in (["help", "inspect"], ["inspect", "-h"]):
+        assert status_of(words) == 0
+        assert capsys.readouterr().out.startswith("usage: topocomm inspect ")
+
+
+def test_the_examples_of_the_help_are_command_lines():
+    lines = [
+        words.split() for line in WHICH.replace(";", "\n").splitlines() if (words := line.partition("topocomm ")[2])
+    ]
+    assert len(lines) == 5
+    assert max(map(len, WHICH.splitlines())) <= 80
+    for words in lines:
+        assert parser_of(words[:1])[0].parse_args(words).command == words[0]
+
+
+def test_json_is_short_for_the_format(capsys):
+    assert main(["inspect", "--system", "dgx-h100", "--json"]) == 0
+    short = capsys.readouterr().out
+    assert main(["inspect", "--system", "dgx-h100", "--format", "json"]) == 0
+    assert capsys.readouterr().out == short
+
+
+def test_every_command_with_json_has_the_short_form(capsys):
+    having = {name for name in COMMANDS if status_of([name, "--help"]) == 0 and "--json" in capsys.readouterr().out}
+    assert having == {"inspect", "plan", "simulate", "calibrate", "bench"}
+
+
+def test_names_are_read_without_regard_to_case(capsys):
+    assert main(["Inspect", "--system", "DGX_H100", "--format", "JSON"]) == 0
+    assert capsys.readouterr().out.startswith('{"schema": "topocomm.topology/1"')
+
+
+def test_little_is_imported_for_help_and_for_errors_in_options():
+    """So each starts fast."""
+    program = """
+import contextlib, io, json, sys
+from topocomm.cli.main import COMMANDS, WHICH, main, parser_of
+loaded = {}
+for words in (["--help"], ["--version"], ["inspec"], *([name, "--unknown"] for name in ("inspect", "doctor", "bench"))):
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()):
+            main(words)
+    loaded[words[0]] = [x for x in ("numpy", "topocomm.planning.planner", "topocomm.execute") if x in sys.modules]
+print(json.dumps(loaded))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    loaded = json.loads(done.stdout)
+    assert set(loaded.pop("bench")) <= {"numpy"}
+    assert set(map(tuple, loaded.values())) == {()}
+
+
+def test_a_machine_that_is_named_wrongly_is_said_once(monkeypatch, capsys):
+    words = ["plan", "--system", "dgxh10", "--bytes", "4"]
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for rank, status, lines in (("0", 2, 1), ("1", 0, 0)):
+        monkeypatch.setenv("PMI_RANK", rank)
+        assert main(words) == status
+        assert capsys.readouterr().err.count("\n") == lines
 
 
 def test_only_the_chosen_command_is_imported(monkeypatch, capsys):

@@ -38,7 +38,10 @@ def test_measured_stands_beside_nominal(quick, capsys):
     assert (status, err) == (0, "")
     tree, table = out.split("\nMeasured between ")
     assert ", measured)" in tree.splitlines()[0]
-    assert "Next: the same with --format json --output machine.json" in " ".join(tree.split())
+    assert tree.splitlines()[-2:] == [
+        "Next: topocomm inspect --measure --json --output machine.json",
+        "      topocomm plan --input machine.json --bytes 64KiB",
+    ]
     head, *rows = table.splitlines()[2:]
     assert head.split() == ["pair", "code", "us", "nominal", "x", "GB/s", "nominal", "x"]
     for row in rows:
@@ -88,6 +91,12 @@ def test_under_mpirun_the_job_is_shown_once_with_the_places_of_its_ranks():
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert [place["rank"] for place in document["ranks"]] == [0, 1, 2]
+
+
+@pytest.mark.long
+def test_under_mpirun_the_next_command_is_for_the_same_job():
+    done = job(3, "inspect")
+    assert done.stdout.endswith("\nNext: mpirun -n 3 topocomm plan --bytes 64KiB\n")
 
 
 @pytest.mark.long

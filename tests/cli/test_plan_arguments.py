@@ -13,7 +13,7 @@ BAD = [
     ),
     *(
         ((*H100, f"--bytes={text}"), f"--bytes {text!r}: expected a whole number of bytes such as 16512, 64KiB")
-        for text in ("nonsense", "-4", "1.5KiB", "64XiB", "", "KiB")
+        for text in ("nonsense", "-4", "1.0001KiB", "64XiB", "", "KiB")
     ),
     ((*SMALL, "--ranks", "0"), "--ranks 0: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),
     ((*SMALL, "--ranks=-2"), "--ranks -2: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),

@@ -318,6 +318,8 @@ def test_a_table_over_sizes(capsys):
     assert (status, err) == (0, "")
     assert out.splitlines()[-1] == "best: flat from 1 KiB to 32 KiB, direct at 1 MiB"
     assert json.loads(run(capsys, *H100, "--sizes", "1KiB:1MiB:32", "--format", "json")[1])["changes"]
+    assert run(capsys, *H100, "-b", "1K") == run(capsys, *H100, "--bytes", "1KiB")
+    assert run(capsys, *H100, "-b", "1K", "-e", "1M", "-f", "32") == (0, out, "")
     ElementTree.fromstring(run(capsys, *H100, "--sizes", "1KiB:1MiB:32", "--format", "svg")[1])
 
 

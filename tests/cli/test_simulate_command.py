@@ -105,7 +105,10 @@ def test_sweeps_over_sizes_and_hosts(capsys):
     status, out, err = run(capsys, *H100, "--sweep", "bytes=1KiB:1MiB:32", "--compare", "planned,ring")
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()] == ["allreduce", "bytes", "1024", "32768", "1048576"]
-    assert err.splitlines()[0] == "1 of 3: bytes 1024, planned"
+    assert err == "", "progress is for terminals"
+    assert run(capsys, *H100, "-b", "1K", "-e", "1M", "-f", "32", "--compare", "Planned,RING")[1] == out
+    assert "-b, -e and -f do not go with --sweep" in refused(capsys, *H100, "-b", "8", "-e", "9", "--sweep", "bytes=8")
+    assert document(capsys, *H100, "-b", "1K")["runs"][0]["payload_bytes"] == 1024
     made = document(capsys, *H100, "--bytes", "1MiB", "--ports", "1", "--sweep", "hosts=1,2")
     times = [row["times_us"]["planned"] for row in made["sweep"]["rows"]]
     plans = [plan(catalog("dgx-h100", hosts=hosts), payload_bytes=1 << 20) for hosts in (1, 2)]

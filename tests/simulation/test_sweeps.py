@@ -14,6 +14,7 @@ from topocomm.simulation.sweeps import Row, Sweep, parse_count, parse_sweep, swe
         ("hosts=1,2,33", "hosts", (1, 2, 33)),
         ("context=32K:1M:2", "context", (32768, 65536, 131072, 262144, 524288, 1048576)),
         ("context=1.5K", "context", (1536,)),
+        ("bytes=64KB,64K,64kib,2mb", "bytes", (64000, 65536, 2000000)),
     ],
 )
 def test_values(text, over, values):
@@ -38,7 +39,7 @@ def test_a_sweep_of_too_many_values_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("128", 128), ("64k", 65536), ("5.12M", 0), ("2GiB", 2 << 30), ("16 KB", 16384)]
+    ("text", "number"), [("128", 128), ("64k", 65536), ("5.12M", 0), ("2GiB", 2 << 30), ("16 KB", 16000)]
 )
 def test_counts(text, number):
     if number:

@@ -10,22 +10,20 @@ import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from topocomm.bench.bits import PROOFS, Outcome
-from topocomm.bench.document import dump_csv, dump_json
-from topocomm.bench.facts import Facts, gather_facts, kernel_words
-from topocomm.bench.measurement import Wanted, explain, measure_all
-from topocomm.bench.row import Row
-from topocomm.bench.table import Table
-from topocomm.bench.timing import Pace
-from topocomm.cli.arguments import parse_sizes
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
+from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes
 from topocomm.errors import PlanError, TopocommError
-from topocomm.execute.communicator import Communicator
-from topocomm.execute.device.device_library import prepare_for_threads
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
+
+if TYPE_CHECKING:
+    from topocomm.bench.bits import Outcome
+    from topocomm.bench.facts import Facts
+    from topocomm.bench.measurement import Wanted
+    from topocomm.bench.row import Row
+    from topocomm.execute.communicator import Communicator
 
 BITS_SCHEMA = "topocomm.bits/1"
 SIZES = "8:16MiB:8"
@@ -41,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
     parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum; attention.logsumexp")
-    parser.add_argument("--sizes", metavar="A:B:FACTOR", default=SIZES, help=f"or one size, 16512; default {SIZES}")
+    add_sizes(parser, f"or one size, 16512; default {SIZES}")
     parser.add_argument("-n", "--iterations", type=_positive, metavar="N", help="timed blocks (default: 20 to 100)")
     parser.add_argument("-w", "--warmup", type=_positive, default=5, metavar="N", help="calls before (default 5)")
     parser.add_argument("--ranks", type=_positive, metavar="N", help=f"threads, without a launcher (default {THREADS})")
@@ -56,8 +54,13 @@ def run(args: argparse.Namespace) -> int:
         PlanError: A size or an option does not fit.
         OperatorError: The operator is unknown.
     """
+    from topocomm.bench.measurement import Wanted
+    from topocomm.bench.timing import Pace
+    from topocomm.execute.device.device_library import prepare_for_threads
+
     try:
         launch = launched_as()
+        args.sizes = nccl_sizes(args, given=args.sizes) or SIZES
         if args.ranks is not None and launch is not None:
             raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
         if args.bits and args.collective != "allreduce":
@@ -76,6 +79,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
+    from topocomm.bench.document import dump_csv, dump_json
+    from topocomm.bench.facts import gather_facts, kernel_words
+    from topocomm.bench.measurement import explain, measure_all
+    from topocomm.bench.table import Table
+
     tells = comm.rank == 0
     began = datetime.now(UTC).isoformat(timespec="seconds")
     facts = gather_facts(comm)
@@ -100,6 +108,9 @@ def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> in
 
 
 def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
+    from topocomm.bench.bits import PROOFS
+    from topocomm.bench.facts import gather_facts
+
     tells = comm.rank == 0
     facts = gather_facts(comm)
     if tells and args.format == "text":

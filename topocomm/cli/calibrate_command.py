@@ -11,7 +11,8 @@ from topocomm.calibration.fit_figures import Fit, TableModel, fit_tables
 from topocomm.calibration.measured_table import MeasuredTable
 from topocomm.calibration.measured_topology import with_figures
 from topocomm.calibration.readers.log_formats import load_log
-from topocomm.cli.output import write_result
+from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import PlanError, TopologyError
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import FACT, TABLE, topology_figures
@@ -67,12 +68,15 @@ def run(args: argparse.Namespace) -> int:
             f"--topology {args.topology}: calibrated already; give the topology with nominal figures, and all logs"
         )
     models = [_model(args, topology, table) for table in tables]
-    fit = fit_tables(models, every_row=args.all_rows, base=topology_figures(topology))
-    errors = row_errors(models, fit)
+    with ProgressLine(f"fitting {sum(len(table.rows) for table in tables)} rows"):
+        fit = fit_tables(models, every_row=args.all_rows, base=topology_figures(topology))
+        errors = row_errors(models, fit)
     if args.output is not None:
         write_result(topology_json.dumps(with_figures(topology, fit)), args.output)
-    shown = _document(fit, errors, args) if args.format == "json" else _words(fit, errors, args)
-    write_result(shown, None)
+    if args.format == "json":
+        write_result(_document(fit, errors, args), None)
+    else:
+        write_text(_words(fit, errors, args))
     return 0
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from topocomm.execute.communicator import Communicator
-from topocomm.execute.start import init, run_local
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
 
 LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
@@ -37,6 +37,8 @@ def speaks() -> bool:
 
 def run_on_ranks(work: Callable[[Communicator], Result], ranks: int) -> Result:
     """Run `work` on all ranks and return this process's result; without a launcher, rank 0's of `ranks` threads."""
+    from topocomm.execute.start import init, run_local
+
     if launched_as() is None:
         return run_local(work, ranks=ranks)[0]
     with init() as comm:

@@ -6,25 +6,17 @@ import argparse
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topocomm.cli.command_ranks import launched_as, speaks
-from topocomm.cli.sources import add_sources, read_sources
-from topocomm.doctor.anonymous import anonymous
-from topocomm.doctor.examine import (
-    Examined,
-    can_join,
-    check_alone,
-    check_machine,
-    check_process,
-    check_ranks,
-    library_name,
-)
-from topocomm.doctor.finding import Finding
-from topocomm.doctor.report import Here, findings_text, registered_sections, report_text, section_text, ways_section
+from topocomm.cli.options.sources import add_sources, read_sources
+from topocomm.cli.terminal.progress_line import ProgressLine
+from topocomm.cli.terminal.text_colours import coloured
 from topocomm.errors import TopocommError
-from topocomm.execute.start import init
 from topocomm.topology.model import Topology
+
+if TYPE_CHECKING:
+    from topocomm.doctor.examine import Examined
 
 OK, FAILED = 0, 1
 SECONDS_TO_PRINT = 5.0
@@ -52,13 +44,18 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         TopologyError: The given machine cannot be read.
     """
+    from topocomm.doctor.anonymous import anonymous
+    from topocomm.doctor.examine import Examined, check_machine, library_name
+    from topocomm.doctor.report import Here, findings_text, registered_sections, report_text, section_text, ways_section
+
     is_dump = bool(args.input or args.system)
     topology: Topology | None
     if is_dump:  # checks of this process do not apply to it
         topology = read_sources(args)
         examined = Examined(check_machine(topology))
     else:
-        examined, topology = _here(args)
+        with ProgressLine("checking this machine"):
+            examined, topology = _here(args)
     failed = any(finding.level == "FAIL" for finding in examined.findings)
     if speaks():
         # A launcher ends the whole job as soon as one rank fails: no time for more.
@@ -70,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             ways = ways_section(examined.ways) if examined.ways else ""
             text = findings_text(examined.findings) + ways + "".join(section_text(*section) for section in sections)
+            text = coloured(text)
         sys.stdout.write(text)
     elif failed:
         time.sleep(SECONDS_TO_PRINT)
@@ -77,6 +75,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _here(args: argparse.Namespace) -> tuple[Examined, Topology | None]:
+    from topocomm.doctor.examine import Examined, can_join, check_alone, check_process, check_ranks
+    from topocomm.doctor.finding import Finding
+    from topocomm.execute.start import init
+
     launched = launched_as()
     machine: Topology | TopocommError
     try:

@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import PurePath
 
 from topocomm.cli.command_ranks import launched_as, speaks
-from topocomm.cli.output import write_result
-from topocomm.cli.sources import add_sources, read_job, read_sources, source_words
+from topocomm.cli.options.sources import add_sources, read_job, read_sources, source_words
+from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import TopologyError
-from topocomm.execute.start import init, run_local
 from topocomm.topology.draw import measured
 from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
@@ -84,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
             text = f"{text}\n{table}"
         else:
             sys.stderr.write(table)
-    write_result(text, args.output, plain=to_ascii)
+    write = write_text if args.format in (None, "text") else write_result
+    write(text, args.output, plain=to_ascii)
     return 0
 
 
@@ -105,14 +106,17 @@ def _topology(args: argparse.Namespace) -> Topology:
 
         return simulated(args.system)
     if not args.measure:
-        return read_job(args)
+        with ProgressLine("reading"):
+            return read_job(args)
     from topocomm.execute.measure.ping_pong import measure
+    from topocomm.execute.start import init, run_local
 
-    if launched_as() is None:
-        here = read_sources(args)
-        return run_local(measure, ranks=min(max(len(here.endpoints), 2), MOST_THREADS), topology=here)[0]
-    with init() as comm:
-        return measure(comm)
+    with ProgressLine("timing messages between pairs of ranks"):
+        if launched_as() is None:
+            here = read_sources(args)
+            return run_local(measure, ranks=min(max(len(here.endpoints), 2), MOST_THREADS), topology=here)[0]
+        with init() as comm:
+            return measure(comm)
 
 
 def _comparison(args: argparse.Namespace, topology: Topology) -> str:
@@ -128,11 +132,17 @@ def _comparison(args: argparse.Namespace, topology: Topology) -> str:
 
 
 def _next_command(args: argparse.Namespace, topology: Topology) -> str:
-    """Return the command to propose next: a plan on this topology, or on a larger one."""
-    if args.measure:
-        return (
-            "the same with --format json --output machine.json, then topocomm plan --input machine.json --bytes 64KiB"
-        )
+    """Return the command to propose next, a line each: a plan on this topology, or on a larger one."""
     if len(topology.endpoints) < 2:
         return "topocomm plan --system dgx-h100 --bytes 64KiB"
-    return " ".join(filter(None, ("topocomm plan", source_words(args), "--bytes 64KiB")))
+    launched = launched_as()
+    launcher = ""
+    if launched is not None and launched[2] > 1 and not (args.input or args.system):
+        name, _, ranks = launched
+        launcher = f"torchrun --nproc-per-node {ranks} --no-python " if name == "torchrun" else f"{name} -n {ranks} "
+    if args.measure:
+        return (
+            f"{launcher}topocomm inspect --measure --json --output machine.json\n"
+            "topocomm plan --input machine.json --bytes 64KiB"
+        )
+    return launcher + " ".join(filter(None, ("topocomm plan", source_words(args), "--bytes 64KiB")))

@@ -11,10 +11,14 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from topocomm.cli.command_ranks import speaks
+from topocomm.cli.options.other_words import OTHER_WORDS, meant_by, meant_file
+from topocomm.cli.terminal.text_colours import complaint
+from topocomm.command_parser import CommandParser, with_suggestion
 from topocomm.errors import TopocommError
 
 COMMANDS = {
@@ -25,36 +29,79 @@ COMMANDS = {
     "calibrate": "a machine's figures, fitted to logs of benchmarks, with the error of predictions",
     "bench": "measured latencies beside the alternatives, under mpirun, torchrun or alone",
     "doctor": "what is in order here, what is not, and what to do about it",
+    "completion": "a script with which bash, zsh or fish completes these commands",
 }
 """Name and one line of help of every command."""
+WHICH = """which command when:
+  what this machine is and lacks  topocomm inspect; topocomm doctor
+  how 8 H100s reduce 64 KiB best  topocomm plan --system dgx-h100 -b 64K
+  how long an algorithm takes     topocomm simulate --system dgx-h100 -b 64K
+  how fast it is here             mpirun -n 4 topocomm bench
+"""
 
 
-class Parser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line."""
+class Parser(CommandParser):
+    """Parser of these commands, whose errors are one line."""
+
+    meanings = OTHER_WORDS
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2; ranks other than 0 with 0, else a launcher may end rank 0 before it prints."""
         if not speaks():
             self.exit(0)
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        self.exit(2, complaint(self.prog, f"{message}; see `{self.prog} --help`"))
+
+    def meant_by(self, word: str) -> str:
+        """As inherited; systems, files and sizes are known too."""
+        return super().meant_by(word) or meant_by(word, self._option_string_actions)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, by default that of the process, and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = Parser(prog="topocomm", description="Reductions planned for the machine at hand.")
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if words and words[0] in ("--version", "-V"):
+        from topocomm.cli.versions import versions_text
+
+        sys.stdout.write(versions_text())
+        return 0
+    name = words[0].lower() if words else ""
+    parser, modules = parser_of([name] if name in COMMANDS else [])
+    if not words:
+        parser.print_help()
+        return 0
+    args = parser.parse_args(words)
+    if args.command not in modules:  # something stood before the command, such as `--`
+        parser.error(f"the command {args.command} must come first")
+    return _run(modules[args.command].run, args)
+
+
+def parser_of(names: Iterable[str]) -> tuple[Parser, dict[str, ModuleType]]:
+    """Return the parser, which knows the options of the commands named, and the modules of these."""
+    parser = Parser(
+        prog="topocomm",
+        description="Reductions planned for the machine at hand.",
+        epilog=WHICH,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-V", "--version", action="store_true", help="versions of topocomm and of what it runs on")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    module = None
+    modules = {name: importlib.import_module(f"topocomm.cli.{name}_command") for name in names}
     for name, summary in COMMANDS.items():
-        if words[:1] == [name]:
-            module = importlib.import_module(f"topocomm.cli.{name}_command")
-            module.add_parser(subparsers)
+        if name in modules:
+            modules[name].add_parser(subparsers)
+            _add_json(subparsers.choices[name])
         else:
             subparsers.add_parser(name, help=summary)
-    args = parser.parse_args(words)
-    if module is None:  # something stood before the command, such as `--`
-        parser.error(f"the command {args.command} must come first")
-    return _run(module.run, args)
+    return parser, modules
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` to a command that has `--format json`."""
+    if any(action.dest == "format" and "json" in (action.choices or ()) for action in parser._actions):
+        words = "short for --format json"
+        parser.add_argument("--json", dest="format", action="store_const", const="json", help=words)
 
 
 def _run(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
@@ -63,20 +110,21 @@ def _run(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> 
         sys.stdout.flush()
     except TopocommError as error:
         # A TopocommError that is also a ValueError is bad input; others are failures of the work.
-        _complain(f"topocomm {args.command}: {error}")
+        if isinstance(error, ValueError) and not speaks() and (vars(args).get("system") or vars(args).get("input")):
+            return 0  # every rank reads the machine that is named, and rank 0 says what is wrong with it
+        _complain(args, with_suggestion(str(error), OTHER_WORDS) + meant_file(str(error)))
         return 2 if isinstance(error, ValueError) else 1
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        _complain(f"topocomm {args.command}: {what}")
+        _complain(args, f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
     except KeyboardInterrupt:
-        _complain(f"topocomm {args.command}: interrupted")
+        _complain(args, "interrupted")
         return 130
     return status
 
 
-def _complain(message: str) -> None:
-    print(" ".join(message.split()).encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+def _complain(args: argparse.Namespace, message: str) -> None:
+    sys.stderr.write(complaint(f"topocomm {args.command}", message))

@@ -6,11 +6,12 @@ import argparse
 import sys
 from typing import Any
 
-from topocomm.cli.arguments import parse_bytes, parse_ranks
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.host_names import take_host_names
-from topocomm.cli.output import write_result
-from topocomm.cli.sources import add_sources, read_job
+from topocomm.cli.options.arguments import parse_bytes, parse_ranks
+from topocomm.cli.options.host_names import take_host_names
+from topocomm.cli.options.sources import add_sources, read_job
+from topocomm.cli.terminal.output import write_result
+from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
@@ -62,14 +63,15 @@ def run(args: argparse.Namespace) -> int:
             f"{path}: {len(names)} host names; topology {topology.name!r} has {len(hosts)} hosts ({shown}), expected a "
             "name for each, in this order"
         )
-    found = best_order(
-        topology,
-        args.collective,
-        payload_bytes=parse_bytes(args.bytes),
-        operator=find_operator(args.operator),
-        objective=args.objective,
-        ranks=parse_ranks(args.ranks, topology),
-    )
+    with ProgressLine("planning for several orders"):
+        found = best_order(
+            topology,
+            args.collective,
+            payload_bytes=parse_bytes(args.bytes),
+            operator=find_operator(args.operator),
+            objective=args.objective,
+            ranks=parse_ranks(args.ranks, topology),
+        )
     if args.format == "rankfile":
         text = rankfile(found, topology, names)
     else:

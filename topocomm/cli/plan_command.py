@@ -6,15 +6,17 @@ import argparse
 import gc
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from topocomm.cli.arguments import parse_bytes, parse_ranks, parse_sizes
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.output import write_result
-from topocomm.cli.sources import add_sources, read_job
+from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_bytes, parse_ranks, parse_sizes, take_one_size
+from topocomm.cli.options.sources import add_sources, read_job
+from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
 from topocomm.operators.layout import ALIGNMENT_BYTES
@@ -27,7 +29,6 @@ from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.planner import plan
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
-from topocomm.planning.report.crossover import Size, crossover_document, crossover_svg, crossover_text
 from topocomm.planning.report.in_network_advice import in_network_notes
 from topocomm.planning.report.plan_comparison import defect, ranked, request_of, sooner_by_auto
 from topocomm.planning.report.plan_text import plan_text
@@ -79,7 +80,7 @@ def add_parser(subparsers: Any) -> None:
         help="default allreduce; sendrecv: an alltoall in which every rank sends to the next one",
     )
     parser.add_argument("--bytes", metavar="N", help=BYTES)
-    parser.add_argument("--sizes", metavar="A:B:FACTOR", help="a table of the best plan for each size, 8:128MiB:4")
+    add_sizes(parser, "a table of the best plan for each size, 8:128MiB:4")
     parser.add_argument("--operator", metavar="NAME", help="default sum; attention.logsumexp")
     parser.add_argument("--objective", choices=OBJECTIVES, help="default auto")
     parser.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once (default 1)")
@@ -134,15 +135,19 @@ def _run(args: argparse.Namespace) -> int:
     if not speaks():
         return 0
     topology = without(whole, args.without) if args.without else whole
-    if args.sizes is not None:
-        write_result(_crossover(args, topology), None)
-        return 0
-    chosen = _saved(args, topology) if args.plan else _compared(_planned(args, topology), topology)
-    cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
-    if args.save:
+    take_one_size(args)
+    args.sizes = nccl_sizes(args, given=args.sizes)
+    with ProgressLine("checking the plan" if args.plan else "planning") as progress:
+        if args.sizes is not None:
+            text = _crossover(args, topology, progress)
+        else:
+            chosen = _saved(args, topology) if args.plan else _compared(_planned(args, topology), topology)
+            cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
+            text = _text(args, chosen, topology, cost) + "\n" if args.format == "text" else ""
+    if args.sizes is None and args.save:
         chosen.save(Path(args.save))
-    if args.format == "text":
-        print(_text(args, chosen, topology, cost))
+    if args.format == "text" or args.sizes is not None:
+        (write_text if args.format == "text" else write_result)(text, None)
         return 0
     if cost:
         print(cost, file=sys.stderr)
@@ -190,17 +195,21 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
     )
 
 
-def _crossover(args: argparse.Namespace, topology: Topology) -> str:
+def _crossover(args: argparse.Namespace, topology: Topology, progress: Callable[[str], None]) -> str:
     given = [option for option in ("bytes", "plan", "save") if getattr(args, option) is not None]
     if given or args.format not in ("text", "json", "svg"):
         what = f"--{given[0]}" if given else f"--format {args.format}"
         raise PlanError(
             f"{what} does not go with --sizes: a table has no plan; expected --format text, json or svg alone"
         )
+    from topocomm.planning.report.crossover import Size, crossover_document, crossover_svg, crossover_text
+
     operator = find_operator(args.operator or "sum")
     row_bytes = operator.default_layout(1).row_bytes
     sizes = []
-    for rows in parse_sizes(args.sizes, row_bytes):
+    wanted = parse_sizes(args.sizes, row_bytes)
+    for number, rows in enumerate(wanted, start=1):
+        progress(f"{number} of {len(wanted)}: {rows * row_bytes} B")
         best = _planned(args, topology, rows * row_bytes)
         sizes.append(Size(best, ranked(best, topology, operator, _limits(args))))
     if args.format == "json":

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topocomm.cli.arguments import parse_bytes, parse_ranks
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.output import write_result
+from topocomm.cli.options.arguments import add_nccl_sizes, nccl_sizes, of, parse_bytes, parse_ranks, take_one_size
+from topocomm.cli.options.sources import add_sources, read_job
 from topocomm.cli.simulate_decode import add_step, run_step
-from topocomm.cli.sources import add_sources, read_job
+from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import PlanError, TopologyError
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
@@ -54,13 +54,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--objective", choices=OBJECTIVES, help="of planned schedules, default auto")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
     parser.add_argument("--root", type=int, metavar="R", help="root of reduce, broadcast, gather or scatter (0)")
-    parser.add_argument("--algorithm", metavar="NAME", help=f"default {PLANNED}; or {', '.join(algorithms()[1:])}")
-    parser.add_argument("--compare", metavar="A,B,...", help="several algorithms in a table, by name")
+    names = algorithms()
+    words = f"default {PLANNED}; or {', '.join(names[1:])}"
+    parser.add_argument("--algorithm", type=of(names), metavar="NAME", help=words)
+    parser.add_argument("--compare", type=of(names), metavar="A,B,...", help="several algorithms in a table, by name")
     parser.add_argument(
         "--sweep",
         metavar="WHAT=VALUES",
         help="a table of times: bytes=1KiB:1GiB:4, hosts=1,2,4,8 (with --system), context=32K:1M:2 (with --model)",
     )
+    add_nccl_sizes(parser, "--sweep bytes=B:E:F")
     rules = parser.add_argument_group("what messages cost")
     rules.add_argument("--ports", type=int, metavar="K", help="most messages of an endpoint at once (default: any)")
     rules.add_argument("--port-model", choices=PORT_MODELS, help="of planned schedules, default loggp")
@@ -81,17 +84,22 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, print, and return the exit status."""
+    take_one_size(args)
+    given = args.sweep and args.sweep.partition("=")[2]
+    if (sizes := nccl_sizes(args, "--sweep", given)) is not None and args.sweep is None:
+        args.sweep = f"bytes={sizes}"
     if args.algorithm and args.compare:
         raise PlanError("--algorithm does not go with --compare: name it among those that are compared")
     if args.model is not None:
-        return run_step(args, _machine, _progress)
+        return run_step(args, _machine)
     if args.sweep is not None:
         return _sweep(args)
     whole = read_job(args)
     if not speaks():
         return 0
     topology = _machine(args, whole)
-    chosen, missing = _saved_run(args, whole, topology) if args.plan else _runs(args, topology)
+    with ProgressLine("simulating") as progress:
+        chosen, missing = _saved_run(args, whole, topology) if args.plan else _runs(args, topology, progress)
     if args.trace is not None:
         if args.compare:
             raise PlanError("--trace does not go with --compare: a trace shows one algorithm, name it with --algorithm")
@@ -100,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         write_result(json.dumps(_document(chosen, topology)) + "\n", None)
         return 0
     lines = _table(chosen, missing, topology) if args.compare else _single(chosen[0], topology)
-    write_result("\n".join(lines) + "\n", None)
+    write_text("\n".join(lines) + "\n")
     return 0
 
 
@@ -116,11 +124,12 @@ def _machine(args: argparse.Namespace, whole: Topology) -> Topology:
     return topology
 
 
-def _runs(args: argparse.Namespace, topology: Topology) -> tuple[list[Run], list[str]]:
+def _runs(args: argparse.Namespace, topology: Topology, progress: Callable[[str], None]) -> tuple[list[Run], list[str]]:
     """The runs of all algorithms asked for; why others of several are not possible here."""
     chosen, missing, names = [], [], _names(args)
     _refuse_unused(args, names)
     for name in names:
+        progress(name)
         try:
             chosen.append(_run(args, topology, name))
         except PlanError as error:
@@ -221,7 +230,8 @@ def _sweep(args: argparse.Namespace) -> int:
     time_us = _timer(args, chosen.over, machine)
     names = _names(args)
     _refuse_unused(args, names)
-    rows = sweep(chosen, names, time_us, _progress)
+    with ProgressLine("simulating") as progress:
+        rows = sweep(chosen, names, time_us, progress)
     if args.format == "json":
         document = {"schema": SCHEMA, "topology": None if machine is None else machine.name, "system": args.system}
         write_result(json.dumps(document | {"sweep": sweep_document(chosen, rows)}) + "\n", None)
@@ -229,7 +239,7 @@ def _sweep(args: argparse.Namespace) -> int:
     where = args.system if machine is None else machine.name
     size = "" if args.bytes is None else f", {parse_bytes(args.bytes)} B"
     head = f"{args.collective or 'allreduce'}{size} on {where}, us"
-    write_result("\n".join([head, *sweep_text(chosen, rows)]) + "\n", None)
+    write_text("\n".join([head, *sweep_text(chosen, rows)]) + "\n")
     return 0
 
 
@@ -246,10 +256,6 @@ def _timer(args: argparse.Namespace, over: str, machine: Topology | None) -> Cal
         return _run(args, known[value], algorithm).total_us
 
     return time_us
-
-
-def _progress(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
 
 
 def _single(chosen: Run, topology: Topology) -> list[str]:

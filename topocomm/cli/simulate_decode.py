@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from topocomm.cli.arguments import parse_ranks
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.output import write_result
-from topocomm.cli.sources import read_job
+from topocomm.cli.options.arguments import of, parse_ranks
+from topocomm.cli.options.sources import read_job
+from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import PlanError
 from topocomm.simulation.decode import DEVICES, METHODS, MODELS, DecodeStep, simulate_step
 from topocomm.simulation.runs import PLANNED
@@ -31,20 +32,24 @@ Machine = Callable[[argparse.Namespace, Topology], Topology]
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Add the options of a decode step."""
     step = parser.add_argument_group("a decode step of a model, in place of a collective")
-    step.add_argument("--model", metavar="NAME", help=f"one of {', '.join(MODELS)}")
+    step.add_argument("--model", type=of(MODELS), metavar="NAME", help=f"one of {', '.join(MODELS)}")
     step.add_argument("--context", metavar="N", help="tokens of each sequence before the new one, as 128K or 1M")
-    step.add_argument("--methods", metavar="A,B,...", help=f"ways to share it (all): {', '.join(METHODS)}")
+    step.add_argument(
+        "--methods", type=of(METHODS), metavar="A,B,...", help=f"ways to share it (all): {', '.join(METHODS)}"
+    )
     step.add_argument("--batch", type=int, default=1, metavar="N", help="sequences (1)")
-    step.add_argument("--device", metavar="NAME", help=f"what holds a rank, one of {', '.join(DEVICES)}")
+    step.add_argument(
+        "--device", type=of(DEVICES), metavar="NAME", help=f"what holds a rank, one of {', '.join(DEVICES)}"
+    )
     step.add_argument("--weights", choices=("sharded", "replicated"), default="sharded", help="default sharded")
     step.add_argument("--efficiency", type=float, default=1.0, metavar="X", help="share of data sheets reached (1)")
 
 
-def run_step(args: argparse.Namespace, machine: Machine, progress: Callable[[str], None]) -> int:
+def run_step(args: argparse.Namespace, machine: Machine) -> int:
     """Simulate steps, print them, and return the exit status."""
     methods = _methods(args)
     if args.sweep is not None:
-        return _sweep(args, methods, machine, progress)
+        return _sweep(args, methods, machine)
     topology = machine(args, read_job(args))
     if not speaks():
         return 0
@@ -52,13 +57,15 @@ def run_step(args: argparse.Namespace, machine: Machine, progress: Callable[[str
         raise PlanError("--context is missing: give the tokens of each sequence before the new one, as 128K or 1M")
     context = parse_count(args.context, "--context")
     steps, missing = [], []
-    for method in methods:
-        try:
-            steps.append(_step(args, topology, method, context))
-        except PlanError as error:
-            if len(methods) == 1 or "method" not in str(error):
-                raise
-            missing.append(str(error))
+    with ProgressLine("simulating") as progress:
+        for method in methods:
+            progress(method)
+            try:
+                steps.append(_step(args, topology, method, context))
+            except PlanError as error:
+                if len(methods) == 1 or "method" not in str(error):
+                    raise
+                missing.append(str(error))
     if args.trace is not None:
         if len(steps) != 1:
             raise PlanError("--trace goes with one method: name it with --methods")
@@ -66,7 +73,7 @@ def run_step(args: argparse.Namespace, machine: Machine, progress: Callable[[str
     if args.format == "json":
         write_result(json.dumps(_document(steps, topology)) + "\n", None)
         return 0
-    write_result("\n".join([*_table(steps, topology), *(f"- {why}" for why in missing)]) + "\n", None)
+    write_text("\n".join([*_table(steps, topology), *(f"- {why}" for why in missing)]) + "\n")
     return 0
 
 
@@ -98,7 +105,7 @@ def _step(args: argparse.Namespace, topology: Topology, method: str, context: in
     )
 
 
-def _sweep(args: argparse.Namespace, methods: list[str], machine: Machine, progress: Callable[[str], None]) -> int:
+def _sweep(args: argparse.Namespace, methods: list[str], machine: Machine) -> int:
     chosen = parse_sweep(args.sweep)
     if chosen.over == "bytes" or args.trace is not None:
         raise PlanError("--model goes with --sweep context=... or hosts=..., without --trace")
@@ -117,14 +124,15 @@ def _sweep(args: argparse.Namespace, methods: list[str], machine: Machine, progr
         here = machine(args, catalog(args.system, hosts=value))
         return _step(args, here, method, parse_count(args.context, "--context")).total_us
 
-    rows = sweep(chosen, methods, time_us, progress)
+    with ProgressLine("simulating") as progress:
+        rows = sweep(chosen, methods, time_us, progress)
     where = args.system if whole is None else whole.name
     if args.format == "json":
         document = {"schema": SCHEMA, "topology": where, "model": args.model, "sweep": sweep_document(chosen, rows)}
         write_result(json.dumps(document) + "\n", None)
         return 0
     head = f"decode step of {args.model} on {where}, us"
-    write_result("\n".join([head, *sweep_text(chosen, rows)]) + "\n", None)
+    write_text("\n".join([head, *sweep_text(chosen, rows)]) + "\n")
     return 0
 
 

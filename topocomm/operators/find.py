@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
+from topocomm.command_parser import respelled
 from topocomm.errors import OperatorError
 from topocomm.operators.operator import Operator
 
@@ -17,7 +18,7 @@ GROUP = "topocomm.operators"
 
 
 def find_operator(name: str) -> Operator:
-    """Return the operator that an installed package registers under `name`.
+    """Return the operator that an installed package registers under `name`, in any spelling of it (`respelled`).
 
     Raises:
         OperatorError: Nobody registers the name, or what is registered cannot be loaded.
@@ -25,6 +26,7 @@ def find_operator(name: str) -> Operator:
     entries = {entry.name: entry for entry in entry_points(group=GROUP)}
     match = re.fullmatch(r"(.+)\((\d+)\)", name)
     stem, number = (match[1], int(match[2])) if match else (name, None)
+    stem = respelled(stem, entries) or stem
     if stem not in entries:
         raise OperatorError(f"unknown operator {name!r}; installed packages register {', '.join(sorted(entries))}")
     entry = entries[stem]

@@ -11,7 +11,6 @@ from topocomm.errors import PlanError
 
 MOST_VALUES = 200
 """Values of the longest sweep."""
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SWEPT = ("bytes", "hosts", "context")
 
 
@@ -37,13 +36,16 @@ class Row:
 
 
 def parse_count(text: str, option: str) -> int:
-    """Parse a whole number with a binary unit: 128, 64K, 5M, 16KiB.
+    """Parse a whole number with a unit: 128, 64K, 1.5M and 16KiB are binary, 16KB is decimal.
 
     Raises:
         PlanError: The text is none.
     """
-    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMG]?)(?:iB|i)?B?\s*", text, re.IGNORECASE)
-    number = None if match is None else float(match.group(1)) * _UNITS[match.group(2).upper()]
+    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMG]?)(iB?|B)?\s*", text, re.IGNORECASE)
+    number = None
+    if match is not None:
+        thousand = 1000 if match[3] in ("B", "b") else 1024
+        number = float(match[1]) * thousand ** " KMG".index(match[2].upper() or " ")
     if number is None or number != int(number):
         raise PlanError(f"{option} {text!r}: expected a whole number such as 128, 64K, 1M or 5.5M")
     return int(number)

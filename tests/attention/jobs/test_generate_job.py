@@ -187,7 +187,6 @@ def test_bad_models(tiny_model, capsys, tmp_path):
         ),
         (["generate", "--model=x", "--prompt=a", "--method=star"], "--method: invalid choice: 'star'"),
         (["generate", "--prompt=a"], "the following arguments are required: --model"),
-        ([], "the following arguments are required: {generate,serve,decode}"),
     ],
 )
 def test_bad_usage(capsys, arguments, part):

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,19 @@ def test_what_does_not_fit_is_counted():
     facts = facts_of(64, lambda i, j: "SYS", numa={f"GPU{i}": str(i) for i in range(64)})
     screen = assert_fits(nvidia_smi.read(render_tabs(facts), "wide.txt"))
     assert any("more lines; `--format json` has everything" in line for line in screen)
+
+
+def test_nics_of_one_host_stand_where_those_of_a_pair_stand():
+    """One host has no links to its NICs, since nothing is sent there; pairs tell which GPUs they are nearest to."""
+    alone, pair = (render(catalog("dgx-h100", hosts=hosts), next_command="x") for hosts in (1, 2))
+    assert "GPU/0-3, each PCI[64] - NIC/0-3\n" in pair
+    assert "NIC/0-3, each PIX - GPU/0-3\n" in alone
+    assert "NIC/2-3, PIX - GPU/4-7\n" in render(catalog("p4d"), next_command="x"), "two GPUs share a NIC"
+    dgx = catalog("dgx-h100")
+    assert "NIC/0-3 (not linked)\n" in render(replace(dgx, pairs=()), next_command="x")
+
+
+def test_commands_to_run_next_are_not_wrapped():
+    long = "topocomm plan --input " + " ".join(f"'a folder/machine-{i}.json'" for i in range(9))
+    screen = render(catalog("dgx-h100"), next_command=f"first\n{long}").splitlines()
+    assert screen[-2:] == ["Next: first", f"      {long}"]

@@ -171,5 +171,5 @@ def test_catalogue_agrees_with_its_pairs():
 
 def test_ways_to_processors():
     topology = catalog("cpu-2-socket")
-    assert nccl_paths.code(topology, "cpu0", "cpu1") == "PHB"
+    assert nccl_paths.code(topology, "cpu0", "cpu1") == "NUMA"
     assert nccl_paths.code(topology, "cpu0", "cpu8") == "SYS"

@@ -75,7 +75,10 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
 def _wrapped(head: str, parts: Sequence[str]) -> list[str]:
     """The parts after their head, in lines that end between parts."""
     text = head + ", ".join(part.replace(" ", _KEPT) for part in parts)
-    return [line.replace(_KEPT, " ") for line in wrap(text, COLUMNS, subsequent_indent=" " * len(head))]
+    return [
+        line.replace(_KEPT, " ")
+        for line in wrap(text, COLUMNS, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    ]
 
 
 def crossover_document(sizes: Sequence[Size], machine: str) -> dict[str, object]:

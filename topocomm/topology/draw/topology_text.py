@@ -20,6 +20,7 @@ from topocomm.topology.draw.device_tree import (
     walk,
 )
 from topocomm.topology.draw.names import counts, figure, label, listed, named, plural, ranges
+from topocomm.topology.inference.host_tree import LEVELS
 from topocomm.topology.links import assume
 from topocomm.topology.model import Device, Link, Topology
 from topocomm.topology.network.in_network import IN_NETWORK
@@ -37,12 +38,12 @@ def render(topology: Topology, *, next_command: str) -> str:
     """Return the topology as text of at most 80 columns and, for one host, at most 39 lines.
 
     Lines read like NCCL's system tree, `TYPE[GB/s] - NODE/id`: PCI[?] is a PCIe link of unknown rate, NVS an
-    NVSwitch, HB a PCIe host bridge, ADP a network card of several ports, SW a network switch. The last line proposes to
-    run `next_command`.
+    NVSwitch, HB a PCIe host bridge, ADP a network card of several ports, SW a network switch. The last lines, which
+    are not wrapped, propose to run `next_command`.
     """
     title = f"{topology.name} ({topology.source})"
     head = [title if len(title) <= WIDTH else f"{title[: WIDTH - 3]}...", ""]
-    foot = ["", *_wrapped("", counts(topology)), *_notes(topology), *_wrapped("Next: ", next_command)]
+    foot = ["", *_wrapped("", counts(topology)), *_notes(topology), *_next(next_command)]
     body = [piece for line in _body(topology) for piece in _folded(line)]
     room = HEIGHT - 1 - len(head) - len(foot)
     if len(body) > room:
@@ -50,6 +51,11 @@ def render(topology: Topology, *, next_command: str) -> str:
         more = f"... {len(body) - first - last} more lines; `--format json` has everything"
         body = [*body[:first], more, *body[len(body) - last :]]
     return "\n".join([*head, *body, *foot]) + "\n"
+
+
+def _next(command: str) -> list[str]:
+    """Lines with the commands to run next, each whole, so that it can be copied."""
+    return f"Next: {command}".replace("\n", "\n      ").split("\n")
 
 
 def to_ascii(text: str) -> str:
@@ -158,6 +164,7 @@ def _host_lines(topology: Topology, host: Host) -> list[str]:
     in_fabric = set(fabric)
     roots = forest(devices, [link for link in links if link not in in_fabric])
     linked = {link.src for link in (*links, *host.outward)}
+    near = {d.id: _nearest_gpus(topology, d.id) for d in devices if d.kind == "nic" and d.id not in linked}
     loose = loose_nodes(devices, links, roots)
     for root in roots:  # devices that have no link, but the root's NUMA number
         own = [n for n in loose if n.device.numa is not None and n.device.numa == root.device.numa]
@@ -166,14 +173,14 @@ def _host_lines(topology: Topology, host: Host) -> list[str]:
     lines: list[str] = []
     for root in roots:
         lines.append(label(root.device) + _cpus([c.device for c in walk(root.children)]))
-        lines += _children(root.children, "", linked)
+        lines += _children(root.children, "", near)
     groups: dict[int | str | None, list[Node]] = {}
     for node in loose:
         groups.setdefault(node.device.numa, []).append(node)
     for numa, nodes in sorted(groups.items(), key=lambda item: numa_order(item[0])):
         title = "NUMA not known" if numa is None else f"NUMA/{numa}"
         lines.append(title + _cpus([n.device for n in nodes]))
-        lines += _children(nodes, "", linked)
+        lines += _children(nodes, "", near)
     numas = {d.id: label(d) for d in devices if d.kind == "numa"}
     figures = dict.fromkeys(figure(link) for link in links if link.src in numas and link.dst in numas)
     lines += [f"{words} - between {ranges(numas.values())}" for words in figures]
@@ -185,14 +192,13 @@ def _cpus(devices: Sequence[Device]) -> str:
     return f" (CPUs {shared})" if shared else ""
 
 
-def _children(nodes: Sequence[Node], prefix: str, linked: set[str]) -> list[str]:
+def _children(nodes: Sequence[Node], prefix: str, near: dict[str, tuple[str, list[str]]]) -> list[str]:
     """The lines below a node: leaves drawn together by kind and figure, then the branches."""
     entries: list[tuple[str, list[Node]]] = []
     leaves = [n for n in nodes if not n.children]
     for (rate, _), same in groupby(leaves, key=lambda n: (_link_words(n), n.device.kind)):
         devices = [n.device for n in same]
-        idle = devices[0].kind == "nic" and not any(d.id in linked for d in devices)
-        entries.append((f"{rate}{listed(devices)}" + (" (not linked)" if idle else ""), []))
+        entries.append((f"{rate}{listed(devices)}{_unlinked(devices, near)}", []))
 
     def shape_of(node: Node) -> tuple[str, str] | None:  # equal for GPUs that have one NIC each with equal figures
         is_pair = node.device.kind == "gpu" and len(node.children) == 1
@@ -210,8 +216,29 @@ def _children(nodes: Sequence[Node], prefix: str, linked: set[str]) -> list[str]
     for i, (text, below) in enumerate(entries):
         mark, indent = ("└─ ", "   ") if i == len(entries) - 1 else ("├─ ", "│  ")
         lines.append(prefix + mark + text)
-        lines += _children(below, prefix + indent, linked)
+        lines += _children(below, prefix + indent, near)
     return lines
+
+
+def _nearest_gpus(topology: Topology, nic: str) -> tuple[str, list[str]]:
+    """The code of a NIC's nearest GPUs, and these, as pairs tell; empty where they do not."""
+    gpus: dict[str, list[str]] = {}
+    for pair in topology.pairs:
+        if nic in (pair.a, pair.b) and pair.code in LEVELS:
+            gpus.setdefault(pair.code, []).append(label(topology.by_id[pair.a if pair.b == nic else pair.b]))
+    code = min(gpus, key=LEVELS.__getitem__, default="")
+    return code, gpus.get(code, [])
+
+
+def _unlinked(devices: Sequence[Device], near: dict[str, tuple[str, list[str]]]) -> str:
+    """Words for NICs without links: what is nearest to them, `, each PIX - GPU/0-3`."""
+    if any(d.id not in near for d in devices):
+        return ""
+    codes = {code for code, _ in map(near.__getitem__, (d.id for d in devices))}
+    gpus = list(dict.fromkeys(gpu for d in devices for gpu in near[d.id][1]))
+    if len(codes) > 1 or not gpus:
+        return " (not linked)"
+    return f",{' each' if len(gpus) == len(devices) > 1 else ''} {codes.pop()} - {ranges(gpus)}"
 
 
 def _branch(node: Node) -> tuple[str, list[Node]]:

@@ -6,7 +6,7 @@ the path is PIX, several are PXB, a processor PHB, two processors SYS. No path l
 that only a network joins have no code.
 
 nvidia-smi differs in one code: between host bridges of one NUMA node it says NODE, where NCCL, which has no host
-bridges, says PHB.
+bridges, says PHB. Two cores of one NUMA node, of which it has no ranks, are `CORES`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from topocomm.topology.model import Device, FigureSource, Link, Pair, Topology
 
 Wording = Literal["nccl", "nvidia-smi"]
 
+CORES = "NUMA"
+"""Code of two cores of one NUMA node, between which there is no PCIe; NCCL has no ranks on cores."""
 _CODES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 ADAPTER = "network adapter"
 """Name of the device of a network card with several ports; it is no PCIe switch."""
@@ -123,6 +125,8 @@ class _Paths:
         # directly, only the latency shows whether there are one or two host bridges.
         if level == PHB and label.over_numa and (figures.latency_us or 0.0) > _NODE_FROM_US:
             level = NODE
+        if level == PHB and self.devices[a].kind == self.devices[b].kind == "cpu":
+            return _pair(a, b, CORES, figures)
         return _pair(a, b, _CODES[PHB if level == NODE and self.wording == "nccl" else level], figures)
 
     def _over_fabric(self, a: str, b: str) -> Pair | None:

@@ -7,6 +7,13 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from topocomm.cli.terminal.text_colours import coloured
+
+
+def write_text(text: str, path: str | None = None, *, plain: Callable[[str], str] | None = None) -> None:
+    """Write what people read, with colours where it goes to a stdout that wants them; as `write_result`."""
+    write_result(coloured(text) if path is None else text, path, plain=plain)
+
 
 def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | None = None) -> None:
     """Write the text to stdout, or atomically to a file; `plain` rewrites it for an stdout that cannot encode it.

@@ -6,9 +6,9 @@ import argparse
 import shlex
 
 from topocomm.cli.command_ranks import launched_as
-from topocomm.cli.host_names import count_or_file
+from topocomm.cli.options.host_names import count_or_file
+from topocomm.command_parser import respelled
 from topocomm.errors import TopologyError
-from topocomm.execute.start import init
 from topocomm.topology.model import Topology
 
 
@@ -27,12 +27,19 @@ def add_sources(parser: argparse.ArgumentParser, *, named_hosts: bool = False) -
         "topology JSON; several of one kind are one host each, of several kinds one machine; a Slurm topology.conf or "
         "topograph YAML among them says how switches join the hosts",
     )
-    source.add_argument("--system", metavar="NAME", help="a catalogue system, such as dgx-h100")
+    source.add_argument("--system", type=_system, metavar="NAME", help="a catalogue system, such as dgx-h100")
     words = "how many of the catalogue system (default 1)"
     if named_hosts:
         words += ", or a file with the names of the topology's hosts as mpirun knows them, one a line, in their order"
     hosts_type, metavar = (count_or_file, "N|FILE") if named_hosts else (int, "N")
     parser.add_argument("--hosts", type=hosts_type, metavar=metavar, help=words)
+
+
+def _system(text: str) -> str:
+    """The catalogue's name in its own spelling; an unknown one as it is."""
+    from topocomm.topology.catalog.systems import SYSTEMS
+
+    return respelled(text, SYSTEMS) or text
 
 
 def read_sources(args: argparse.Namespace) -> Topology:
@@ -59,6 +66,8 @@ def read_job(args: argparse.Namespace) -> Topology:
     launched = launched_as()
     if args.system is not None or args.input or args.hosts is not None or launched is None or launched[2] == 1:
         return read_sources(args)
+    from topocomm.execute.start import init
+
     with init() as comm:
         return comm.topology
 

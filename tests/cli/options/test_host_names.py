@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.cli.test_order_command import CLUSTER, run
-from topocomm.cli.host_names import count_or_file, read_host_names
 from topocomm.cli.main import main
+from topocomm.cli.options.host_names import count_or_file, read_host_names
 
 
 def test_a_number_is_a_count_and_all_else_a_file():

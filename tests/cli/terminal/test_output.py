@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from topocomm.cli.output import write_result
+from topocomm.cli.terminal.output import write_result, write_text
 
 
 def test_a_file_is_replaced_in_one_step(tmp_path):
@@ -52,3 +52,13 @@ def test_stdout_that_cannot_encode_gets_plain_text(monkeypatch, plain, shown):
     write_result("5 \u00b5s\n", None, plain=plain)
     sys.stdout.flush()
     assert raw.getvalue() == shown
+
+
+def test_text_has_colours_on_stdout_only(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    write_text("title\n")
+    write_text("title\n", str(tmp_path / "file"))
+    write_result("title\n", None)
+    assert capsys.readouterr().out == "\x1b[1mtitle\x1b[0m\ntitle\n"
+    assert (tmp_path / "file").read_text() == "title\n"

@@ -7,7 +7,7 @@ import pytest
 
 from topocomm.cli.main import main
 
-DATA = Path(__file__).parents[1] / "data/topologies"
+DATA = Path(__file__).parents[2] / "data/topologies"
 STATUS = "".join(
     f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu})\n" + "".join(f"\t Link {i}: 26.562 GB/s\n" for i in range(18))
     for gpu in range(8)

@@ -1,0 +1,123 @@
+"""Values of options: byte counts (16512, 64K, 1.5MiB), ranges of sizes, endpoints that hold ranks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterable
+
+from topocomm.command_parser import respelled
+from topocomm.errors import PlanError
+from topocomm.topology.model import Topology
+
+UNITS: dict[str, int] = {"": 1, "B": 1} | {
+    prefix + unit: base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for unit, base in (("", 2**10), ("I", 2**10), ("IB", 2**10), ("B", 10**3))
+}
+"""K, Ki and KiB are 1024, as in nccl-tests; KB is 1000."""
+
+
+def parse_bytes(text: str, option: str = "--bytes") -> int:
+    """Parse a byte count, the value of `option`; K, KiB, M, MiB, ... are binary, KB, MB, ... decimal.
+
+    Raises:
+        PlanError: The text is no whole number of bytes.
+    """
+    match = re.fullmatch(r"\s*([0-9]{1,18})(?:\.([0-9]{1,9}))?\s*([A-Za-z]*)\s*", text)
+    unit = UNITS.get(match[3].upper()) if match else None
+    if match is not None and unit is not None:
+        decimals = match[2] or ""
+        count, left = divmod(int(match[1] + decimals) * unit, int(10 ** len(decimals)))
+        if not left:
+            return count
+    raise PlanError(f"{option} {text!r}: expected a whole number of bytes such as 16512, 64KiB, 64K or 1.5MiB")
+
+
+def add_sizes(parser: argparse.ArgumentParser, words: str) -> None:
+    """Add `--sizes A:B:FACTOR`, described by `words`, and the options of nccl-tests that say the same."""
+    parser.add_argument("--sizes", metavar="A:B:FACTOR", help=words)
+    add_nccl_sizes(parser, "--sizes B:E:F")
+
+
+def add_nccl_sizes(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add `-b`, `-e` and `-f` of nccl-tests."""
+    own = parser.add_argument_group(f"sizes as nccl-tests takes them: {meaning}")
+    own.add_argument("-b", "--minbytes", metavar="B", help="the first size, the only one without -e")
+    own.add_argument("-e", "--maxbytes", metavar="E", help="the last size")
+    own.add_argument("-f", "--stepfactor", metavar="F", help="factor from each to the next (default 2)")
+
+
+def take_one_size(args: argparse.Namespace) -> None:
+    """Let `-b` alone be `--bytes`, of a command that has both."""
+    if args.bytes is args.maxbytes is args.stepfactor is None:
+        args.bytes, args.minbytes = args.minbytes, None
+
+
+def nccl_sizes(args: argparse.Namespace, others: str = "--sizes", given: str | None = None) -> str | None:
+    """Return what `-b`, `-e` and `-f` say as `A:B:FACTOR`, or one size; without them what is `given` by `others`.
+
+    Raises:
+        PlanError: Both are given, or `-b` is missing.
+    """
+    if args.minbytes is args.maxbytes is args.stepfactor is None:
+        return given
+    if given is not None:
+        raise PlanError(f"-b, -e and -f do not go with {others}: they say the same")
+    if args.minbytes is None or (args.maxbytes is None and args.stepfactor is not None):
+        missing = "-b" if args.minbytes is None else "-e"
+        raise PlanError(f"{missing} is missing: give sizes as -b 8 -e 128M -f 2, or one as -b 64K")
+    return args.minbytes if args.maxbytes is None else f"{args.minbytes}:{args.maxbytes}:{args.stepfactor or 2}"
+
+
+def parse_sizes(text: str, row_bytes: int) -> tuple[int, ...]:
+    """Parse `A:B:FACTOR`, or one size, to numbers of whole rows.
+
+    Sizes of a range are rounded down to whole rows, at least one, as nccl-tests does; a single size must be whole.
+
+    Raises:
+        PlanError: The text is neither, or the size is no whole number of rows.
+    """
+    parts = text.split(":")
+    if len(parts) == 1 and "-" not in text:
+        size_bytes = parse_bytes(text, "--sizes")
+        if size_bytes % row_bytes or size_bytes == 0:
+            below = max(size_bytes // row_bytes, 1) * row_bytes
+            raise PlanError(f"--sizes {text}: a row is {row_bytes} bytes; expected a multiple, such as {below}")
+        return (size_bytes // row_bytes,)
+    factor = parts[2] if len(parts) == 3 else ""
+    if not (factor.isascii() and factor.isdecimal() and int(factor) > 1):
+        raise PlanError(f"--sizes {text!r}: expected one size, or FROM:TO:FACTOR such as 8:128MiB:2, the factor over 1")
+    size_bytes, last_bytes = (parse_bytes(part, "--sizes") for part in parts[:2])
+    if not 0 < size_bytes <= last_bytes:
+        raise PlanError(f"--sizes {text}: expected sizes of at least 1 byte, the first not above the second")
+    rows = []
+    while size_bytes <= last_bytes:
+        rows.append(max(size_bytes // row_bytes, 1))
+        size_bytes *= int(factor)
+    return tuple(dict.fromkeys(rows))
+
+
+def of(names: Iterable[str]) -> Callable[[str], str]:
+    """Return the type of an option that takes names, one or several by commas, in any spelling (`respelled`)."""
+    return lambda text: ",".join(respelled(name.strip(), names) or name.strip() for name in text.split(","))
+
+
+def parse_ranks(text: str | None, topology: Topology) -> tuple[str, ...] | None:
+    """Parse `--ranks`, a count of first endpoints or a list of ids in any case, to endpoints; None if not given.
+
+    Raises:
+        PlanError: The topology has fewer endpoints than the count, or the list has numbers.
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        names = [part.strip() for part in text.split(",")]
+        if all(name.isdecimal() for name in names):
+            ids = ",".join(topology.endpoints[int(name)] for name in names if int(name) < len(topology.endpoints))
+            raise PlanError(f"--ranks {text}: expected a number of ranks, or endpoints by ids, as {ids}")
+        return tuple(respelled(name, topology.endpoints) or name for name in names)
+    count, most = int(text), len(topology.endpoints)
+    if not 1 <= count <= most:
+        raise PlanError(f"--ranks {count}: topology {topology.name!r} has {most} endpoints; expected 1 to {most}")
+    return topology.endpoints[:count]
