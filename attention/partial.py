@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from topocomm.extend import skipped_by_dynamo
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Partial(NamedTuple):
@@ -26,7 +29,7 @@ class Partial(NamedTuple):
 
 
 @skipped_by_dynamo
-def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
+def add_sinks(partial: Partial, sinks: ArrayLike | torch.Tensor) -> Partial:
     """Return the partial with a sink in every head's softmax: a logit whose value is 0 (Xiao et al. 2023; gpt-oss).
 
     To be called once, on the merged partial: added to the partials of P shards, sinks would count P times.
