@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,9 @@ from topocomm.extend import skipped_by_dynamo
 
 if TYPE_CHECKING:
     import torch
+
+MOST_SHOWN = 16
+"""Numbers of the largest `out` that a repr shows."""
 
 
 class Partial(NamedTuple):
@@ -26,6 +30,13 @@ class Partial(NamedTuple):
 
     out: Any
     lse: Any
+
+    def __repr__(self) -> str:
+        """Its numbers where they are few, else dtypes and shapes."""
+        shape = getattr(self.out, "shape", ())
+        if prod(shape) <= MOST_SHOWN:
+            return f"Partial(out={self.out!r}, lse={self.lse!r})"
+        return f"<Partial out {self.out.dtype} {list(shape)}, lse {self.lse.dtype} {list(self.lse.shape)}>"
 
 
 @skipped_by_dynamo

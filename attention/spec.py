@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from topocomm import OperatorError
@@ -54,6 +54,10 @@ class Spec:
                 if not numbers or not finite:
                     raise OperatorError(f"Spec: {name} must be one number per head, got {numbers}")
                 object.__setattr__(self, name, tuple(float(x) for x in numbers))
+
+    def __repr__(self) -> str:
+        chosen = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Spec({', '.join(f'{name}={value!r}' for name, value in chosen)})"
 
     @property
     def needs_positions(self) -> bool:

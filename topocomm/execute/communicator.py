@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
@@ -54,6 +55,19 @@ class Communicator(CollectiveCalls):
         """For libraries: what they keep with this communicator, each under a key of its own, as MPI has keyvals."""
         self.parent_ranks = tuple(range(session.size))
         """Of a communicator made by `shrink`, the numbers that its ranks had before."""
+
+    def __repr__(self) -> str:
+        state = "" if self.session.open else f", {self.session.refusal}"
+        return (
+            f"<Communicator rank {self.rank} of {self.size} on {self.places[self.rank]} of {self.topology.name}{state}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The communicator in a notebook: its machine."""
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.topology._repr_html_()}"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "session"]
 
     @classmethod
     def from_mpi(cls, comm: MPI.Comm, topology: Topology | None = None) -> Communicator:

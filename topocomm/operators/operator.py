@@ -124,6 +124,12 @@ class Operator:
             object.__setattr__(self, "identity", by_field(self.name, self.identity, [f.name for f in fields]))
         check_default_dims(self.name, self.default_dims)
 
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{f.name} [{', '.join(f.dims)}] {_dtype_words(f.dtype)}" for f in self.fields)
+        order = "any order" if self.commutative else "rank order"
+        forms = [name for name in ("kernel", "triton", "lower_to_sum") if getattr(self, name) is not None]
+        return f"<Operator {self.name}: {fields}; {order}; {', '.join(forms) or 'combine alone'}>"
+
     @cached_property
     def splittable(self) -> bool:
         """Whether a value has rows that chunks can divide."""
@@ -281,6 +287,10 @@ class Operator:
                     raise not_its_dtype(self.name, name, np.asarray(result).dtype, array.dtype) from None
 
         return fold
+
+
+def _dtype_words(dtype: DTypeLike | None) -> str:
+    return "of any dtype" if dtype is None else str(np.dtype(dtype))
 
 
 def as_operator(given: Any) -> Operator:

@@ -29,6 +29,12 @@ class Handle(Generic[Result]):
         self._look: WaitMonitor | None = None
         self.done = False
 
+    def __repr__(self) -> str:
+        return f"<Handle of call {self._call.number}, {'through' if self.done else 'under way'}>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or name in ("done", "test", "wait")]
+
     def test(self) -> bool:
         """Whether the call is through; lets every call under way move on, and does not wait.
 

@@ -25,6 +25,8 @@ from topocomm.execute.session import BUSY, Session
 from topocomm.execute.transports.transport import Transport
 from topocomm.operators.layout import Layout
 
+PUBLIC = ("free", "input", "plan", "start")
+"""Names that programs use; the others are for the library."""
 Shapes = list[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 
@@ -59,6 +61,16 @@ class PreparedCall(Generic[Value, Result]):
         self._freed = False
         self.fast_path = self._bind_fast_path()
         """As `fast_path.py`; None where there is no shorter way."""
+
+    def __repr__(self) -> str:
+        return f"<PreparedCall {repr(self.plan)[6:-1]}{', freed' if self._freed else ''}>"
+
+    def _repr_html_(self) -> str:
+        """The call in a notebook: its plan."""
+        return self.plan._repr_html_()
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or name in PUBLIC]
 
     @property
     def _turn(self) -> int:
