@@ -25,6 +25,7 @@ COMMANDS = {
     "calibrate": "a machine's figures, fitted to logs of benchmarks, with the error of predictions",
     "bench": "measured latencies beside the alternatives, under mpirun, torchrun or alone",
     "doctor": "what is in order here, what is not, and what to do about it",
+    "schema": "the JSON Schemas of the documents that these commands write and read",
 }
 """Name and one line of help of every command."""
 
