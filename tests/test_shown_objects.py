@@ -17,7 +17,7 @@ LINES = [
     (PAIR, "<Topology dgx-h100 x 2 (catalogue): 16 GPUs, 16 NICs, "),
     (MADE, "<Plan allreduce sum 65536 B on 16 ranks: rails-2-k2, 3 rounds, 80 messages, predicted 8.53 us (auto 1.52x"),
     (MADE.schedule, "<Schedule of 16 ranks: 3 rounds, 1 chunks, 106 transfers, 58 combines>"),
-    (RUN, "<Run allreduce 65536 B on 16 ranks by rails-2-k2: 8.53 us, 7.68 GB/s>"),
+    (RUN, "<Run allreduce 65536 B, ranks 16, by rails-2-k2: 8.53 us, 7.68 GB/s>"),
     (RUN.timeline, "<Timeline of 138 tasks: 8.53 us, "),
     (SUM, "<Operator sum: value [*rows] of any dtype; any order; kernel, triton>"),
     (TOPK(4), "<Operator topk(4): values [*rows, k] of any dtype, payload [*rows, k] int64; any order; "),

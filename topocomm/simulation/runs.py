@@ -19,7 +19,6 @@ from topocomm.simulation.protocols import Transport, with_protocols
 from topocomm.simulation.schedule_work import of_plan
 from topocomm.simulation.switch_sums import switch_sum
 from topocomm.simulation.timeline import Timeline
-from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
 PLANNED, SWITCH_SUM = "planned", "switch-sum"
@@ -66,8 +65,7 @@ class Run:
     predicted_us: float | None = None
 
     def __repr__(self) -> str:
-        ranks = plural(len(self.ranks), "rank")
-        what = f"{self.collective} {self.payload_bytes} B on {ranks} by {self.detail}"
+        what = f"{self.collective} {self.payload_bytes} B, ranks {len(self.ranks)}, by {self.detail}"
         return f"<Run {what}: {self.total_us:.2f} us, {self.gb_per_s:.2f} GB/s>"
 
     @property

@@ -13,7 +13,6 @@ from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import spans
 from topocomm.simulation.simulated_work import NO_TASK, Work
 from topocomm.simulation.task_routes import TaskRoutes
-from topocomm.topology.draw.names import plural
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +42,7 @@ class Timeline:
     wall_s: float
 
     def __repr__(self) -> str:
-        return f"<Timeline of {plural(len(self.arrival_us), 'task')}: {self.total_us:.2f} us, {self.events} events>"
+        return f"<Timeline of {len(self.arrival_us)} tasks: {self.total_us:.2f} us, {self.events} events>"
 
     @property
     def total_us(self) -> float:
