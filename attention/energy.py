@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from attention.array_types import Numbers
 from attention.spec import Spec
 from topocomm import OperatorError
 
@@ -30,8 +31,8 @@ def attention_energy(
     zeta: torch.Tensor,
     *,
     spec: Spec | None = None,
-    q_positions: Any = None,
-    kv_positions: Any = None,
+    q_positions: Numbers = None,
+    kv_positions: Numbers = None,
 ) -> torch.Tensor:
     """F(zeta) = ln sum_a exp(scale q.k_a + zeta.v_a) of every query row, over the keys that it sees.
 
@@ -66,8 +67,8 @@ def attention_from_energy(
     v: torch.Tensor,
     *,
     spec: Spec | None = None,
-    q_positions: Any = None,
-    kv_positions: Any = None,
+    q_positions: Numbers = None,
+    kv_positions: Numbers = None,
 ) -> torch.Tensor:
     """Return attention as the gradient of `attention_energy` at zeta = 0, by autograd; equations 5 and 23 of the paper.
 
@@ -99,8 +100,8 @@ def value_covariance(
     v: torch.Tensor,
     *,
     spec: Spec | None = None,
-    q_positions: Any = None,
-    kv_positions: Any = None,
+    q_positions: Numbers = None,
+    kv_positions: Numbers = None,
 ) -> torch.Tensor:
     """Return the Hessian of `attention_energy` at zeta = 0 by formula: the covariance of v under the attention weights.
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from topocomm.extend import skipped_by_dynamo
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_SHOWN = 16
+"""Numbers of the largest `out` that a repr shows."""
 
 
 class Partial(NamedTuple):
@@ -24,9 +31,16 @@ class Partial(NamedTuple):
     out: Any
     lse: Any
 
+    def __repr__(self) -> str:
+        """Its numbers where they are few, else dtypes and shapes."""
+        shape = getattr(self.out, "shape", ())
+        if prod(shape) <= MOST_SHOWN:
+            return f"Partial(out={self.out!r}, lse={self.lse!r})"
+        return f"<Partial out {self.out.dtype} {list(shape)}, lse {self.lse.dtype} {list(self.lse.shape)}>"
+
 
 @skipped_by_dynamo
-def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
+def add_sinks(partial: Partial, sinks: ArrayLike | torch.Tensor) -> Partial:
     """Return the partial with a sink in every head's softmax: a logit whose value is 0 (Xiao et al. 2023; gpt-oss).
 
     To be called once, on the merged partial: added to the partials of P shards, sinks would count P times.

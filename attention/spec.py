@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, cast
 
 from topocomm import OperatorError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,8 @@ class Spec:
     causal: bool = False
     window: int | None = None
     softcap: float | None = None
-    alibi_slopes: Any = None
-    sinks: Any = None
+    alibi_slopes: Sequence[float] | NDArray[Any] | torch.Tensor | None = None
+    sinks: Sequence[float] | NDArray[Any] | torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         """Arrays become tuples, so that a Spec can be compared and kept."""
@@ -47,13 +53,22 @@ class Spec:
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise OperatorError(f"Spec: softcap must be positive and finite, got {self.softcap}; None: no cap")
         for name in ("alibi_slopes", "sinks"):
-            values = getattr(self, name)
+            values: Any = getattr(self, name)
             if values is not None:
                 numbers = values.tolist() if hasattr(values, "tolist") else list(values)
                 finite = all(isinstance(x, (int, float)) and not math.isnan(x) and x != math.inf for x in numbers)
                 if not numbers or not finite:
                     raise OperatorError(f"Spec: {name} must be one number per head, got {numbers}")
                 object.__setattr__(self, name, tuple(float(x) for x in numbers))
+
+    def __repr__(self) -> str:
+        chosen = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Spec({', '.join(f'{name}={value!r}' for name, value in chosen)})"
+
+    @property
+    def slopes(self) -> tuple[float, ...] | None:
+        """`alibi_slopes`, as the tuple that they have become."""
+        return cast("tuple[float, ...] | None", self.alibi_slopes)
 
     @property
     def needs_positions(self) -> bool:

@@ -26,7 +26,9 @@ CONCAT = Operator(
     default_dims={"capacity": CAPACITY},
 )
 
-ANY_ORDER = Operator("concat in any order", CONCAT.fields, _combine, CONCAT.identity, True, None, CONCAT.default_dims)
+ANY_ORDER = Operator(
+    "concat in any order", CONCAT.fields, _combine, CONCAT.identity, True, default_dims=CONCAT.default_dims
+)
 """The same, claiming to commute: lets the planner offer algorithms that reorder operands."""
 
 

@@ -80,7 +80,7 @@ class DeviceKernel:
         placed = {} if visibility is None else visibility.on_device._asdict()
         with current(self._device):
             self._decode(q, k, v, spec=self._partial_spec, out=Partial(sent[OUT], sent[LSE]), **placed)
-        return sent  # type: ignore[no-any-return]
+        return sent
 
 
 def local_kernel(function: str, inputs: Inputs, comm: Communicator) -> HostKernel | DeviceKernel | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
+from attention.array_types import AnyArray, Numbers, Ranks, StepArguments
 from attention.arrays import check_inputs
 from attention.cache.shards import ShardMap, canonical_shards
 from attention.decode.agreement import agree_once
@@ -66,12 +67,12 @@ class DecodeOptions:
 
 @skipped_by_dynamo
 def prepare_decode(
-    comm: Any,
-    like_q: Any,
+    comm: Ranks,
+    like_q: AnyArray,
     spec: Spec | None = None,
     *,
-    like_kv: tuple[Any, Any],
-    like_positions: tuple[Any, Any] | None = None,
+    like_kv: tuple[AnyArray, AnyArray],
+    like_positions: tuple[Numbers, Numbers] | None = None,
     options: DecodeOptions | None = None,
 ) -> PreparedDecode:
     """Prepare decode steps of one kind: checks, agreement of the ranks, plan, buffers, kernels; collective.
@@ -144,20 +145,42 @@ class PreparedDecode:
             self._reduction = (ReduceScatter if options.result == "heads" else AllReduce)(self.comm, call.inputs)
         self._local = local_kernel(function, call.inputs, self.comm) if type(self._reduction) is AllReduce else None
 
+    @overload
+    def step(
+        self,
+        q: AnyArray,
+        k_shard: AnyArray,
+        v_shard: AnyArray,
+        *,
+        return_lse: Literal[False] = False,
+        out: AnyArray | None = None,
+        **rest: Unpack[StepArguments],
+    ) -> AnyArray: ...
+    @overload
+    def step(
+        self,
+        q: AnyArray,
+        k_shard: AnyArray,
+        v_shard: AnyArray,
+        *,
+        return_lse: Literal[True],
+        out: AnyArray | None = None,
+        **rest: Unpack[StepArguments],
+    ) -> Partial: ...
     # The arguments are those of `tree_decode`.
     def step(  # noqa: PLR0913
         self,
-        q: Any,
-        k_shard: Any,
-        v_shard: Any,
+        q: AnyArray,
+        k_shard: AnyArray,
+        v_shard: AnyArray,
         *,
-        q_positions: Any = None,
-        kv_positions: Any = None,
-        kv_mask: Any = None,
-        kv_lengths: Any = None,
-        block_tables: Any = None,
+        q_positions: Numbers = None,
+        kv_positions: Numbers = None,
+        kv_mask: Numbers = None,
+        kv_lengths: Numbers = None,
+        block_tables: Numbers = None,
         return_lse: bool = False,
-        out: Any = None,
+        out: AnyArray | None = None,
     ) -> Any:
         """Attend this rank's keys, reduce, and return the merged result; collective.
 

@@ -2,36 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import torch
 
+from attention.array_types import AnyArray, DecodeArguments, Numbers, Ranks
 from attention.decode.agreement import agree_once
 from attention.decode.communicators import prepared_call
 from attention.decode.sharded import Options, ShardedCall
 from attention.gpu.loading import load_once
 from attention.local.dispatch import attend
+from attention.partial import Partial
 from attention.spec import Spec
 from attention.visibility import Masking
 from topocomm import MAX, SUM
 from topocomm.extend import skipped_by_dynamo
 
 
+@overload
+def three_allreduce_decode(
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[False] = False,
+    out: AnyArray | None = None,
+    **rest: Unpack[DecodeArguments],
+) -> AnyArray: ...
+@overload
+def three_allreduce_decode(
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[True],
+    out: AnyArray | None = None,
+    **rest: Unpack[DecodeArguments],
+) -> Partial: ...
 # The arguments are those of a frozen public interface; the sharded methods share them.
 @skipped_by_dynamo
 def three_allreduce_decode(  # noqa: PLR0913
-    q: Any,
-    k_shard: Any,
-    v_shard: Any,
-    comm: Any,
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
     *,
     spec: Spec | None = None,
-    q_positions: Any = None,
-    kv_positions: Any = None,
-    kv_mask: Any = None,
-    kv_lengths: Any = None,
+    q_positions: Numbers = None,
+    kv_positions: Numbers = None,
+    kv_mask: Numbers = None,
+    kv_lengths: Numbers = None,
     return_lse: bool = False,
-    out: Any = None,
+    out: AnyArray | None = None,
 ) -> Any:
     """`tree_decode` by algorithm 3 of the paper; the same arguments, results and errors, for comparison.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
+from attention.array_types import AnyArray, Numbers, Ranks, TreeArguments
 from attention.cache.shards import ShardMap
 from attention.decode.communicators import as_communicator, state_of
 from attention.decode.prepared import DecodeOptions, PreparedDecode, prepared_step
+from attention.partial import Partial
 from attention.spec import Spec
 from attention.visibility import UNMASKED, Masking
 from topocomm import Communicator
@@ -17,27 +19,49 @@ STEPS_LIMIT = 32
 """Prepared steps kept per communicator; their plans and buffers stay where these are dropped."""
 
 
+@overload
+def tree_decode(
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[False] = False,
+    out: AnyArray | None = None,
+    **rest: Unpack[TreeArguments],
+) -> AnyArray: ...
+@overload
+def tree_decode(
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[True],
+    out: AnyArray | None = None,
+    **rest: Unpack[TreeArguments],
+) -> Partial: ...
 # The arguments are those of a frozen public interface; the sharded methods share them.
 @skipped_by_dynamo
 def tree_decode(  # noqa: PLR0913
-    q: Any,
-    k_shard: Any,
-    v_shard: Any,
-    comm: Any,
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
     *,
     spec: Spec | None = None,
-    q_positions: Any = None,
-    kv_positions: Any = None,
-    kv_mask: Any = None,
-    kv_lengths: Any = None,
-    block_tables: Any = None,
+    q_positions: Numbers = None,
+    kv_positions: Numbers = None,
+    kv_mask: Numbers = None,
+    kv_lengths: Numbers = None,
+    block_tables: Numbers = None,
     order: str = "any",
     shards: ShardMap | None = None,
     result: str = "all",
     wire: str = "float32",
     verify: bool | int = False,
     return_lse: bool = False,
-    out: Any = None,
+    out: AnyArray | None = None,
 ) -> Any:
     """Return attention of replicated queries over keys that are sharded over the ranks; the same bits on every rank.
 

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,11 @@ class DecodeJob:
         device = device_of_rank(comm, self.options.device)
         q = queries(self.sizes).to(device)
         k, v = (x.to(device) for x in shard(self.sizes, ShardMap(comm.size), comm.rank))
-        methods = {"tree": tree_decode, "ring": ring_decode, "allreduce": three_allreduce_decode}
+        methods: dict[str, Callable[..., Any]] = {
+            "tree": tree_decode,
+            "ring": ring_decode,
+            "allreduce": three_allreduce_decode,
+        }
         calls = [partial(methods[name], q, k, v, comm) for name in self.methods]
         latencies_us, outs = self._time(calls, comm)
         own = local_attention(q, k, v, exact="float32").out

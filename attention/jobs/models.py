@@ -144,7 +144,8 @@ def model_slices(path: Path, comm: Communicator, device: torch.device) -> Any:
     """Return a rank's slices of a model, on its device."""
     from attention.huggingface.weights.load_sharded import load_sharded
 
-    return load_sharded(path, comm).to(device)
+    model: torch.nn.Module = load_sharded(path, comm)
+    return model.to(device)
 
 
 def load(part: str, path: Path, **options: Any) -> Any:

@@ -201,7 +201,7 @@ def _visible(seen: Visibility | None) -> tuple[Any, ...] | None:
 
 def _spec_options(inputs: Inputs) -> dict[str, Any]:
     """What the kernel takes of a Spec besides the scale."""
-    return {"softcap": inputs.spec.softcap or 0.0, "slopes": _slopes(inputs.spec.alibi_slopes)}
+    return {"softcap": inputs.spec.softcap or 0.0, "slopes": _slopes(inputs.spec.slopes)}
 
 
 @lru_cache(maxsize=256)

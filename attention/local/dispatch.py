@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from attention import gpu
+from attention.array_types import AnyArray, Numbers
 from attention.arrays import Inputs, check_inputs, check_out, empty_partial, to_caller
 from attention.gpu.masks import DeviceVisibility
 from attention.gpu.placement import current, on_gpu
@@ -51,16 +52,16 @@ where the table has it take kv_lengths."""
 # The arguments are those of a public interface; the sharded functions share them.
 @skipped_by_dynamo
 def local_attention(  # noqa: PLR0913
-    q: Any,
-    k: Any,
-    v: Any,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
     *,
     spec: Spec | None = None,
-    q_positions: Any = None,
-    kv_positions: Any = None,
-    kv_mask: Any = None,
-    kv_lengths: Any = None,
-    block_tables: Any = None,
+    q_positions: Numbers = None,
+    kv_positions: Numbers = None,
+    kv_mask: Numbers = None,
+    kv_lengths: Numbers = None,
+    block_tables: Numbers = None,
     exact: str | None = None,
     out: Partial | None = None,
 ) -> Partial:

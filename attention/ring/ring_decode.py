@@ -9,11 +9,12 @@ Liu et al., "Ring Attention with Blockwise Transformers" (2023), section 3.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 import torch
 
+from attention.array_types import AnyArray, DecodeArguments, Numbers, Ranks
 from attention.arrays import DTYPES, Inputs
 from attention.decode.agreement import agree_once
 from attention.decode.communicators import state_of
@@ -33,21 +34,43 @@ if TYPE_CHECKING:
 AGREED = ("batch", "heads", "q_len", "d", "kv_heads", "d_v", "dtype of k and v")
 
 
+@overload
+def ring_decode(
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[False] = False,
+    out: AnyArray | None = None,
+    **rest: Unpack[DecodeArguments],
+) -> AnyArray: ...
+@overload
+def ring_decode(
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[True],
+    out: AnyArray | None = None,
+    **rest: Unpack[DecodeArguments],
+) -> Partial: ...
 # The arguments are those of a frozen public interface; the sharded methods share them.
 @skipped_by_dynamo
 def ring_decode(  # noqa: PLR0913
-    q: Any,
-    k_shard: Any,
-    v_shard: Any,
-    comm: Any,
+    q: AnyArray,
+    k_shard: AnyArray,
+    v_shard: AnyArray,
+    comm: Ranks,
     *,
     spec: Spec | None = None,
-    q_positions: Any = None,
-    kv_positions: Any = None,
-    kv_mask: Any = None,
-    kv_lengths: Any = None,
+    q_positions: Numbers = None,
+    kv_positions: Numbers = None,
+    kv_mask: Numbers = None,
+    kv_lengths: Numbers = None,
     return_lse: bool = False,
-    out: Any = None,
+    out: AnyArray | None = None,
 ) -> Any:
     """`tree_decode` with a ring in place of the reduction; the same arguments, results and errors.
 

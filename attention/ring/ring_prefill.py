@@ -7,11 +7,12 @@ Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Contex
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch.autograd.function import once_differentiable
 
+from attention.array_types import AnyArray, Numbers, Ranks, SequenceArguments
 from attention.arrays import Inputs, sequence_inputs, to_caller
 from attention.decode.communicators import as_communicator, state_of
 from attention.partial import Partial
@@ -21,15 +22,35 @@ from attention.spec import Spec
 from topocomm.extend import skipped_by_dynamo
 
 
+@overload
+def ring_attention(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[False] = False,
+    **rest: Unpack[SequenceArguments],
+) -> AnyArray: ...
+@overload
+def ring_attention(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[True],
+    **rest: Unpack[SequenceArguments],
+) -> Partial: ...
 @skipped_by_dynamo
 def ring_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    comm: Any,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    comm: Ranks,
     *,
     spec: Spec | None = None,
-    positions: Any = None,
+    positions: Numbers = None,
     layout: str = "contiguous",
     return_lse: bool = False,
 ) -> Any:

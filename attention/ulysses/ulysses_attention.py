@@ -8,11 +8,12 @@ back to the tokens' ranks: 2 messages a pair whatever the length. Jacobs et al.,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch.autograd.function import once_differentiable
 
+from attention.array_types import AnyArray, Numbers, Ranks, SequenceArguments
 from attention.arrays import DTYPES, Inputs, sequence_inputs, to_caller
 from attention.decode.communicators import as_communicator
 from attention.gpu.placement import on_gpu
@@ -30,16 +31,38 @@ AUTO = 0
 """Stands for the ring that is to take least."""
 
 
+@overload
+def ulysses_attention(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[False] = False,
+    ring: int | str = 1,
+    **rest: Unpack[SequenceArguments],
+) -> AnyArray: ...
+@overload
+def ulysses_attention(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    comm: Ranks,
+    *,
+    return_lse: Literal[True],
+    ring: int | str = 1,
+    **rest: Unpack[SequenceArguments],
+) -> Partial: ...
 @skipped_by_dynamo
 def ulysses_attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    comm: Any,
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    comm: Ranks,
     *,
     ring: int | str = 1,
     spec: Spec | None = None,
-    positions: Any = None,
+    positions: Numbers = None,
     layout: str = "contiguous",
     return_lse: bool = False,
 ) -> Any:

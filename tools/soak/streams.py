@@ -84,8 +84,7 @@ def fold(operator: Operator, values: Sequence[Value]) -> Value:
 
 def identity(operator: Operator, like: Value) -> Value:
     """The identity of an operator in the shapes of a value."""
-    given = operator.identity
-    fill = given({name: array.dtype for name, array in like.items()}) if callable(given) else given
+    fill = operator.identities(operator.layout({name: (array.shape, array.dtype) for name, array in like.items()}))
     return {name: np.full_like(array, fill[name]) for name, array in like.items()}
 
 

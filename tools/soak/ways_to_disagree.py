@@ -20,6 +20,8 @@ from topocomm.planning.request import on_every_endpoint
 
 Way = Callable[[Communicator, bool], Any]
 A, B = np.zeros(4), np.zeros((5, 3))
+ONE: Any = np.float64(1)
+"""A value without an axis, which type checkers would refuse where there must be one."""
 
 
 class Two(NamedTuple):
@@ -203,8 +205,8 @@ WAYS: dict[str, Way] = {
         lambda c: c.reduce_scatter(B, SUM, rows=[1] * c.size), lambda c: c.reduce_scatter(B, SUM)
     ),
     "too few rows": either(lambda c: c.reduce_scatter(B, SUM, rows=[5]), lambda c: c.reduce_scatter(B, SUM)),
-    "no axis to scatter": either(lambda c: c.reduce_scatter(np.float64(1), SUM), lambda c: c.reduce_scatter(B, SUM)),
-    "no axis to gather": either(lambda c: c.allgather(np.float64(1)), lambda c: c.allgather(A)),
+    "no axis to scatter": either(lambda c: c.reduce_scatter(ONE, SUM), lambda c: c.reduce_scatter(B, SUM)),
+    "no axis to gather": either(lambda c: c.allgather(ONE), lambda c: c.allgather(A)),
     "row width of allgather": either(lambda c: c.allgather(B[:, :2]), lambda c: c.allgather(B)),
     "dtype of allgather": either(lambda c: c.allgather(B.astype("f4")), lambda c: c.allgather(B)),
     "order": either(lambda c: c.allreduce(A, SUM, order="canonical"), lambda c: c.allreduce(A, SUM)),

@@ -62,6 +62,10 @@ class Fit:
     has_ll128: bool | None
     rows: int
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name} {self.figures[name]:.4g}" for name in self.fitted)
+        return f"<Fit to {self.rows} rows: {values or 'all figures are defaults'}>"
+
 
 def is_fitted(model: TableModel, place: int, models: Sequence[TableModel]) -> bool:
     """Whether a row is in the part that is fitted: every second size, of every second host count.

@@ -27,6 +27,7 @@ COMMANDS = {
     "simulate": "what a plan, a library's algorithm or a decode step takes, message by message",
     "order": "the rank order of a communicator that makes its plans cheapest on a topology",
     "calibrate": "a machine's figures, fitted to logs of benchmarks, with the error of predictions",
+    "schema": "the JSON Schemas of the documents that these commands write and read",
     "bench": "measured latencies beside the alternatives, under mpirun, torchrun or alone",
     "doctor": "what is in order here, what is not, and what to do about it",
     "completion": "a script with which bash, zsh or fish completes these commands",

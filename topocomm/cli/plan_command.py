@@ -24,14 +24,14 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.certificate_checker.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.formats.msccl_blocks import RUNTIMES
-from topocomm.planning.left_out import left_out
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.planner import plan
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.report.in_network_advice import in_network_notes
-from topocomm.planning.report.plan_comparison import defect, ranked, request_of, sooner_by_auto
+from topocomm.planning.report.plan_comparison import defect, ranked, request_of
 from topocomm.planning.report.plan_text import plan_text
+from topocomm.planning.report.plan_views import plan_words
 from topocomm.planning.report.sum_comparison import compare_sum, sum_notes
 from topocomm.planning.request import Limits
 from topocomm.planning.routing.paths import PathFinder
@@ -162,16 +162,11 @@ def _text(args: argparse.Namespace, chosen: Plan, topology: Topology, cost: str)
     operator, unlike = _operator_of(chosen)
     if operator is None:
         return plan_text(chosen, topology, unlike, cost)
-    notes = [("switch", note) for note in in_network_notes(chosen, topology, operator)]
-    notes += [("sum", note) for note in sum_notes(chosen.as_sum)]
     if unlike:
+        notes = [("switch", note) for note in in_network_notes(chosen, topology, operator)]
+        notes += [("sum", note) for note in sum_notes(chosen.as_sum)]
         return plan_text(chosen, topology, unlike, cost, notes)
-    request = request_of(chosen, operator, _limits(args))
-    others = ranked(chosen, topology, operator, _limits(args))
-    if (sooner := sooner_by_auto(chosen, topology, request)) is not None:
-        notes.append(("sooner", sooner))
-    notes += [("omitted", note) for note in left_out(topology, request)]
-    return plan_text(chosen, topology, others, cost, notes)
+    return plan_words(replace(chosen, request=request_of(chosen, operator, _limits(args))), topology, cost)
 
 
 def _compared(plan: Plan, topology: Topology) -> Plan:

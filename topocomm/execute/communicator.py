@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_notes
-from topocomm.execute.calls.all_gather import AllGather
 from topocomm.execute.calls.binding import explained
-from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.ranges import gather_shards, rows_of, split_members, split_record
-from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
 from topocomm.execute.calls.shift import Shift, prepare_shift
+from topocomm.execute.calls.structure import AnyValue, Value
 from topocomm.execute.calls.sum_call import SumCall, prepare_sum
+from topocomm.execute.collective_calls import CollectiveCalls
 from topocomm.execute.device.path_choice import own_gpu
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.liveness.shrinking import ending_after, survivors
@@ -36,9 +36,12 @@ from topocomm.topology.model import Topology
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+OnAllRanks = Literal["allreduce", "broadcast", "reduce_scatter", "allgather", "scatter", "alltoall", "scan", "exscan"]
+"""Collectives that give every rank a result; of the others the result is None on all ranks but the root."""
+
 
 @skipped_by_dynamo
-class Communicator:
+class Communicator(CollectiveCalls):
     """A group of ranks on a machine. Made by `init`, `from_mpi`, `from_torch` or, on threads, by `run_local`.
 
     Calls are collective: every rank makes the same calls in the same order, one at a time. The first use of each
@@ -47,15 +50,24 @@ class Communicator:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session = session
-        """What the ranks share; for tools and tests, not part of the interface that programs rely on."""
+        super().__init__(session)
         self.attributes: dict[Any, Any] = {}
         """For libraries: what they keep with this communicator, each under a key of its own, as MPI has keyvals."""
         self.parent_ranks = tuple(range(session.size))
         """Of a communicator made by `shrink`, the numbers that its ranks had before."""
-        self._calls = CallCache(session)
-        self._all_gather = AllGather(self._calls, session)
-        self._rows = RowCounts(self._calls, session)
+
+    def __repr__(self) -> str:
+        state = "" if self.session.open else f", {self.session.refusal}"
+        return (
+            f"<Communicator rank {self.rank} of {self.size} on {self.places[self.rank]} of {self.topology.name}{state}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The communicator in a notebook: its machine."""
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.topology._repr_html_()}"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "session"]
 
     @classmethod
     def from_mpi(cls, comm: MPI.Comm, topology: Topology | None = None) -> Communicator:
@@ -120,116 +132,6 @@ class Communicator:
         """Whether all ranks are threads of this process."""
         return self.session.transport.in_process
 
-    def allreduce(
-        self, x: Any, op: Operator, *, out: Any = None, order: str = "any", shards: tuple[int, int] | None = None
-    ) -> Any:
-        """The fold of all ranks' values, in rank order unless `op` commutes; the same bits on every rank.
-
-        Args:
-            x: This rank's value: an array, or a dict, NamedTuple or dataclass of arrays: NumPy, torch or CuPy. On all
-                ranks in host memory, or on all on a device; then the call is asynchronous, as torch's operations are.
-            op: The operator.
-            out: Where to write the result (may be x).
-            order: "any", or "canonical": one tree over virtual shards, so that the bits do not depend on how many
-                ranks there are, nor on who owns which shards.
-            shards: Of canonical order, this rank's virtual shards, from the first to before the second; x has them
-                along a first axis of their own. The ranks' ranges follow each other. None: one shard a rank, x
-                itself. They are exchanged in every call; a call made by `prepare` keeps them.
-
-        Returns:
-            The result in x's structure, the caller's own.
-        """
-        if order != "any" or shards is not None:
-            ranges = gather_shards(self._calls, self.session, shards)
-            return self._calls.run(("allreduce", op, 0, None, order, ranges), x, out)
-        return self._calls.run(op, x, out)
-
-    def reduce(self, x: Any, op: Operator, *, root: int = 0, out: Any = None) -> Any:
-        """The fold of all ranks' values on `root`, None elsewhere; operands as in `allreduce`."""
-        return self._calls.run(("reduce", op, root), x, out)
-
-    def broadcast(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
-        """The root's value on every rank.
-
-        Args:
-            x: On the root the value; elsewhere anything of the same structure, shapes and dtypes.
-            root: Whose value.
-            out: Where to write the result (may be x).
-        """
-        return self._calls.run(("broadcast", None, root), x, out)
-
-    def reduce_scatter(self, x: Any, op: Operator, *, rows: Sequence[int] | None = None, out: Any = None) -> Any:
-        """This rank's rows of the fold of all ranks' values; operands as in `allreduce`.
-
-        Args:
-            x: This rank's value; its first axis is what is scattered.
-            op: The operator; its fields have rows.
-            rows: How many entries of the first axis each rank gets, the same on all ranks; None: as equal as can be,
-                rank r those from r*n//P to (r+1)*n//P of n.
-            out: Where to write the result.
-        """
-        parts = None if rows is None else tuple(rows)
-        return self._calls.run(("reduce_scatter", op, 0, parts), x, out)
-
-    def allgather(self, x: Any, *, out: Any = None) -> Any:
-        """All ranks' values joined along their first axis, in rank order, on every rank.
-
-        Ranks may give different numbers of rows, and different ones from call to call. Short values take one collective
-        where all ranks have as many rows as the time before; else rows are exchanged first. A call made by `prepare`
-        keeps those it was prepared with.
-        """
-        return self._all_gather.run(x, out)
-
-    def gather(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
-        """All ranks' values joined along their first axis, in rank order, on `root`, None elsewhere.
-
-        Ranks may give different numbers of rows, exchanged where they are not as the time before, which ranks ask each
-        other in every call not made by `prepare`.
-        """
-        return self._calls.run(("gather", None, root, self._rows.of_gather(x)), x, out)
-
-    def scatter(self, x: Any, *, root: int = 0, rows: Sequence[int] | None = None, out: Any = None) -> Any:
-        """This rank's rows of the root's value.
-
-        Args:
-            x: On the root the value, cut along its first axis; elsewhere anything of its structure, shapes and dtypes.
-            root: Whose value.
-            rows: How many entries of the first axis each rank gets, as in `reduce_scatter`.
-            out: Where to write the result.
-        """
-        return self._calls.run(("scatter", None, root, None if rows is None else tuple(rows)), x, out)
-
-    def alltoall(self, x: Any, *, rows: Sequence[int] | None = None, out: Any = None) -> Any:
-        """The rows that all ranks have for this one, joined along their first axis, in rank order.
-
-        Args:
-            x: This rank's value: along its first axis the rows for rank 0, those for rank 1, and so on.
-            rows: How many entries of the first axis go to each rank, given by all ranks or by none, and exchanged as
-                those of a `gather`. None: as equal as can be, of values with as many rows on all ranks.
-            out: Where to write the result (may be x, where it has the result's shape).
-        """
-        return self._calls.run(("alltoall", None, 0, self._rows.of_alltoall(x, rows)), x, out)
-
-    def sendrecv(self, x: Any, dest: int, *, out: Any = None) -> Any:
-        """The rows that ranks send to this one, joined in rank order; collective, an `alltoall` with `rows`.
-
-        x has this rank's rows for `dest`, as many as it likes. If all send to different ranks, each gets those of one.
-        """
-        rows = [rows_of(x) if rank == dest else 0 for rank in range(self.size)]
-        return self.alltoall(x, rows=rows if dest in range(self.size) else (), out=out)
-
-    def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
-        """On rank r the fold of the values of ranks 0 to r, in rank order."""
-        return self._calls.run(("scan", op), x, out)
-
-    def exscan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
-        """On rank r the fold of the values of the ranks before it, in rank order; on rank 0 the identity of `op`."""
-        return self._calls.run(("exscan", op), x, out)
-
-    def barrier(self) -> None:
-        """Return when every rank has called it."""
-        self._calls.run(ASKED, SAME, None)
-
     def synchronize(self) -> None:
         """Return when this rank's device is through with all calls made so far; at once where they are in host memory.
 
@@ -252,6 +154,32 @@ class Communicator:
             notes = gather_notes(self.session.waiting, record.tobytes(), tag=GATHER_TAG, what="an exchange of records")
         return [np.frombuffer(note, np.uint8) for note in notes]
 
+    @overload
+    def prepare(
+        self,
+        collective: OnAllRanks,
+        *,
+        like: Value,
+        operator: Operator | None = None,
+        root: int = 0,
+        rows: Sequence[int] | None = None,
+        plan: Plan | None = None,
+        order: str = "any",
+        shards: tuple[int, int] | None = None,
+    ) -> PreparedCall[Value, Value]: ...
+    @overload
+    def prepare(
+        self,
+        collective: str,
+        *,
+        like: Value,
+        operator: Operator | None = None,
+        root: int = 0,
+        rows: Sequence[int] | None = None,
+        plan: Plan | None = None,
+        order: str = "any",
+        shards: tuple[int, int] | None = None,
+    ) -> PreparedCall[Value, Value | None]: ...
     def prepare(
         self,
         collective: str,
@@ -287,11 +215,13 @@ class Communicator:
         return self._calls.prepare(request, self.session.arenas[0])
 
     def prepare_sum(
-        self, *, like: Any, operator: Operator, collective: str = "allreduce", rows: Sequence[int] | None = None
-    ) -> SumCall:
+        self, *, like: Value, operator: Operator, collective: str = "allreduce", rows: Sequence[int] | None = None
+    ) -> SumCall[Value]:
         """An allreduce or reduce_scatter by the library's own SUM, for operators with this form; else as `prepare`."""
         prepare = partial(self._calls.prepare, arena=self.session.arenas[0])
-        call = prepare_sum(self.session, prepare, like, operator, collective, None if rows is None else tuple(rows))
+        call: SumCall[Value] = prepare_sum(
+            self.session, prepare, like, operator, collective, None if rows is None else tuple(rows)
+        )
         self._calls.prepared.add(call)
         return call
 
@@ -305,7 +235,7 @@ class Communicator:
         self,
         collective: str,
         *,
-        like: Any,
+        like: AnyValue,
         operator: Operator | None = None,
         root: int = 0,
         rows: Sequence[int] | None = None,

@@ -17,10 +17,17 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
+from topocomm.operators.operator_arguments import (
+    by_field,
+    check_default_dims,
+    check_functions,
+    check_identity_fits,
+    checked_fields,
+)
 from topocomm.operators.sum_lowering import SumLowering
 from topocomm.operators.tensors import field_of, not_its_dtype, tensor_fold
 
@@ -77,7 +84,8 @@ class Operator:
         combine: `combine(left, right) -> result` over mappings from field name to array [rows, *dims]; must be
             associative and must not write to its arguments.
         identity: The value e with combine(e, x) = combine(x, e) = x: per field one scalar, or an array that
-            broadcasts to a row; or a function from the bound dtypes by field name to such a mapping.
+            broadcasts to a row; or a function from the bound dtypes by field name to such a mapping. Of one field it
+            may be given bare, as 0.
         commutative: True if combine(a, b) equals combine(b, a): plans may then reorder operands (all ranks hold
             the same bits all the same); otherwise they keep the operands in rank order.
         kernel: The fused CPU kernel of a layout, or None where it has none; without one `combine` runs.
@@ -89,12 +97,15 @@ class Operator:
             arrays (sorted ones, counts); see `check_laws`.
         lower_to_sum: How values of a layout are reduced by one elementwise SUM, or None where they cannot be; for
             `Communicator.prepare_sum`.
+
+    Raises:
+        OperatorError: An argument is of another kind, or fields, axes and identity do not fit together.
     """
 
     name: str
     fields: tuple[Field, ...]
     combine: Callable[[Arrays, Arrays], Arrays]
-    identity: Mapping[str, Any] | Callable[[Mapping[str, np.dtype[Any]]], Mapping[str, Any]]
+    identity: Mapping[str, Any] | Callable[[Mapping[str, np.dtype[Any]]], Any] | complex | np.generic | NDArray[Any]
     commutative: bool = False
     kernel: Callable[[Layout], Kernel | None] | None = None
     triton: Callable[[Layout], TritonCombine | None] | None = None
@@ -104,27 +115,20 @@ class Operator:
     lower_to_sum: Callable[[Layout], SumLowering | None] | None = None
 
     def __post_init__(self) -> None:
-        if not self.fields:
-            raise OperatorError(f"operator {self.name!r} has no fields; it needs at least one")
-        for f in self.fields:
-            if not isinstance(f, Field):
-                raise OperatorError(
-                    f"operator {self.name!r}: fields must be a tuple of Field, such as (Field('x'),), "
-                    f"got {type(f).__name__} {f!r} in it"
-                )
-        with_rows = [ROWS in f.dims for f in self.fields]
-        if any(with_rows) and not all(with_rows):
-            raise OperatorError(f"operator {self.name!r}: either every field or none starts with {ROWS!r}")
-        for f in self.fields:
-            if ROWS in f.dims[1:]:
-                raise OperatorError(f"operator {self.name!r}: field {f.name!r} must have {ROWS!r} first")
-        names = [f.name for f in self.fields]
-        if len(set(names)) < len(names):
-            raise OperatorError(f"operator {self.name!r}: fields {names}: expected different names")
-        if isinstance(self.identity, Mapping) and sorted(self.identity) != sorted(names):
-            raise OperatorError(
-                f"operator {self.name!r}: identity must have the fields {names}, got {list(self.identity)}"
-            )
+        if not isinstance(self.name, str) or not self.name:
+            raise OperatorError(f"Operator: name must be a string, got {self.name!r}")
+        fields = checked_fields(self.name, self.fields)
+        object.__setattr__(self, "fields", fields)
+        check_functions(self.name, vars(self))
+        if not callable(self.identity):
+            object.__setattr__(self, "identity", by_field(self.name, self.identity, [f.name for f in fields]))
+        check_default_dims(self.name, self.default_dims)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{f.name} [{', '.join(f.dims)}] {_dtype_words(f.dtype)}" for f in self.fields)
+        order = "any order" if self.commutative else "rank order"
+        forms = [name for name in ("kernel", "triton", "lower_to_sum") if getattr(self, name) is not None]
+        return f"<Operator {self.name}: {fields}; {order}; {', '.join(forms) or 'combine alone'}>"
 
     @cached_property
     def splittable(self) -> bool:
@@ -202,10 +206,17 @@ class Operator:
         return Layout(tuple(bound), leading or (), tuple(dims.items()), self.splittable)
 
     def identities(self, layout: Layout) -> Mapping[str, Any]:
-        """Return the identity for a layout: per field a scalar, or an array that broadcasts to a row."""
-        if not callable(self.identity):
-            return self.identity
-        return self.identity({f.name: f.dtype for f in layout.fields})
+        """Return the identity for a layout: per field a scalar, or an array that broadcasts to a row.
+
+        Raises:
+            OperatorError: It has other fields, or does not fit the layout.
+        """
+        identity: Any = self.identity
+        if callable(identity):
+            identity = identity({f.name: f.dtype for f in layout.fields})
+        values = by_field(self.name, identity, [f.name for f in layout.fields])
+        check_identity_fits(self.name, values, layout.fields)
+        return values
 
     def bind_fold(
         self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int], *, tensors: bool = False
@@ -276,6 +287,10 @@ class Operator:
                     raise not_its_dtype(self.name, name, np.asarray(result).dtype, array.dtype) from None
 
         return fold
+
+
+def _dtype_words(dtype: DTypeLike | None) -> str:
+    return "of any dtype" if dtype is None else str(np.dtype(dtype))
 
 
 def as_operator(given: Any) -> Operator:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost.cost_models import PortModel
 from topocomm.planning.proof.verify import Proof
 from topocomm.planning.schedule.schedule import Schedule
+from topocomm.topology.model import Topology
 
 Objective = Literal["latency", "rounds", "throughput", "auto"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
@@ -94,6 +95,26 @@ class AsSum:
     why: str
 
 
+class Candidate(NamedTuple):
+    """An algorithm that a plan was chosen from, with its costs.
+
+    Attributes:
+        transfers: Messages.
+        times: What it takes, in units of the plan's own figure of its objective: 1.95 is 1.95 times as long.
+        why: Why it was chosen, or not, in words.
+    """
+
+    algorithm: str
+    predicted_us: float
+    alpha_us: float
+    rounds: int
+    transfers: int
+    wire_bytes: int
+    throughput_gb_per_s: float | None
+    times: float
+    why: str
+
+
 @dataclass(frozen=True, eq=False)
 class PlanFields:
     """The fields of a `Plan`.
@@ -111,6 +132,8 @@ class PlanFields:
         native: The library's own collective, where it was compared. A call that is given this plan executes its
             schedule all the same.
         as_sum: The comparison with one SUM, where `topocomm plan` made it.
+        topology: The machine; None of a plan from a file. This and `request` are no part of the file or the digest.
+        request: What was planned, a `planning.request.Request`.
     """
 
     collective: Collective
@@ -131,6 +154,8 @@ class PlanFields:
     launch_us: float = 0.0
     native: Native | None = None
     as_sum: AsSum | None = None
+    topology: Topology | None = None
+    request: Any = None
 
     @property
     def native_call(self) -> str:

@@ -109,6 +109,8 @@ def make_plan(topology: Topology, request: Request) -> Plan:
     """
     place_ranks(topology, request.endpoints)
     best = _chosen(topology, request)[0]
+    if best.topology is not topology:  # an equal one, which may have another name
+        best = replace(best, topology=topology)
     return with_native(best, topology, request.operator, request.layout) if request.native else best
 
 
@@ -305,4 +307,6 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         schedule=candidate.schedule,
         assumed=tuple(paths.assumed.values()),
         launch_us=request.launch_us,
+        topology=paths.topology,
+        request=request,
     )

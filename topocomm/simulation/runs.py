@@ -64,6 +64,10 @@ class Run:
     timeline: Timeline
     predicted_us: float | None = None
 
+    def __repr__(self) -> str:
+        what = f"{self.collective} {self.payload_bytes} B, ranks {len(self.ranks)}, by {self.detail}"
+        return f"<Run {what}: {self.total_us:.2f} us, {self.gb_per_s:.2f} GB/s>"
+
     @property
     def total_us(self) -> float:
         """Time of the last arrival."""

@@ -41,6 +41,9 @@ class Timeline:
     events: int
     wall_s: float
 
+    def __repr__(self) -> str:
+        return f"<Timeline of {len(self.arrival_us)} tasks: {self.total_us:.2f} us, {self.events} events>"
+
     @property
     def total_us(self) -> float:
         """Time of the last arrival; 0 without tasks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -128,6 +129,29 @@ class Topology:
                         f"topology {self.name!r}: link {link.src!r} -> {link.dst!r} names the unknown device {end!r}"
                     )
 
+    def __repr__(self) -> str:
+        return f"<Topology {self.name} ({self.source}): {_drawn('names').counts(self)}>"
+
+    def _repr_html_(self) -> str:
+        """The machine in a notebook: its picture."""
+        picture: str = _drawn("notebook").html(self)
+        return picture
+
+    def text(self) -> str:
+        """Return the machine as a tree in at most 80 columns, as `topocomm inspect` prints it."""
+        words: str = _drawn("topology_text").render(self, next_command="topocomm.plan(topology, payload_bytes=65536)")
+        return words
+
+    def svg(self) -> str:
+        """Return the machine as a picture, an SVG file."""
+        picture: str = _drawn("svg.machine_svg").render(self)
+        return picture
+
+    def html(self) -> str:
+        """Return a page of one file with the picture to move and zoom, and the facts of each part."""
+        page: str = _drawn("html_page").render(self)
+        return page
+
     @cached_property
     def by_id(self) -> dict[str, Device]:
         """Devices by id."""
@@ -173,3 +197,8 @@ class Topology:
             elif known["gb_per_s"] is not None and link.gb_per_s is not None:
                 known["gb_per_s"] += link.gb_per_s
         return graph
+
+
+def _drawn(name: str) -> Any:
+    """A module that draws topologies, which imports this one; loaded when one is drawn."""
+    return import_module(f"topocomm.topology.draw.{name}")

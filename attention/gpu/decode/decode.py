@@ -227,7 +227,7 @@ def _ready_for(
     cut, rows = cut_for(problem), problem.rows
     tiles = -(-group * q_len // rows)
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
-    slopes = slopes_on(q.device, spec.alibi_slopes)
+    slopes = slopes_on(q.device, spec.slopes)
     mask = None if masking.kv_mask is None else torch.int8
     dtypes = [
         None if x is None else x.dtype

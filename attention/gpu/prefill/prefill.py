@@ -164,7 +164,7 @@ def _launch(
             v,
             *result,
             mask.lengths,
-            slopes_on(q.device, spec.alibi_slopes),
+            slopes_on(q.device, spec.slopes),
             *(lists or [None] * 6),
             q_len,
             n,

@@ -19,7 +19,7 @@ from topocomm import Communicator, MissingExtraError, OperatorError, TopocommErr
 
 try:
     from safetensors import SafetensorError, safe_open
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig  # type: ignore[attr-defined]
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel  # type: ignore[attr-defined]
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import (
         Concatenate,
@@ -44,7 +44,7 @@ class CheckpointError(TopocommError, ValueError):
     """Files of a model lack weights, or have others than the model wants."""
 
 
-def load_sharded(path: str | Path, comm: Communicator, *, dtype: torch.dtype = torch.float32) -> Any:
+def load_sharded(path: str | Path, comm: Communicator, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """Return the model of a directory with this rank's slices of the weights, for inference on the CPU; local.
 
     A rank reads its own slices, embeddings that are not split, and norms. Give the model to `enable` or
@@ -73,7 +73,8 @@ def load_sharded(path: str | Path, comm: Communicator, *, dtype: torch.dtype = t
     if (Path(path) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(path, local_files_only=True)
     finish(model, comm, modules, whole_bytes)
-    return model.eval()
+    whole_model: PreTrainedModel = model.eval()
+    return whole_model
 
 
 def check_sharded(path: str | Path, ranks: int) -> None:

@@ -7,6 +7,9 @@ and never touched is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -20,7 +23,7 @@ DIM = 128
 HEADS = (16, 32)
 DTYPE = torch.bfloat16
 SMALL = 16
-METHODS = {"tree": tree_decode, "ring": ring_decode}
+METHODS: dict[str, Callable[..., Any]] = {"tree": tree_decode, "ring": ring_decode}
 
 
 def compare_memory(comm: Communicator, context: int) -> None:

@@ -62,6 +62,8 @@ def bind_here(session: Session, request: Request) -> Bound:
     for field, (_, dtype) in shapes.items():
         if dtype.hasobject:
             raise OperatorError(f"field {field!r} holds Python objects ({dtype}); give numbers")
+    if name == "exscan":
+        operator.identities(layout)  # on all ranks, though rank 0 alone needs it: one that does not fit is told
     whole = Span(0, layout.leading)
     bound = Bound(operator, structure, layout, whole, whole)
     return _bind_parts(session, request, bound) if name in IN_PARTS else bound

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from topocomm.errors import DeadlineError, TopocommError
+from topocomm.execute.calls.structure import Result
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.liveness.waiting import UnderWay, WaitMonitor
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @skipped_by_dynamo
-class Handle:
+class Handle(Generic[Result]):
     """A call under way, made by `PreparedCall.start`. On CPUs it moves on inside `test` and `wait` only.
 
     Attributes:
@@ -28,6 +29,12 @@ class Handle:
         self._look: WaitMonitor | None = None
         self.done = False
 
+    def __repr__(self) -> str:
+        return f"<Handle of call {self._call.number}, {'through' if self.done else 'under way'}>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or name in ("done", "test", "wait")]
+
     def test(self) -> bool:
         """Whether the call is through; lets every call under way move on, and does not wait.
 
@@ -39,7 +46,7 @@ class Handle:
             self._move(self._once)
         return self.done
 
-    def wait(self, timeout_s: float | None = None) -> Any:
+    def wait(self, timeout_s: float | None = None) -> Result:
         """The result, once the call is through; what the call itself would return.
 
         Args:

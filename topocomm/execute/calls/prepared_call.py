@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import is_
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
-from topocomm.execute.calls.structure import Fields, Structure, take
+from topocomm.execute.calls.structure import Fields, Result, Structure, Value, take
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
@@ -25,11 +25,13 @@ from topocomm.execute.session import BUSY, Session
 from topocomm.execute.transports.transport import Transport
 from topocomm.operators.layout import Layout
 
+PUBLIC = ("free", "input", "plan", "start")
+"""Names that programs use; the others are for the library."""
 Shapes = list[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 
 @skipped_by_dynamo
-class PreparedCall:
+class PreparedCall(Generic[Value, Result]):
     """A collective made ready for values of one structure; made by `Communicator.prepare`.
 
     Attributes:
@@ -60,6 +62,16 @@ class PreparedCall:
         self.fast_path = self._bind_fast_path()
         """As `fast_path.py`; None where there is no shorter way."""
 
+    def __repr__(self) -> str:
+        return f"<PreparedCall {repr(self.plan)[6:-1]}{', freed' if self._freed else ''}>"
+
+    def _repr_html_(self) -> str:
+        """The call in a notebook: its plan."""
+        return self.plan._repr_html_()
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or name in PUBLIC]
+
     @property
     def _turn(self) -> int:
         return 0 if self._shared is None else (self._shared.epoch + 1) & 1
@@ -77,7 +89,7 @@ class PreparedCall:
         return self._session.transport
 
     @property
-    def input(self) -> Any:
+    def input(self) -> Value | None:
         """The user's structure with arrays that are the send buffer of the next call.
 
         Fill them and pass `call.input` to skip the packing copy. Ask for it anew before each call: buffers take
@@ -85,7 +97,7 @@ class PreparedCall:
         """
         return self._inputs[self._turn]
 
-    def __call__(self, x: Any = None, *, out: Any = None) -> Any:
+    def __call__(self, x: Value | None = None, *, out: Value | None = None) -> Result:
         """Run the collective.
 
         Args:
@@ -105,9 +117,11 @@ class PreparedCall:
         if self.fast_path is not None and self._handle is None and not self._freed:
             first, second = self._inputs
             is_earlier = (x is first or x is second) and x is not self._inputs[self._turn]
-            result = None if is_earlier else self.fast_path(x, out)
+            result: Any = None if is_earlier else self.fast_path(x, out)
             if result is not None:
-                return None if not self._gives else result
+                if not self._gives:
+                    result = None
+                return result
         return self._run(*self.fit(x, out), out)
 
     def repeat(self, x: Any, out: Any) -> Any:
@@ -116,7 +130,7 @@ class PreparedCall:
             return self(x, out=out)
         return self._run(*self.fit(x, out, known=True), out)
 
-    def start(self, x: Any = None, *, out: Any = None) -> Handle:
+    def start(self, x: Value | None = None, *, out: Value | None = None) -> Handle[Result]:
         """Begin the collective and return at once; x and out must be left alone until the handle is through.
 
         Several prepared calls may be under way at the same time, begun in the same order on all ranks; one of them

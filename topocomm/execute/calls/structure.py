@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,52 @@ from topocomm.operators.operator import Operator
 from topocomm.operators.tensors import as_array, as_tensor, numpy_dtype
 
 Fields = dict[str, NDArray[Any]]
+
+if TYPE_CHECKING:  # type checkers bring this module, and `PreparedCall` without its types is then one of any value
+    from typing_extensions import TypeVar
+else:
+    from typing import TypeVar as _TypeVar
+
+    def TypeVar(name: str, **_: Any) -> Any:
+        """A type variable without the default that Python before 3.13 does not know."""
+        return _TypeVar(name)
+
+
+class Array(Protocol):
+    """An array of NumPy, torch or CuPy."""
+
+    @property
+    def shape(self) -> Any:
+        """Sizes of its axes."""
+
+    @property
+    def dtype(self) -> Any:
+        """Type of its items."""
+
+    def __setitem__(self, key: Any, value: Any, /) -> Any: ...
+
+
+class Record(Protocol):
+    """A NamedTuple of arrays."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+class DataclassRecord(Protocol):
+    """A dataclass of arrays."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+AnyValue = Array | Mapping[str, Any] | Record | DataclassRecord
+"""What collectives take: an array, or a dict, NamedTuple or dataclass of arrays."""
+Value = TypeVar("Value", bound=AnyValue, default=Any)
+"""Type of a value, which is also that of the result."""
+Result = TypeVar("Result", default=Any, covariant=True)
+"""Type of what a call returns: that of the value, or also None where ranks have no result."""
+Scalar = TypeVar("Scalar", bound=np.generic)
+"""Type of a NumPy scalar; its result is an array without axes."""
+
 KINDS = {(True, False): "torch tensors", (False, False): "NumPy arrays", (False, True): "CuPy arrays"}
 """By whether they are torch's and whether they are CuPy's."""
 

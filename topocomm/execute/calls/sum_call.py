@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from topocomm.errors import MismatchError, OperatorError
 from topocomm.execute.calls.binding import agree
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
-from topocomm.execute.calls.structure import Structure, shapes_of, take
+from topocomm.execute.calls.structure import Structure, Value, shapes_of, take
 from topocomm.execute.calls.sum_items import SumItems
 from topocomm.execute.device.device_staging import StagedCall
 from topocomm.execute.dynamo import skipped_by_dynamo
@@ -90,7 +90,7 @@ def _has(structure: Structure, value: Any, parts: tuple[Any, ...]) -> bool:
 
 
 @skipped_by_dynamo
-class SumCall:
+class SumCall(Generic[Value]):
     """An all-reduce or reduce-scatter by one SUM, for values of one structure; made by `Communicator.prepare_sum`.
 
     Attributes:
@@ -120,7 +120,7 @@ class SumCall:
             self.moved_by, self._sum = self._added_by(prepare, request.collective)
         self._tag = session.next_tag(f"sum for {operator.name}, {layout}")
 
-    def __call__(self, x: Any, *, reference: Any = None, out: Any = None) -> Any:
+    def __call__(self, x: Value, *, reference: Any = None, out: Value | None = None) -> Value:
         """Reduce; collective. On a device the host waits for the sums, to see whether they are precise.
 
         Args:
@@ -138,11 +138,12 @@ class SumCall:
             MismatchError: Ranks have different references, or another rank makes another call.
             DeadlineError, RankFailedError: As for any call.
         """
+        result: Any = out
         call = self._last
         if call is not None and call.fast_path is not None:
             state = call.fast_path(x, reference, out)
             if state is not None:
-                return out if state == DONE else self._undone(state, x, out)
+                return result if state == DONE else self._undone(state, x, out)
         if not self.moved_by:
             return self.planned(x, out=out)
         if call is None or not call.holds(self.planned.structure, x, out):
@@ -163,7 +164,7 @@ class SumCall:
                 target = self.planned.target(call.value, call.given)
                 receive = self._receiver(call.value, target)
             if self._receive(receive, base):
-                return out if target is call.given else self.planned.finish(target, call.given, out)
+                return result if target is call.given else self.planned.finish(target, call.given, out)
         return self._undone(IMPRECISE, x, out)
 
     def free(self) -> None:

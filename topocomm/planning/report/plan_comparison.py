@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 
 from topocomm.operators.operator import Operator
-from topocomm.planning.cost.cost_models import Cost
-from topocomm.planning.plan import Plan, PlanFigures
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost
+from topocomm.planning.plan import Candidate, Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
 from topocomm.planning.request import NO_LIMITS, Limits, Request, layout_of, port_model_of, whole_layout
 from topocomm.topology.model import Topology
@@ -49,6 +49,32 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
     """Return the algorithms that a plan of `planner.plan` was chosen from, its own among them, best first."""
     request = request_of(plan, operator, limits)
     return tuple(Rival(name, figure_of(plan, cost), cost.predicted_us) for name, cost in chosen_from(topology, request))
+
+
+def candidates(plan: Plan, topology: Topology, request: Request) -> tuple[Candidate, ...]:
+    """Return the algorithms that a plan was chosen from, best first, with what each costs more than the plan."""
+    found = []
+    for name, cost in chosen_from(topology, request):
+        rival = Rival(name, figure_of(plan, cost), cost.predicted_us)
+        times_us = round(cost.predicted_us, TIME_DIGITS), round(cost.alpha_us, TIME_DIGITS)
+        figures = (*times_us, cost.rounds, cost.messages, cost.wire_bytes)
+        ratio = times(plan, rival)
+        why = "chosen" if name == plan.algorithm else _why_not(plan, cost, ratio)
+        found.append(Candidate(name, *figures, cost.throughput_gb_per_s, round(ratio, 4), why))
+    return tuple(found)
+
+
+def _why_not(plan: Plan, cost: Cost, ratio: float) -> str:
+    own = plan.figures
+    more = [f"{cost.rounds} rounds, not {own.rounds}"] * (cost.rounds > own.rounds)
+    more += [f"{cost.alpha_us:.2f} us without bytes, not {own.alpha_us:.2f}"] * (
+        cost.alpha_us > own.alpha_us * AS_GOOD[1]
+    )
+    more += [f"{cost.wire_bytes:,} B on the wire, not {own.wire_bytes:,}"] * (cost.wire_bytes > own.wire_bytes)
+    if ratio < AS_GOOD[0]:  # of ranks that share cores, chosen by copies and waits
+        return "sooner by the links, later in memory that ranks share"
+    head = "as good" if ratio <= AS_GOOD[1] else "worse" if ratio == inf else f"{ratio:.2f} x"
+    return f"{head}: {'; '.join(more)}" if more else head if ratio <= AS_GOOD[1] else f"{head}: busier links"
 
 
 def sooner_by_auto(plan: Plan, topology: Topology, request: Request) -> str | None:

@@ -102,6 +102,11 @@ class Schedule:
     nodes: tuple[tuple[int, int], ...] = ()
     repeat: Repeat | None = None
 
+    def __repr__(self) -> str:
+        counts = f"{self.rounds} rounds, {len(self.chunks)} chunks, {len(self.transfers)} transfers"
+        slices = "" if self.repeat is None else f", in {self.repeat.count} slices"
+        return f"<Schedule of {self.ranks} ranks: {counts}, {len(self.combines)} combines{slices}>"
+
     @cached_property
     def rows(self) -> int:
         """Rows of the payload: the sum over chunks."""
