@@ -37,7 +37,7 @@ def test_every_device_and_link_has_its_facts():
 
 def test_what_is_not_known_is_said():
     text = render(linked_pair())
-    assert "GB/s not known (plans assume 14.0625 a link: the slowest NVLink, RTX A6000)" in text
+    assert "GB/s not known (plans assume 14.1 GB/s a link: the slowest NVLink, RTX A6000)" in text
     assert "NVLink, GB/s not known" in words(parsed(text))
 
 

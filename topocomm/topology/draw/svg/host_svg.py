@@ -64,13 +64,17 @@ def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping
     for line in sorted(plot.lines, key=lambda line: line.width):
         css = kind_class(line.kind) + (" heavy" if line.heavy else "") + (" guess" if line.words else "")
         points = [moved(point) for point in line.points]
-        with page.group(line.words or links_words(line.links)):
-            if len(points) == 2:
+        with page.group(line.words or links_words(line.links), ends=line.links):
+            if line.rise:
+                page.arc(points[0], points[1], line.rise, css, width=line.width)
+            elif len(points) == 2:
                 page.line(points[0], points[1], css, width=line.width)
             else:
                 page.bend(points, css, width=line.width)
     for box in plot.boxes:
         _box(page, box, moved(box.corner), notes)
+    for at, words in plot.captions:
+        page.text(moved(at), words, size=SIZE, anchor="middle")
     if plot.left_out:
         page.text(moved((plot.size[0] - 12, HEADER - 11)), f"and {plot.left_out} more", "soft", anchor="end")
     return _cables(plot, host, corner)
@@ -79,7 +83,7 @@ def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping
 def _box(page: Page, box: Box, corner: Point, notes: Mapping[str, str]) -> None:
     width, height = box.size
     x, y = corner[0] + width / 2, corner[1] + height / 2
-    with page.group(devices_words(box.devices) if box.devices else box.words[0]):
+    with page.group(devices_words(box.devices) if box.devices else box.words[0], [d.id for d in box.devices]):
         page.rect(corner, box.size, "device" + (" guess" if box.role == "mesh" else ""), radius=4)
         if box.role == "end":
             note = notes.get(box.devices[0].id, "") if len(box.devices) == 1 else ""
@@ -89,9 +93,9 @@ def _box(page: Page, box: Box, corner: Point, notes: Mapping[str, str]) -> None:
                 page.text((x, y + 13), fitted(note, SIZE, width), "soft", size=SIZE, anchor="middle")
         elif box.role == "nic":
             lines = [fitted(words, SIZE, width, letter=NAME_LETTER) for words in box.words]
-            first = y + 4 if len(lines) == 1 else y - 3
             for index, words in enumerate(lines):
-                page.text((x, first + 13 * index), words, "soft" if index else "ink", size=SIZE, anchor="middle")
+                at = (x, y + 4 + 13 * (index - (len(lines) - 1) / 2))
+                page.text(at, words, "soft" if index else "ink", size=SIZE, anchor="middle")
         else:
             words = next((words for words in box.words if len(words) * LETTER * SIZE <= width - 8), box.words[-1])
             page.text((x, y + 4), fitted(words, SIZE, width - 4), size=SIZE, anchor="middle")

@@ -6,9 +6,10 @@ Shapes have classes, which `colours` gives their colours. Coordinates are pixels
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import dist, hypot
+from typing import Any
 from xml.sax import saxutils
 
 from topocomm.topology.draw.svg.colours import style_sheet
@@ -22,6 +23,7 @@ NAME_LETTER = 0.64
 """The same for bold words, and for names that are mostly digits."""
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Control characters, which no XML file can hold."""
+_CLASSES = re.compile('class="([^"]*)"')
 
 
 def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> str:
@@ -33,9 +35,10 @@ def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> s
 class Page:
     """Shapes in the order in which they are painted."""
 
-    def __init__(self, title: str, description: str) -> None:
-        self.title, self.description = title, description
+    def __init__(self, title: str, description: str, *, live: bool = False) -> None:
+        self.title, self.description, self.live = title, description, live
         self.items: list[str] = []
+        self._numbers: dict[str, int] = {}
 
     def rect(self, corner: Point, size: Point, css: str, *, radius: float = 6) -> None:
         """Add a rectangle with round corners."""
@@ -44,10 +47,24 @@ class Page:
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" class="{css}"/>'
         )
 
+    def boxes(self, corners: Sequence[Point], size: Point, css: str) -> None:
+        """Add many rectangles of one size as one shape."""
+        width, height = map(_n, size)
+        parts = "".join(f"M{_n(x)} {_n(y)}h{width}v{height}h-{width}z" for x, y in corners)
+        self.items.append(f'<path d="{parts}" class="{css}"/>')
+
     @contextmanager
-    def group(self, facts: str) -> Iterator[None]:
-        """Group the shapes that are added within; viewers show the facts when pointed at them."""
-        self.items.append(f'<g class="hot"><title>{_escaped(facts)}</title>')
+    def group(self, facts: str, ids: Iterable[str] = (), ends: Iterable[tuple[Any, ...]] = ()) -> Iterator[None]:
+        """Group the shapes that are added within; viewers show the facts when pointed at them.
+
+        A `live` page also says which devices (`ids`) or links (`ends`) they stand for: its script lights links up.
+        """
+        of = ""
+        if self.live:
+            at = " ".join(dict.fromkeys(self._number(name) for name in ids))
+            to = " ".join(dict.fromkeys("-".join(sorted(map(self._number, pair[:2]))) for pair in ends))
+            of = (f' data-at="{at}"' if at else "") + (f' data-to="{to}"' if to else "")
+        self.items.append(f'<g class="hot"{of}><title>{_escaped(facts)}</title>')
         yield
         self.items.append("</g>")
 
@@ -60,6 +77,14 @@ class Page:
             parts.append(f"L{_n(ax)} {_n(ay)} Q{_n(corner[0])} {_n(corner[1])} {_n(bx)} {_n(by)}")
         parts.append(f"L{_n(points[-1][0])} {_n(points[-1][1])}")
         self.items.append(f'<path d="{" ".join(parts)}" class="{css} wire" stroke-width="{_n(width)}"/>')
+
+    def arc(self, a: Point, b: Point, height: float, css: str, *, width: float = 1.6) -> None:
+        """Add a curve from a to b whose top is `height` above them."""
+        rise = 4 / 3 * height
+        self.items.append(
+            f'<path d="M{_n(a[0])} {_n(a[1])} C{_n(a[0])} {_n(a[1] - rise)} {_n(b[0])} {_n(b[1] - rise)} '
+            f'{_n(b[0])} {_n(b[1])}" class="{css} wire" stroke-width="{_n(width)}"/>'
+        )
 
     def circle(self, centre: Point, radius: float, css: str) -> None:
         """Add a circle."""
@@ -99,8 +124,12 @@ class Page:
             f'transform="rotate(-90 {_n(at[0])} {_n(at[1])})">{_escaped(words)}</text>'
         )
 
+    def _number(self, name: str) -> str:
+        return str(self._numbers.setdefault(name, len(self._numbers)))
+
     def render(self, width: float, height: float) -> str:
         """Return the file."""
+        used = {name for item in self.items for own in _CLASSES.findall(item) for name in own.split()}
         name = saxutils.quoteattr(_UNWRITABLE.sub("\ufffd", self.title))
         return "\n".join(
             [
@@ -108,7 +137,7 @@ class Page:
                 f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label={name}>',
                 f"<title>{_escaped(self.title)}</title>",
                 f"<desc>{_escaped(self.description)}</desc>",
-                f"<style>{style_sheet()}</style>",
+                f"<style>{style_sheet(used)}</style>",
                 f'<rect x="0" y="0" width="{_n(width)}" height="{_n(height)}" class="paper"/>',
                 *self.items,
                 "</svg>",
