@@ -43,6 +43,7 @@ FORMATS = {
     "msccl-xml": "formats.msccl_xml",
     "mscclpp-json": "formats.mscclpp_json",
     "svg": "report.plan_svg",
+    "html": "report.plan_html",
 }
 """Module of every format; only the chosen one is imported."""
 BYTES = "bytes of one rank's value, or of the whole for collectives in parts, as allgather (64KiB); 0: latency only"
@@ -101,11 +102,13 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
     parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
+    parser.add_argument("--output", metavar="FILE", help="write there instead of stdout, whole or not at all")
     parser.add_argument(
         "--format",
         choices=tuple(FORMATS),
         default="text",
-        help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg a picture",
+        help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg is a "
+        "picture, html one to move and zoom with a panel for each round",
     )
     parser.add_argument(
         "--runtime",
@@ -135,20 +138,20 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     topology = without(whole, args.without) if args.without else whole
     if args.sizes is not None:
-        write_result(_crossover(args, topology), None)
+        write_result(_crossover(args, topology), args.output)
         return 0
     chosen = _saved(args, topology) if args.plan else _compared(_planned(args, topology), topology)
     cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
     if args.save:
         chosen.save(Path(args.save))
     if args.format == "text":
-        print(_text(args, chosen, topology, cost))
+        write_result(_text(args, chosen, topology, cost) + "\n", args.output)
         return 0
     if cost:
         print(cost, file=sys.stderr)
     arguments = {"json": (chosen,), "msccl-xml": (chosen, topology, args.runtime)}.get(args.format, (chosen, topology))
     text = import_module(f"topocomm.planning.{FORMATS[args.format]}").dumps(*arguments)
-    write_result(text if text.endswith("\n") else text + "\n", None)
+    write_result(text if text.endswith("\n") else text + "\n", args.output)
     return 0
 
 

@@ -22,3 +22,12 @@ def test_pictures_are_up_to_date(tmp_path, file, system, hosts):
     new = tmp_path / "new.svg"
     assert main(["inspect", "--system", system, "--hosts", str(hosts), "--format", "svg", "--output", str(new)]) == 0
     assert new.read_bytes() == (PICTURES / f"{file}.svg").read_bytes()
+
+
+def test_the_picture_of_a_plan_is_up_to_date_and_small(tmp_path):
+    new = tmp_path / "new.svg"
+    machine = ["--system", "dgx-h100", "--hosts", "2"]
+    value = ["--operator", "attention.logsumexp", "--bytes", "16512"]
+    assert main(["plan", *machine, *value, "--format", "svg", "--output", str(new)]) == 0
+    assert new.read_bytes() == (PICTURES / "plan-dgx-h100-pair.svg").read_bytes()
+    assert new.stat().st_size < 60 * 1024

@@ -50,12 +50,14 @@ def style_sheet(used: Collection[str] | None = None) -> str:
     """Return the rules of the classes that shapes have; of colours only those used, all where None."""
     fixed = (
         f".words{{{_FONT}}}.bold{{font-weight:600}}.wire{{fill:none}}.head{{stroke:none}}.guess{{stroke-dasharray:3 3}}"
+        ".pale{opacity:.25}"
     )
     schemes = []
     for scheme in (0, 1):
         rules = [f".{name}{{fill:{both[scheme]}}}" for name, both in {**_PAPER, **_INK}.items()]
         edge = _INK["soft"][scheme]
         rules += [f".{name}{{stroke:{edge};stroke-width:1}}" for name in ("group", "device", "panel")]
+        rules.append(f".result{{stroke:{_INK['ink'][scheme]};stroke-width:2.6}}")
         hues = {f"hue{index}": both for index, both in enumerate(HUES)}
         for name, both in {**KIND_COLOURS, "other": OTHER_COLOURS, **hues}.items():
             if used is not None and name not in used:

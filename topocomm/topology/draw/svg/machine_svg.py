@@ -69,7 +69,7 @@ def picture(topology: Topology, *, live: bool = False) -> tuple[Page, float, flo
         corner = (placed.corner[0], placed.corner[1] + y)
         foot = corner[1] + placed.plot.size[1]
         bottom = max(bottom, foot)
-        own = paint_host(page, placed.plot, placed.host, corner, {})
+        own = paint_host(page, placed.plot, placed.host, corner)
         for cable in own if not each or len(rows) > 1 else []:
             page.line(cable.at, (cable.at[0], foot), "network")
         cables += own

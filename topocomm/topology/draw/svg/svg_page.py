@@ -78,9 +78,14 @@ class Page:
         parts.append(f"L{_n(points[-1][0])} {_n(points[-1][1])}")
         self.items.append(f'<path d="{" ".join(parts)}" class="{css} wire" stroke-width="{_n(width)}"/>')
 
-    def arc(self, a: Point, b: Point, height: float, css: str, *, width: float = 1.6) -> None:
-        """Add a curve from a to b whose top is `height` above them."""
+    def arc(self, a: Point, b: Point, height: float, css: str, *, width: float = 1.6, head: bool = False) -> None:
+        """Add a curve from a to b whose top is `height` above them, or below; with a head at b."""
         rise = 4 / 3 * height
+        if head:
+            up = -9.0 if height > 0 else 9.0
+            points = " ".join(f"{_n(b[0] + dx)},{_n(b[1] + dy)}" for dx, dy in ((0, 0), (-4.5, up), (4.5, up)))
+            self.items.append(f'<polygon points="{points}" class="{css} head"/>')
+            b = b[0], b[1] + 0.7 * up
         self.items.append(
             f'<path d="M{_n(a[0])} {_n(a[1])} C{_n(a[0])} {_n(a[1] - rise)} {_n(b[0])} {_n(b[1] - rise)} '
             f'{_n(b[0])} {_n(b[1])}" class="{css} wire" stroke-width="{_n(width)}"/>'
@@ -97,12 +102,12 @@ class Page:
             f'stroke-width="{_n(width)}"/>'
         )
 
-    def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool) -> None:
+    def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool, width: float = 1.6) -> None:
         """Add a bent curve between two circles of radius `apart`, with a head at its end, or at both."""
         start, end = _towards(a, bend, apart + 6 if both else apart), _towards(b, bend, apart + 6)
         self.items.append(
             f'<path d="M{_n(start[0])} {_n(start[1])} Q{_n(bend[0])} {_n(bend[1])} {_n(end[0])} {_n(end[1])}" '
-            f'class="{css} wire" stroke-width="1.6"/>'
+            f'class="{css} wire" stroke-width="{_n(width)}"/>'
         )
         for tip, back in [(_towards(b, bend, apart), end)] + [(_towards(a, bend, apart), start)] * both:
             dx, dy = tip[0] - back[0], tip[1] - back[1]
