@@ -53,6 +53,11 @@ class Page:
         parts = "".join(f"M{_n(x)} {_n(y)}h{width}v{height}h-{width}z" for x, y in corners)
         self.items.append(f'<path d="{parts}" class="{css}"/>')
 
+    def area(self, points: Sequence[Point], css: str) -> None:
+        """Add a filled polygon."""
+        corners = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+        self.items.append(f'<polygon points="{corners}" class="{css}"/>')
+
     @contextmanager
     def group(self, facts: str, ids: Iterable[str] = (), ends: Iterable[tuple[Any, ...]] = ()) -> Iterator[None]:
         """Group the shapes that are added within; viewers show the facts when pointed at them.
