@@ -102,6 +102,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
     parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="also write the messages over predicted time, for ui.perfetto.dev"
+    )
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout, whole or not at all")
     parser.add_argument(
         "--format",
@@ -144,6 +147,8 @@ def _run(args: argparse.Namespace) -> int:
     cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
     if args.save:
         chosen.save(Path(args.save))
+    if args.trace:
+        write_result(_trace(chosen, topology), args.trace)
     if args.format == "text":
         write_result(_text(args, chosen, topology, cost) + "\n", args.output)
         return 0
@@ -153,6 +158,15 @@ def _run(args: argparse.Namespace) -> int:
     text = import_module(f"topocomm.planning.{FORMATS[args.format]}").dumps(*arguments)
     write_result(text if text.endswith("\n") else text + "\n", args.output)
     return 0
+
+
+def _trace(chosen: Plan, topology: Topology) -> str:
+    """Return the simulated messages of a plan, by the rules that it was predicted by, as a trace."""
+    from topocomm.simulation.runs import Rules, simulate_plan
+    from topocomm.simulation.trace_events import trace_json
+
+    rules = Rules(ports=chosen.ports, port_model=chosen.port_model, launch_us=chosen.launch_us)
+    return trace_json(simulate_plan(chosen, topology, rules).timeline)
 
 
 def _text(args: argparse.Namespace, chosen: Plan, topology: Topology, cost: str) -> str:
@@ -194,7 +208,7 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
 
 
 def _crossover(args: argparse.Namespace, topology: Topology) -> str:
-    given = [option for option in ("bytes", "plan", "save") if getattr(args, option) is not None]
+    given = [option for option in ("bytes", "plan", "save", "trace") if getattr(args, option) is not None]
     if given or args.format not in ("text", "json", "svg"):
         what = f"--{given[0]}" if given else f"--format {args.format}"
         raise PlanError(
