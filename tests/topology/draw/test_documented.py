@@ -16,6 +16,7 @@ PICTURES = Path(__file__).parents[3] / "docs/pictures"
         ("rtx4090-8", "rtx4090-pcie-8", 1),
         ("mi300x", "mi300x-8", 1),
         ("dgx-h100-pair", "dgx-h100", 2),
+        ("gb200-nvl72", "gb200-nvl72", 1),
     ],
 )
 def test_pictures_are_up_to_date(tmp_path, file, system, hosts):
@@ -24,10 +25,16 @@ def test_pictures_are_up_to_date(tmp_path, file, system, hosts):
     assert new.read_bytes() == (PICTURES / f"{file}.svg").read_bytes()
 
 
-def test_the_picture_of_a_plan_is_up_to_date_and_small(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("plan-dgx-h100-pair", "--system dgx-h100 --hosts 2 --operator attention.logsumexp --bytes 16512"),
+        ("plan-sizes", "--system dgx-h100 --hosts 2 --sizes 64:64MiB:4"),
+        ("plan-trees", "--system dgx-1-v100 --bytes 64MiB --objective throughput"),
+    ],
+)
+def test_the_pictures_of_plans_are_up_to_date_and_small(tmp_path, file, words):
     new = tmp_path / "new.svg"
-    machine = ["--system", "dgx-h100", "--hosts", "2"]
-    value = ["--operator", "attention.logsumexp", "--bytes", "16512"]
-    assert main(["plan", *machine, *value, "--format", "svg", "--output", str(new)]) == 0
-    assert new.read_bytes() == (PICTURES / "plan-dgx-h100-pair.svg").read_bytes()
+    assert main(["plan", *words.split(), "--format", "svg", "--output", str(new)]) == 0
+    assert new.read_bytes() == (PICTURES / f"{file}.svg").read_bytes()
     assert new.stat().st_size < 60 * 1024

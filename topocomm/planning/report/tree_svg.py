@@ -15,6 +15,7 @@ from topocomm.planning.report.round_panels import slowest_kind
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Edge
 from topocomm.planning.schedule.schedule import NO_PATH, Transfer
+from topocomm.topology.draw.describe import device_words
 from topocomm.topology.draw.device_tree import FABRICS
 from topocomm.topology.draw.names import kind_words, label, plural, ranges, rate_words
 from topocomm.topology.draw.svg.colours import hue_class
@@ -81,7 +82,9 @@ def draw_tree(page: Page, plan: Plan, paths: PathFinder, tree: Focus, corner: Po
     slots = _slots(scene, pairs)
     rounds = {round_: index for index, round_ in enumerate(sorted({m.round for m in plan.schedule.transfer_list()}))}
     for src, dst, round_ in drawn:
-        _line(page, scene, (src, dst), slots, hue_class(rounds[round_]), THICK)
+        ends = plan.ranks[src], plan.ranks[dst]
+        with page.group(f"round {round_ + 1}: rank {src} to rank {dst}\n{ends[0]} to {ends[1]}", ends=[ends]):
+            _line(page, scene, (src, dst), slots, hue_class(rounds[round_]), THICK)
     _boxes(page, scene, tree)
     hidden = len(moves) - len(drawn)
     left = len(scene.rows) - len(hosts)
@@ -245,12 +248,14 @@ def _line(
 
 def _boxes(page: Page, scene: _Scene, tree: Focus) -> None:
     for rank, (x, y) in scene.place.items():
-        corner = (x - scene.width / 2, y - scene.tall / 2)
-        css = "device result" if rank == tree.rank else "device"
-        page.rect(corner, (scene.width, scene.tall), css, radius=5)
-        name = label(scene.paths.topology.by_id[scene.plan.ranks[rank]]).replace("/", " ")
-        if scene.width < 44 or scene.tall < TALL:
-            page.text((x, y + 4), str(rank), "ink bold", size=11, anchor="middle")
-            continue
-        page.text((x, y - 2), fitted(name, 12, scene.width), "ink bold", size=12, anchor="middle")
-        page.text((x, y + 12), f"rank {rank}", "soft", size=11, anchor="middle")
+        device = scene.paths.topology.by_id[scene.plan.ranks[rank]]
+        with page.group(f"rank {rank} on {device_words(device)}", [device.id]):
+            corner = (x - scene.width / 2, y - scene.tall / 2)
+            css = "device result" if rank == tree.rank else "device"
+            page.rect(corner, (scene.width, scene.tall), css, radius=5)
+            if scene.width < 44 or scene.tall < TALL:
+                page.text((x, y + 4), str(rank), "ink bold", size=11, anchor="middle")
+                continue
+            name = label(device).replace("/", " ")
+            page.text((x, y - 2), fitted(name, 12, scene.width), "ink bold", size=12, anchor="middle")
+            page.text((x, y + 12), f"rank {rank}", "soft", size=11, anchor="middle")

@@ -109,7 +109,8 @@ class Page:
 
     def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool, width: float = 1.6) -> None:
         """Add a bent curve between two circles of radius `apart`, with a head at its end, or at both."""
-        start, end = _towards(a, bend, apart + 6 if both else apart), _towards(b, bend, apart + 6)
+        long = 6.0 if width < 2 else 9.0
+        start, end = _towards(a, bend, apart + long if both else apart), _towards(b, bend, apart + long)
         self.items.append(
             f'<path d="M{_n(start[0])} {_n(start[1])} Q{_n(bend[0])} {_n(bend[1])} {_n(end[0])} {_n(end[1])}" '
             f'class="{css} wire" stroke-width="{_n(width)}"/>'
