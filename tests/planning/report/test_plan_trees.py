@@ -72,3 +72,11 @@ def test_the_root_of_a_star_is_its_middle():
 def test_a_value_whose_rows_all_take_the_same_messages_has_no_trees_of_parts():
     assert part_trees(plan(switch(8), "allreduce", payload_bytes=4096, objective="rounds")) == []
     assert part_trees(plan(switch(8), "alltoall", payload_bytes=4096)) == []
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_the_root_of_trees_from_or_to_a_root_is_that_rank(collective):
+    wanted = {"payload_bytes": 1 << 22, "objective": "throughput", "root": 2}
+    trees = part_trees(plan(catalog("dgx-1-v100"), collective, **wanted))
+    assert len(trees) > 1
+    assert {tree.root for tree in trees} == {2}

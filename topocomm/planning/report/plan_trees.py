@@ -99,7 +99,7 @@ def part_trees(plan: Plan) -> list[PartTree]:
             continue
         if len(edges) != schedule.ranks - 1 or not _is_connected(edges, schedule.ranks):
             return []
-        key = edges, _root(own, schedule.ranks)
+        key = edges, _root(own, schedule.ranks, carried=plan.collective.name in CARRYING)
         rows[key] = rows.get(key, 0) + count
     whole = max(sum(rows.values()), 1)
     trees = [PartTree(edges, root, count / whole) for (edges, root), count in rows.items()]
@@ -119,11 +119,14 @@ def _is_connected(edges: Sequence[tuple[int, int]], ranks: int) -> bool:
     return len({top(rank) for rank in range(ranks)}) == 1
 
 
-def _root(moves: Sequence[Transfer], ranks: int) -> int | None:
-    """The rank that sends later than all others first do, or never: where values meet; None where several do."""
-    first: dict[int, int] = {}
-    for move in moves:
-        first[move.src] = min(first.get(move.src, move.round), move.round)
-    latest = max(first.get(rank, 1 << 30) for rank in range(ranks))
-    roots = [rank for rank in range(ranks) if first.get(rank, 1 << 30) == latest]
+def _root(moves: Sequence[Transfer], ranks: int, *, carried: bool) -> int | None:
+    """The rank that a value comes from, or where values meet: it sends after all others first do; None if several."""
+    if carried:
+        roots = sorted(set(range(ranks)) - {move.dst for move in moves})
+    else:
+        first: dict[int, int] = {}
+        for move in moves:
+            first[move.src] = min(first.get(move.src, move.round), move.round)
+        begins = [first.get(rank, 1 << 30) for rank in range(ranks)]
+        roots = [rank for rank, round_ in enumerate(begins) if round_ == max(begins)]
     return roots[0] if len(roots) == 1 else None
