@@ -269,3 +269,16 @@ def test_bits_under_mpirun():
         (1 << 16, "any"),
         (1 << 16, "canonical"),
     }
+
+
+@pytest.mark.long
+def test_a_trace_under_mpirun_has_the_messages_of_every_round(tmp_path):
+    file = tmp_path / "trace.json"
+    ended = job(3, "--sizes", "1KiB", *QUICK, "--trace", str(file))
+    assert ended.returncode == 0, ended.stderr
+    events, processes, _ = check_format(file.read_text())
+    assert len(processes) == 3
+    rounds = [event for event in events if event.get("cat") == "rounds"]
+    sent = sum(message["bytes"] for event in rounds for message in event["args"]["sends"])
+    heard = sum(message["bytes"] for event in rounds for message in event["args"]["receives"])
+    assert sent == heard > 0
