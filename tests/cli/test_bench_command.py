@@ -10,7 +10,9 @@ import pytest
 
 from tests.bench import operators
 from tests.mpi import mpirun
+from tests.simulation.test_trace_events import check_format
 from topocomm.cli import bench_command as bench
+from topocomm.cli.bench_command import TRACED_CALLS
 from topocomm.cli.main import main
 from topocomm.execute.device.device_library import FOR_THREADS
 
@@ -122,6 +124,21 @@ def test_a_wrong_operator_is_found(capsys, planted):
     assert status == 1
     assert "FAILED" in out.splitlines()[-2]
     assert all(int(line.split()[8]) > 0 for line in out.splitlines() if not line.startswith("#"))
+
+
+def test_a_trace_has_a_few_calls_of_each_size_of_all_ranks(capsys, tmp_path):
+    file = tmp_path / "trace.json"
+    status, out, _ = run(capsys, "--sizes", "64:256:4", "-n", "2", "--ranks", "2", "--trace", str(file))
+    assert status == 0 and "allreduce" in out
+    events, processes, _ = check_format(file.read_text())
+    assert len(processes) == 2
+    calls = [event["args"]["bytes"] for event in events if event.get("cat") == "calls"]
+    assert sorted(calls) == [64] * 2 * TRACED_CALLS + [256] * 2 * TRACED_CALLS
+
+
+def test_a_trace_does_not_go_with_bits(capsys, tmp_path):
+    status, _, err = run(capsys, "--bits", "--trace", str(tmp_path / "x.json"))
+    assert status == 2 and "--trace does not go with --bits" in err
 
 
 def test_bits_agree(capsys):
@@ -253,3 +270,16 @@ def test_bits_under_mpirun():
         (1 << 16, "any"),
         (1 << 16, "canonical"),
     }
+
+
+@pytest.mark.long
+def test_a_trace_under_mpirun_has_the_messages_of_every_round(tmp_path):
+    file = tmp_path / "trace.json"
+    ended = job(3, "--sizes", "1KiB", *QUICK, "--trace", str(file))
+    assert ended.returncode == 0, ended.stderr
+    events, processes, _ = check_format(file.read_text())
+    assert len(processes) == 3
+    rounds = [event for event in events if event.get("cat") == "rounds"]
+    sent = sum(message["bytes"] for event in rounds for message in event["args"]["sends"])
+    heard = sum(message["bytes"] for event in rounds for message in event["args"]["receives"])
+    assert sent == heard > 0

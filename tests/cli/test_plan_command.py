@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.cli.plan_command import H100, SMALL, planned, refused, run
+from tests.simulation.test_trace_events import check_format
 from topocomm import catalog, plan
 from topocomm.planning.plan import Plan
 from topocomm.topology.catalog.systems import SYSTEMS
@@ -326,3 +327,26 @@ def test_a_table_over_sizes(capsys):
 @pytest.mark.parametrize("words", [("--bytes", "64"), ("--plan", "a.json"), ("--save", "a"), ("--format", "msccl-xml")])
 def test_a_table_is_no_plan(capsys, words):
     assert "does not go with --sizes" in refused(capsys, *H100, "--sizes", "1KiB:1MiB:32", *words)
+
+
+def test_output_goes_to_a_file_whole(capsys, tmp_path):
+    file = tmp_path / "plan.html"
+    assert run(capsys, *SMALL, "--format", "html", "--output", str(file)) == (0, "", "")
+    assert file.read_text().startswith("<!DOCTYPE html>")
+    text = run(capsys, *SMALL)[1]
+    assert run(capsys, *SMALL, "--output", str(file)) == (0, "", "")
+    assert file.read_text() == text
+
+
+def test_a_trace_has_every_message_and_ends_at_the_predicted_time(capsys, tmp_path):
+    file = tmp_path / "plan.json"
+    assert run(capsys, *SMALL, "--trace", str(file))[0] == 0
+    events, _, threads = check_format(file.read_text())
+    made = plan(catalog("dgx-h100"), payload_bytes=16384)
+    sent = [e for e in events if e["ph"] == "X" and " sends" in threads[e["pid"], e["tid"]]]
+    assert len(sent) == made.figures.transfers
+    assert max(e["ts"] + e["dur"] for e in sent) == pytest.approx(made.figures.predicted_us, abs=0.01)
+
+
+def test_a_table_of_sizes_has_no_trace(capsys):
+    assert "--trace does not go with --sizes" in refused(capsys, *H100, "--sizes", "1KiB", "--trace", "x.json")

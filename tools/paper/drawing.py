@@ -39,7 +39,7 @@ _DARK = {
     "#c2374a": "#f2777f", "#b36b00": "#f0b04d", "#1f8a4c": "#4cc38a", "#1d5fc2": "#74a9ff", "#7a45b5": "#b794f0",
     "#0b7a7d": "#4dc4c7", "#66701c": "#bccb5c", "#a3348c": "#ee8fd8",
 }  # fmt: skip
-"""Colour on dark by colour on light; those of links as topocomm.topology.draw has them."""
+"""Colour on dark by colour on light."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "topocomm",

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from topocomm.bench.bits import Outcome
     from topocomm.bench.facts import Facts
     from topocomm.bench.measurement import Wanted
+    from topocomm.bench.problem import Problem
     from topocomm.bench.row import Row
     from topocomm.execute.communicator import Communicator
 
 BITS_SCHEMA = "topocomm.bits/1"
 SIZES = "8:16MiB:8"
 THREADS = 2
+TRACED_CALLS = 8
 OK, FAILED = 0, 1
 
 
@@ -44,6 +46,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("-w", "--warmup", type=_positive, default=5, metavar="N", help="calls before (default 5)")
     parser.add_argument("--ranks", type=_positive, metavar="N", help=f"threads, without a launcher (default {THREADS})")
     parser.add_argument("--bits", action="store_true", help="compare bits over ranks, runs and transports; no times")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help=f"then also {TRACED_CALLS} calls of each size with the rounds of every rank, for ui.perfetto.dev",
+    )
     parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="default text")
 
 
@@ -63,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         args.sizes = nccl_sizes(args, given=args.sizes) or SIZES
         if args.ranks is not None and launch is not None:
             raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
+        if args.bits and args.trace is not None:
+            raise PlanError("--trace does not go with --bits: a trace is of calls that are timed")
         if args.bits and args.collective != "allreduce":
             raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
         operator = find_operator(args.operator)
@@ -104,7 +113,19 @@ def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> in
     elif tells:
         keys = ("collective", "operator", "sizes", "iterations", "warmup")
         _write(dump_json(facts, rows, {"start_time": began, **{key: getattr(args, key) for key in keys}}))
+    if args.trace is not None:
+        _trace(comm, problems, args.trace)
     return FAILED if any(row.wrong for row in rows) else OK
+
+
+def _trace(comm: Communicator, problems: list[Problem], path: str) -> None:
+    """Write a few calls of each problem as a trace."""
+    with comm.trace(path):
+        for problem in problems:
+            value = problem.given(problem.value(comm.rank))
+            call = comm.prepare(problem.collective, like=value, operator=problem.reduction)
+            for _ in range(TRACED_CALLS):
+                call(value)
 
 
 def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:

@@ -44,6 +44,7 @@ FORMATS = {
     "msccl-xml": "formats.msccl_xml",
     "mscclpp-json": "formats.mscclpp_json",
     "svg": "report.plan_svg",
+    "html": "report.plan_html",
 }
 """Module of every format; only the chosen one is imported."""
 BYTES = "bytes of one rank's value, or of the whole for collectives in parts, as allgather (64KiB); 0: latency only"
@@ -103,10 +104,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
     parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
     parser.add_argument(
+        "--trace", metavar="FILE", help="also write the messages over predicted time, for ui.perfetto.dev"
+    )
+    parser.add_argument("--output", metavar="FILE", help="write there instead of stdout, whole or not at all")
+    parser.add_argument(
         "--format",
         choices=tuple(FORMATS),
         default="text",
-        help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg a picture",
+        help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg is a "
+        "picture, html one to move and zoom with a panel for each round",
     )
     parser.add_argument(
         "--runtime",
@@ -146,15 +152,26 @@ def _run(args: argparse.Namespace) -> int:
             text = _text(args, chosen, topology, cost) + "\n" if args.format == "text" else ""
     if args.sizes is None and args.save:
         chosen.save(Path(args.save))
+    if args.sizes is None and args.trace:
+        write_result(_trace(chosen, topology), args.trace)
     if args.format == "text" or args.sizes is not None:
-        (write_text if args.format == "text" else write_result)(text, None)
+        (write_text if args.format == "text" else write_result)(text, args.output)
         return 0
     if cost:
         print(cost, file=sys.stderr)
     arguments = {"json": (chosen,), "msccl-xml": (chosen, topology, args.runtime)}.get(args.format, (chosen, topology))
     text = import_module(f"topocomm.planning.{FORMATS[args.format]}").dumps(*arguments)
-    write_result(text if text.endswith("\n") else text + "\n", None)
+    write_result(text if text.endswith("\n") else text + "\n", args.output)
     return 0
+
+
+def _trace(chosen: Plan, topology: Topology) -> str:
+    """Return the simulated messages of a plan, by the rules that it was predicted by, as a trace."""
+    from topocomm.simulation.runs import Rules, simulate_plan
+    from topocomm.simulation.trace_events import trace_json
+
+    rules = Rules(ports=chosen.ports, port_model=chosen.port_model, launch_us=chosen.launch_us)
+    return trace_json(simulate_plan(chosen, topology, rules).timeline)
 
 
 def _text(args: argparse.Namespace, chosen: Plan, topology: Topology, cost: str) -> str:
@@ -191,7 +208,7 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
 
 
 def _crossover(args: argparse.Namespace, topology: Topology, progress: Callable[[str], None]) -> str:
-    given = [option for option in ("bytes", "plan", "save") if getattr(args, option) is not None]
+    given = [option for option in ("bytes", "plan", "save", "trace") if getattr(args, option) is not None]
     if given or args.format not in ("text", "json", "svg"):
         what = f"--{given[0]}" if given else f"--format {args.format}"
         raise PlanError(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
@@ -24,6 +26,7 @@ from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.liveness.shrinking import ending_after, survivors
 from topocomm.execute.liveness.shutdown import note_close, note_failure
 from topocomm.execute.liveness.waiting import UnderWay
+from topocomm.execute.measure.traced_calls import traced
 from topocomm.execute.session import Session
 from topocomm.execute.setup.bootstrap import from_mpi, from_torch
 from topocomm.execute.transports.transport import CLOSING_TAG, GATHER_TAG, Transport
@@ -283,6 +286,10 @@ class Communicator(CollectiveCalls):
             smaller = Communicator(Session(transport, *find_places(transport), find_places))
         smaller.parent_ranks = tuple(members)
         return smaller
+
+    def trace(self, path: str | Path) -> AbstractContextManager[None]:
+        """Calls made inside `with` go to a file for ui.perfetto.dev, round by round: `traced_calls.traced`."""
+        return traced(self.session, self._calls, path)
 
     def close(self) -> None:
         """Give back all requests; collective. Later calls raise.

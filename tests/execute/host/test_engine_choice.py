@@ -50,7 +50,7 @@ def engines(monkeypatch, operator, rows, *, hosts=(0, 0), shared=True):
     monkeypatch.setattr(engine_choice, "open_shared", open_shared)
     work = allreduce_work(rows, RANKS, operator)
     transport = Transport(hosts)
-    return engine_choice.make_engines(work, SimpleNamespace(transport=transport)), transport.batches
+    return engine_choice.make_engines(work, SimpleNamespace(transport=transport, trace=None)), transport.batches
 
 
 def allreduce_work(rows, ranks, operator=SUM):
@@ -84,7 +84,7 @@ def test_slices_are_long_where_the_network_would_rest_between_them(monkeypatch, 
     monkeypatch.setattr(engine_choice, "_single_copy_engines", lambda work, waiting: None)
     transport = Transport(hosts)
     transport.size = len(hosts)
-    engine, *_ = engine_choice.make_engines(work, SimpleNamespace(transport=transport))
+    engine, *_ = engine_choice.make_engines(work, SimpleNamespace(transport=transport, trace=None))
     assert len(getattr(engine, "engines", ())) == slices
 
 

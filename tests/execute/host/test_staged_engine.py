@@ -37,7 +37,7 @@ def test_ranks_that_share_memory_stage_by_stage(monkeypatch, collective):
         for rank in range(RANKS):
             work = Work(plan, plan.schedule, WIDE, layout, 16, rank, Span(0, (ROWS,)), Span(0, (ROWS,)))
             transport = SimpleNamespace(rank=rank, size=RANKS, hosts=(0,) * RANKS)
-            pairs.append(engine_choice.make_engines(work, SimpleNamespace(transport=transport)))
+            pairs.append(engine_choice.make_engines(work, SimpleNamespace(transport=transport, trace=None)))
         for call in range(5):
             engines = [pair[(pair[0].shared.epoch + 1) & 1] for pair in pairs]
             gives = [collective == "allreduce" or rank == plan.collective.root for rank in range(RANKS)]

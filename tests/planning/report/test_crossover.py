@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.machines import switch
+from tests.topology.draw.geometry import SVG, words
 from topocomm import SUM, catalog, plan
 from topocomm.planning.report.crossover import (
     Size,
@@ -68,6 +69,20 @@ def test_picture(sizes):
     root = ElementTree.fromstring(text)
     circles = [item for item in root.iter() if item.tag.endswith("circle")]
     assert len(circles) == len(sizes) and crossover_svg(sizes, "box <1>") == text
+    said = words(root)
+    assert {"predicted time", "payload, bytes of a rank's value", "no plan is faster"} <= set(said)
+    assert {"flat", "direct"} <= set(said)  # the best ones, on the strip or below
+
+
+def test_the_bound_is_below_all_times(sizes):
+    machine = catalog("dgx-h100", hosts=2)
+    plans = [plan(machine, payload_bytes=64 << shift) for shift in range(0, 20, 3)]
+    root = ElementTree.fromstring(crossover_svg([Size(one, ranked(one, machine, SUM)) for one in plans], "x"))
+    (area,) = (shape for shape in root.iter(f"{SVG}polygon") if "fill" in shape.get("class"))
+    bound = dict(tuple(map(float, point.split(","))) for point in area.get("points").split()[1:-1])
+    dots = {float(dot.get("cx")): float(dot.get("cy")) for dot in root.iter(f"{SVG}circle")}
+    assert bound.keys() == dots.keys() and len(dots) == len(plans)
+    assert all(dots[x] <= bound[x] for x in dots)
 
 
 def test_one_size_is_a_picture_too(sizes):

@@ -1,11 +1,15 @@
 """What a browser makes of the page: nothing overlaps, letters are large enough, moving and zooming work, no errors."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.thinning import thinned
 from tests.topology.draw.browser import measured
 from tests.topology.draw.machines import linked_pair, mixed_cluster, shown
 from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.draw.html_page import render
+from topocomm.topology.recognise import load
 
 TEXTS = """
   const stage = document.getElementById("stage").getBoundingClientRect();
@@ -27,7 +31,17 @@ def overlap(a, b):
 SHOWN = {topology.name for topology in shown()}
 
 
-@pytest.mark.parametrize("topology", [*shown(), mixed_cluster(), linked_pair()], ids=lambda t: t.name[:20])
+CAPTURED = sorted((Path(__file__).parents[2] / "data/topologies").glob("*.txt"))
+LARGE = [("dgx-h100", 1), ("dgx-h100", 4), ("dgx-h100", 32), ("gb200-nvl72", 1), ("mi250x", 1)]
+OTHERS = [
+    *(catalog(name, hosts=hosts) for name, hosts in LARGE),
+    mixed_cluster(),
+    *(load(file) for file in CAPTURED),
+    linked_pair(),
+]
+
+
+@pytest.mark.parametrize("topology", [*shown(), *thinned(OTHERS, 3)], ids=lambda t: t.name[:20])
 def test_labels_are_apart_in_their_boxes_and_what_people_are_shown_is_in_view(topology, tmp_path):
     """In a window of 1280 by 800 pixels, in letters of 11."""
     result = measured(render(topology), TEXTS, tmp_path)
@@ -129,3 +143,41 @@ def test_warnings_stand_below_the_picture(tmp_path):
     """
     found = measured(render(linked_pair()), script, tmp_path)["found"]
     assert found == {"below": True, "words": "a <b>warning</b>", "scrolls": False}
+
+
+LIT = """
+  const picture = document.getElementById("picture");
+  const parts = [...document.querySelectorAll(".hot")];
+  const point = (part) => part.firstElementChild.dispatchEvent(
+    new PointerEvent("pointermove", { bubbles: true, cancelable: true, buttons: 0, clientX: 400, clientY: 300 }));
+  const names = () => parts.filter((part) => part.classList.contains("lit"))
+    .map((part) => part.getAttribute("aria-label").split("\\n")[0]);
+  const found = { before: names() };
+  point(parts.find((part) => part.getAttribute("aria-label").startsWith("GPU/0: ")));
+  found.device = names();
+  found.dim = picture.classList.contains("dim");
+  found.told = document.getElementById("facts").textContent;
+  point(parts.find((part) => part.getAttribute("aria-label").startsWith("GPU0 to and from pcie0")));
+  found.link = names();
+  picture.dispatchEvent(new PointerEvent("pointerleave", { bubbles: true }));
+  found.after = names();
+  found.bright = !picture.classList.contains("dim");
+  return found;
+"""
+
+
+def test_pointing_at_a_device_lights_its_links_and_what_they_lead_to(tmp_path):
+    result = measured(render(linked_pair()), LIT, tmp_path)
+    assert result["errors"] == []
+    found = result["found"]
+    assert found["before"] == found["after"] == []
+    assert sorted(found["device"]) == [
+        "GPU/0: GPU GPU0",
+        "GPU/1: GPU GPU1",
+        "GPU0 to and from GPU1: NVLink",
+        "GPU0 to and from pcie0: PCIe",
+        "PCI/0: switch pcie0",
+    ]
+    assert found["dim"] and found["bright"]
+    assert found["told"] == 'GPU/0: GPU GPU0\nA <b> & "c"\nhost host0\nPCI address 0000:07:00.0'
+    assert sorted(found["link"]) == ["GPU/0: GPU GPU0", "GPU0 to and from pcie0: PCIe", "PCI/0: switch pcie0"]

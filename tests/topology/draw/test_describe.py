@@ -1,4 +1,4 @@
-from topocomm.topology.draw.describe import device_words, devices_words, links_words
+from topocomm.topology.draw.describe import device_words, devices_words, links_words, memory_gb
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Link
 
@@ -40,7 +40,7 @@ def test_what_is_not_known_of_a_device_is_not_there():
         "NVIDIA H100",
         "host h0, NUMA node 1",
         "CPUs 56-111",
-        "bus id 0000:9b:00.0",
+        "PCI address 0000:9b:00.0",
     ]
     assert "NVLink SHARP" in device_words(Device("nvswitch0", "switch", in_network="nvls"))
 
@@ -50,3 +50,18 @@ def test_several_devices_as_one():
     lines = devices_words(cores).splitlines()
     assert lines[:2] == ["14 drawn as one:", "cpu0, CPUs 0"]
     assert lines[-1] == "and 2 more"
+
+
+def test_memory_is_told_where_the_name_does_not():
+    names = (
+        "NVIDIA H100 80GB HBM3",
+        "NVIDIA H200",
+        "NVIDIA GeForce RTX 4090",
+        "AMD Instinct MI300X",
+        "NVIDIA L40S",
+        "X",
+    )
+    assert [memory_gb(name) for name in names] == [None, 141, 24, 192, 48, None]
+    said = device_words(Device("GPU0", "gpu", name="NVIDIA H200", bus_id="0000:1b:00.0"))
+    assert "NVIDIA H200, 141 GB of memory (datasheet)" in said
+    assert "PCI address 0000:1b:00.0" in said

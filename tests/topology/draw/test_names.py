@@ -1,6 +1,6 @@
 import pytest
 
-from topocomm.topology.draw.names import counts, label, listed, natural, plural, ranges
+from topocomm.topology.draw.names import counts, label, listed, natural, plural, ranges, rate_words
 from topocomm.topology.model import Device, Topology
 
 
@@ -53,3 +53,9 @@ def test_plural():
 
 def test_names_are_sorted_as_people_do():
     assert sorted(["node10", "node2", "node1a"], key=natural) == ["node1a", "node2", "node10"]
+
+
+def test_rates_are_rounded_for_people():
+    rates = [None, 449.9999, 450.0, 25.78125, 0.0641, 1800.0, 999.7, 12345.6]
+    words = ["GB/s not known", "450 GB/s", "450 GB/s", "25.8 GB/s", "0.0641 GB/s", "1800 GB/s", "1000 GB/s"]
+    assert [rate_words(rate) for rate in rates] == [*words, "12346 GB/s"]

@@ -13,7 +13,8 @@ found nothing. One that is in use goes too, now and then, and is made again; its
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -122,6 +123,18 @@ class CallCache:
             self._session.leave()
         self.prepared.add(call)
         return call
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Prepare all calls anew inside, and forget them after; collective, and so must be what comes last inside."""
+        before = self.kinds, self._kept, self._users, self.bytes
+        self.kinds, self._kept, self._users, self.bytes = {}, deque(), Counter(), 0
+        try:
+            yield
+        finally:
+            while self._kept:
+                self._let_go(self._kept.popleft())
+            self.kinds, self._kept, self._users, self.bytes = before
 
     def close(self) -> None:
         """Free all calls, also those that the caller holds."""

@@ -7,6 +7,7 @@ hosts exchange messages. Long payloads go through shared memory slice by slice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from topocomm.execute.host import sliced_engine
 from topocomm.execute.host.call_engine import CallEngine, Work, messages_of
@@ -28,8 +29,8 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
     transport = waiting.transport
     hosts = transport.hosts
     if len(set(hosts)) == transport.size:
-        return [_message_engine(work, transport)]
-    if len(set(hosts)) == 1 and (engines := _single_copy_engines(work, waiting)) is not None:
+        return [_message_engine(work, waiting)]
+    if len(set(hosts)) == 1 and waiting.trace is None and (engines := _single_copy_engines(work, waiting)) is not None:
         return engines
     one_host = len(set(hosts)) == 1
     slices = slices_of(work, sliced_engine.SLICE_BYTES if one_host else sliced_engine.HOSTS_SLICE_BYTES)
@@ -39,11 +40,11 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
     most_bytes = max(program.total_bytes, *(_shared_program(slices, hosts, peer).total_bytes for peer in others), 0)
     shared = open_shared(work.arena, waiting, most_bytes, hosts)  # all take as many, so all open segments together
     if shared is None:
-        return [_message_engine(work, transport)]
+        return [_message_engine(work, waiting)]
     if len(slices) == 1:
-        return [_shared_engine(work, program, shared, transport, number) for number in range(2)]
+        return [_shared_engine(work, program, shared, waiting, number) for number in range(2)]
     first = (shared.epoch + 1) & 1  # the memory of the first call
-    return [SlicedEngine([_shared_engine(s, program, shared, transport, i & 1) for i, s in enumerate(slices, first)])]
+    return [SlicedEngine([_shared_engine(s, program, shared, waiting, i & 1) for i, s in enumerate(slices, first)])]
 
 
 def _single_copy_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine] | None:
@@ -72,13 +73,14 @@ def _shared_program(slices: Sequence[Work], hosts: Sequence[int], rank: int) -> 
 
 
 def _shared_engine(
-    work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int
+    work: Work, program: SharedProgram, shared: SharedMemory, waiting: Waiting, number: int
 ) -> CallEngine:
     from topocomm.execute.host import compiled_engine
     from topocomm.execute.host.compiled_engine import free_memory, shared_stage
     from topocomm.native._native import FINISHED
 
-    if len(set(transport.hosts)) == 1 and compiled_engine.covers(work):
+    transport = waiting.transport
+    if len(set(transport.hosts)) == 1 and waiting.trace is None and compiled_engine.covers(work):
         return compiled_engine.CompiledEngine(work, program, shared, number)
     memory, rank = shared.memories[number], work.rank
     away = [peer for peer, host in enumerate(transport.hosts) if host != transport.hosts[rank]]
@@ -92,15 +94,16 @@ def _shared_engine(
         both += _messages(work, stage, program.offsets, memory, transport, away)
         batches.append(CompositeWait(both) if len(both) > 1 else (both[0] if both else None))
     if work.synchronises:
-        return StagedEngine(work, memory, program, batches, shared=shared)
+        return _staged(waiting, work, memory, program, batches, shared=shared)
     readers = [shared.ranks.index(peer) for peer in program.readers]
     before = shared_stage(shared, 0, free_memory(readers))
     after = shared_stage(shared, FINISHED, ())
     credits = _credits(work, program.stages, transport, away)
-    return StagedEngine(work, memory, program, batches, before=before, after=after, shared=shared, credits=credits)
+    return _staged(waiting, work, memory, program, batches, before=before, after=after, shared=shared, credits=credits)
 
 
-def _message_engine(work: Work, transport: Transport) -> StagedEngine:
+def _message_engine(work: Work, waiting: Waiting) -> StagedEngine:
+    transport = waiting.transport
     program = rank_program(work.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
     arena = aligned_buffer(program.arena_bytes)
     everyone = range(transport.size)
@@ -109,7 +112,16 @@ def _message_engine(work: Work, transport: Transport) -> StagedEngine:
         messages = _messages(work, stage, program.offsets, arena, transport, everyone)
         batches.append(messages[0] if messages else None)
     credits = None if work.synchronises else _credits(work, program.stages, transport, everyone)
-    return StagedEngine(work, arena, program, batches, credits=credits)
+    return _staged(waiting, work, arena, program, batches, credits=credits)
+
+
+def _staged(waiting: Waiting, *arguments: Any, **more: Any) -> StagedEngine:
+    """A staged engine, one that notes what it does where calls are traced."""
+    if waiting.trace is None:
+        return StagedEngine(*arguments, **more)
+    from topocomm.execute.host.traced_engine import TracedEngine
+
+    return TracedEngine(waiting.trace, *arguments, **more)
 
 
 def _messages(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
+from topocomm.execute.liveness.call_trace import CallTrace
 from topocomm.execute.liveness.pollable import AwaitedMessages, Pollable
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, blame, difference, passed_on
@@ -84,6 +85,8 @@ class Waiting:
     """Name of what set the time limit."""
     remedy: str = SHRINK
     """What the program can do when ranks are gone."""
+    trace: CallTrace | None = None
+    """Where calls prepared now note what they do and when."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
         """Wait for an incomplete call.

@@ -10,17 +10,16 @@ from textwrap import wrap
 
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import Rival, behind
-from topocomm.topology.draw.svg.colours import KIND_COLOURS
-from topocomm.topology.draw.svg.svg_page import Page, fitted
+from topocomm.topology.draw.svg.colours import hue_class
+from topocomm.topology.draw.svg.svg_page import BOLD_LETTER, LETTER, Page, fitted
 
 COLUMNS = 80
 """Width of the text."""
 _KEPT = "\N{NO-BREAK SPACE}"
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-WIDTH, HEIGHT = 860.0, 520.0
-LEFT, RIGHT, TOP, BOTTOM = 80.0, 200.0, 70.0, 60.0
+WIDTH, HEIGHT = 800.0, 520.0
+EDGE, LEFT, RIGHT, TOP, BOTTOM = 20.0, 100.0, 36.0, 110.0, 84.0
 """The picture and its margins, in px."""
-COLOURS = tuple(kind for kind in KIND_COLOURS if kind != "xgmi-cpu")
 
 
 @dataclass(frozen=True)
@@ -122,37 +121,82 @@ def human(payload_bytes: int) -> str:
 
 
 def crossover_svg(sizes: Sequence[Size], machine: str) -> str:
-    """Return an SVG of predicted time over payload, with a line for every algorithm that is best for some size."""
+    """Return an SVG of predicted time over payload: a line for every algorithm that is best for some size, the bound.
+
+    The best ones are bold, with a dot for each size; a strip above says which is best where.
+    """
     first = sizes[0].plan
-    title = f"{first.title}, {len(first.ranks)} ranks on {machine}"
-    page = Page(title, "predicted time over payload bytes, a line per algorithm that is best for some size")
-    page.text((LEFT, 30), fitted(title, 16, WIDTH - LEFT - 20), "ink bold", size=16)
-    page.text((LEFT, 50), f"predicted time over payload, model {first.port_model}", "soft")
-    names = list(dict.fromkeys(name for name, _, _ in changes(sizes)))
+    page = Page(
+        f"{first.title}, {len(first.ranks)} ranks on {machine}",
+        "predicted time over payload bytes, a line per algorithm that is best for some size, and the bound",
+    )
+    page.text((EDGE, 34), fitted(page.title, 18, WIDTH - 2 * EDGE), "ink bold", size=18)
+    stretches = changes(sizes)
+    names = list(dict.fromkeys(name for name, _, _ in stretches))
     points = [
         (rival, float(size.plan.payload_bytes)) for size in sizes for rival in size.rivals if rival.predicted_us > 0
     ]
     lines = {name: [(x, rival.predicted_us) for rival, x in points if rival.algorithm == name] for name in names}
-    frame = _Frame([point for line in lines.values() for point in line])
+    best = [(float(size.plan.payload_bytes), size.plan.figures.predicted_us) for size in sizes]
+    bound = [(x, y) for (x, _), y in zip(best, map(_bound_us, sizes), strict=True) if y]
+    frame = _Frame([point for line in (*lines.values(), best, bound) for point in line])
+    if len(bound) > 1:
+        floor_ = [(bound[0][0], frame.lowest_us), *bound, (bound[-1][0], frame.lowest_us)]
+        page.area([frame.at(point) for point in floor_], "other fill pale")
+        page.bend([frame.at(point) for point in bound], "other guess", width=1.6, radius=0)
+        x, y = frame.at(bound[len(bound) // 2])
+        page.text((x, min(y + 20, HEIGHT - BOTTOM - 8)), "no plan is faster", "soft", anchor="middle")
     frame.draw(page, [size.plan.payload_bytes for size in sizes])
+    page.text((EDGE, 54), f"objective {first.objective}, model {first.port_model}", "soft")
     for index, name in enumerate(names):
-        css = COLOURS[index % len(COLOURS)]
         for a, b in pairwise(lines[name]):
-            page.line(frame.at(a), frame.at(b), css, width=2)
-        y = TOP + 20 + 22 * index
-        page.line((WIDTH - RIGHT + 20, y - 4), (WIDTH - RIGHT + 44, y - 4), css, width=3)
-        page.text((WIDTH - RIGHT + 52, y), fitted(name, 12, RIGHT - 60))
-    for size in sizes:
-        css = COLOURS[names.index(size.plan.algorithm) % len(COLOURS)]
-        page.circle(frame.at((size.plan.payload_bytes, size.plan.figures.predicted_us)), 3.5, f"{css} head")
+            page.line(frame.at(a), frame.at(b), f"{hue_class(index)} pale", width=2)
+    for (a, b), size in zip(pairwise(best), sizes, strict=False):
+        page.line(frame.at(a), frame.at(b), hue_class(names.index(size.plan.algorithm)), width=3)
+    for point, size in zip(best, sizes, strict=True):
+        page.circle(frame.at(point), 4, f"{hue_class(names.index(size.plan.algorithm))} head")
+    _strip(page, frame, stretches, names, [size.plan.payload_bytes for size in sizes])
     return page.render(WIDTH, HEIGHT)
 
 
+def _bound_us(size: Size) -> float:
+    """Time that no plan beats for this size, with bytes where the certificate has it."""
+    c = size.plan.certificate
+    return c.predicted_lower_bound_us or c.alpha_lower_bound_us
+
+
+def _strip(
+    page: Page, frame: _Frame, stretches: Sequence[tuple[str, int, int]], names: Sequence[str], sizes: Sequence[int]
+) -> None:
+    """Which algorithm is best where: a bar for each stretch with its name; names without room are in a legend."""
+    at = [frame.at((float(size), frame.lowest_us))[0] for size in sizes]
+    middles = [at[0], *((a + b) / 2 for a, b in pairwise(at)), at[-1]]
+    x, named = LEFT, set[str]()
+    for name, low, high in stretches:
+        left, right = middles[sizes.index(low)], middles[sizes.index(high) + 1]
+        css = hue_class(names.index(name))
+        page.rect((left + 1, TOP - 18), (max(right - left - 2, 3.0), 6), f"{css} fill", radius=3)
+        if len(name) * BOLD_LETTER * 12 <= right - left:
+            page.text(((left + right) / 2, TOP - 24), name, "ink bold", anchor="middle")
+            named.add(name)
+    for name in (name for name in names if name not in named):
+        page.line((x, HEIGHT - 14), (x + 22, HEIGHT - 14), hue_class(names.index(name)), width=4)
+        page.text((x + 28, HEIGHT - 10), name)
+        x += 28 + len(name) * LETTER * 12 + 22
+
+
 class _Frame:
+    """The axes, both of powers of ten."""
+
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         xs, ys = [log10(x) for x, _ in points] or [0.0], [log10(y) for _, y in points] or [0.0]
         self.low = (min(xs), floor(min(ys)))
         self.high = (max(max(xs), self.low[0] + 1e-3), max(ceil(max(ys)), self.low[1] + 1))
+
+    @property
+    def lowest_us(self) -> float:
+        """Time at the bottom."""
+        return float(10.0 ** self.low[1])
 
     def at(self, point: tuple[float, float]) -> tuple[float, float]:
         """Return the place of a point on the page."""
@@ -161,16 +205,23 @@ class _Frame:
         return LEFT + x * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - y * (HEIGHT - TOP - BOTTOM)
 
     def draw(self, page: Page, sizes: Sequence[int]) -> None:
-        """Draw the axes: a line for every power of ten us, and some of the sizes."""
+        """Draw the axes: a line for every power of ten us, some of the sizes, and what they are."""
         for power in range(int(self.low[1]), int(self.high[1]) + 1):
             x, y = self.at((10.0 ** self.low[0], 10.0**power))
-            page.line((x, y), (WIDTH - RIGHT, y), "other", width=0.4)
+            page.line((x, y), (WIDTH - RIGHT, y), "other pale", width=1)
             page.text((x - 8, y + 4), _time(power), "soft", anchor="end")
         step = max(1, ceil(len(sizes) / 8))
         for size in sizes[::step]:
-            x, y = self.at((float(size), 10.0 ** self.low[1]))
+            x, y = self.at((float(size), self.lowest_us))
             page.line((x, y), (x, y + 5), "other", width=1)
             page.text((x, y + 22), human(size), "soft", anchor="middle")
+        page.text(
+            ((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 46),
+            "payload, bytes of a rank's value",
+            "ink",
+            anchor="middle",
+        )
+        page.upright((EDGE + 4, (TOP + HEIGHT - BOTTOM) / 2 + 45), "predicted time", "ink")
 
 
 def _time(power: int) -> str:

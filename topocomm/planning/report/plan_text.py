@@ -17,7 +17,7 @@ from topocomm.planning.cost.port_time import PortRules
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Ints
+from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import number_places, split_rows
 from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
@@ -206,6 +206,18 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     The times are those of the plan's own port model and payload. For a schedule of very many messages, and for a
     pipeline, whose slices overlap, only the bytes of one slice are given.
     """
+    schedule, sizes = plan.schedule, message_sizes(plan)
+    if (times := transfer_times_us(plan, paths)) is None:
+        return sizes
+    edges = np.searchsorted(schedule.transfers[:, 0], np.arange(schedule.rounds + 1)).tolist()
+    ends = [float(times[1][begin:end].max(initial=0.0)) for begin, end in pairwise(edges)]
+    return [
+        ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+def message_sizes(plan: Plan) -> list[str]:
+    """Return for each round the bytes of a message, least and most: `16512 to 49536 B each`; of a pipeline's slice."""
     row_bytes = plan.row_bytes
     schedule, repeat = plan.schedule, plan.schedule.repeat
     messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
@@ -216,17 +228,22 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
         every = [messages_of(schedule, slice_ * row_bytes).payload_bytes for slice_ in slices]
         low, high = np.min(every, axis=0), np.max(every, axis=0)
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
-    sizes = [_sizes(low[begin:end], high[begin:end]) for begin, end in pairwise(edges)]
-    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or repeat is not None:
-        return sizes
+    return [_sizes(low[begin:end], high[begin:end]) for begin, end in pairwise(edges)]
+
+
+def transfer_times_us(plan: Plan, paths: PathFinder) -> tuple[Floats, Floats] | None:
+    """Return when the value of each transfer is there at its source, and when at its destination, both float64 [n].
+
+    None for a schedule of very many messages and for a pipeline.
+    """
+    schedule = plan.schedule
+    messages = messages_of(schedule, chunk_bytes(schedule, plan.row_bytes))
+    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
+        return None
     places, routes = number_places(schedule), routes_of(messages, schedule, plan.ranks, paths)
     rules = PortRules(plan.ports, plan.port_model == "loggp")
-    arrivals_us = ready_times_us(places, messages, routes, plan.ranks, paths, rules)[places.received]
-    edges = np.searchsorted(schedule.transfers[:, 0], np.arange(schedule.rounds + 1)).tolist()
-    ends = [float(arrivals_us[begin:end].max(initial=0.0)) for begin, end in pairwise(edges)]
-    return [
-        ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
-    ]
+    ready_us = ready_times_us(places, messages, routes, plan.ranks, paths, rules)
+    return ready_us[places.sent], ready_us[places.received]
 
 
 def _sizes(low: Ints, high: Ints) -> str:

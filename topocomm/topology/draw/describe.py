@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from topocomm.topology.draw.names import kind_words, label
+from topocomm.topology.draw.names import kind_words, label, rate_words
 from topocomm.topology.links import KINDS, assume
 from topocomm.topology.model import Device, FigureSource, Link
 from topocomm.topology.network.in_network import IN_NETWORK
@@ -24,6 +25,29 @@ _DEVICE_KINDS = {
     "numa": "NUMA node",
     "host": "host",
 }
+MEMORY_GB = {
+    "H200": 141,
+    "B200": 180,
+    "GH200": 96,
+    "L40S?": 48,
+    "L4": 24,
+    "A10G?": 24,
+    "A40": 48,
+    "RTX A6000": 48,
+    "RTX 6000 Ada Generation": 48,
+    "RTX 3090(?: Ti)?": 24,
+    "RTX 4090": 24,
+    "RTX 5090": 32,
+    "T4": 16,
+    "MI100": 32,
+    "MI210": 64,
+    "MI250X?": 64,
+    "MI300X": 192,
+    "MI325X": 256,
+    "MI350X": 288,
+    "MI355X": 288,
+}
+"""Memory of GPUs whose names do not tell it (as `H100 80GB HBM3` does), in GB, from datasheets; MI250: of one die."""
 MOST_DEVICES, MOST_LINKS = 12, 4
 """Devices and links that are described; more are counted."""
 
@@ -32,16 +56,22 @@ def device_words(device: Device) -> str:
     """Return the known facts of a device, a few lines."""
     lines = [f"{label(device)}: {_DEVICE_KINDS[device.kind]} {device.id}"]
     if device.name and device.name != device.id:
-        lines.append(device.name)
+        memory = memory_gb(device.name)
+        lines.append(device.name + (f", {memory} GB of memory (datasheet)" if memory else ""))
     numa = device.numa is not None and device.kind != "numa"
     lines.append(f"host {device.host}" + (f", NUMA node {device.numa}" if numa else ""))
     if device.cpu_affinity:
         lines.append(f"CPUs {device.cpu_affinity}")
     if device.bus_id:
-        lines.append(f"bus id {device.bus_id}")
+        lines.append(f"PCI address {device.bus_id}")
     if device.in_network:
         lines.append(f"can reduce by itself: {IN_NETWORK[device.in_network].name}")
     return "\n".join(lines)
+
+
+def memory_gb(name: str) -> int | None:
+    """Return the memory of a GPU of this name by its datasheet, None where the name says it or is not known."""
+    return next((size for model, size in MEMORY_GB.items() if re.search(rf"\b{model}\b", name)), None)
 
 
 def devices_words(devices: Sequence[Device]) -> str:
@@ -82,11 +112,11 @@ def _rate(link: Link, both: bool) -> str:
     lanes = f"{link.lanes} links, " if link.lanes and link.lanes > 1 else "1 link, " if link.lanes else ""
     if link.gb_per_s is None:
         row = assume(link.kind)
-        return f"{lanes}GB/s not known (plans assume {row.gb_per_s:.6g} a link: {row.source})"
+        return f"{lanes}GB/s not known (plans assume {rate_words(row.gb_per_s)} a link: {row.source})"
     words = _SOURCES[link.gb_per_s_source]
     if link.gb_per_s_source in ("table", "assumed"):
         for row in KINDS.values():
             if row.family == link.kind and abs(row.gb_per_s * (link.lanes or 1) - link.gb_per_s) < 1e-6:
                 words += f": {row.source}"
                 break
-    return f"{lanes}{link.gb_per_s:.6g} GB/s{' each way' * both} ({words})"
+    return f"{lanes}{rate_words(link.gb_per_s)}{' each way' * both} ({words})"

@@ -60,15 +60,18 @@ def split_hosts(topology: Topology) -> list[Host]:
     return hosts
 
 
-def alike(hosts: Sequence[Host]) -> list[list[Host]]:
-    """Group hosts that have equal devices, figures and links, apart from the host's name in the ids."""
+def alike(hosts: Sequence[Host], *, outward: bool = True) -> list[list[Host]]:
+    """Group hosts that have equal devices, figures and links, apart from the host's name in the ids.
+
+    Without `outward` they need not be on the same switches of the network.
+    """
     groups: dict[tuple[object, ...], list[Host]] = {}
     for host in hosts:
         short = {device.id: local(device.id, host.name) for device in host.devices}
         devices = tuple((short[d.id], d.kind, *d[3:6]) for d in host.devices)
         links = tuple((short[link.src], short[link.dst], *link[2:]) for link in host.links)
-        outward = tuple((short[link.src], *link[1:]) for link in host.outward)
-        groups.setdefault((devices, links, outward), []).append(host)
+        out = tuple((short[link.src], *link[1:]) for link in host.outward) if outward else len(host.outward)
+        groups.setdefault((devices, links, out), []).append(host)
     return list(groups.values())
 
 

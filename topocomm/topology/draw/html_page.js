@@ -44,8 +44,34 @@
     show();
   };
 
-  const hide = () => { facts.hidden = true; };
+  // A part names the devices it stands for (data-at) and the links, as pairs of devices (data-to).
+  const hot = [...picture.querySelectorAll(".hot")].map((part) => ({
+    part,
+    at: (part.dataset.at ?? "").split(" ").filter(Boolean),
+    to: (part.dataset.to ?? "").split(" ").filter(Boolean).map((pair) => pair.split("-")),
+  }));
+  let lit = null;
+  const light = (part) => {
+    if (part === lit) return;
+    lit = part;
+    const own = hot.find((one) => one.part === part);
+    const ends = new Set([...(own?.at ?? []), ...(own?.to ?? []).flat()]);
+    const reached = new Set(ends);
+    const joins = (one) => one.part === part
+      || (own.at.length > 0 && one.to.some((pair) => pair.some((end) => ends.has(end))));
+    for (const one of own ? hot : []) if (joins(one)) one.to.flat().forEach((end) => reached.add(end));
+    for (const one of hot) {
+      const is = own !== undefined && (joins(one) || one.at.some((end) => reached.has(end)));
+      one.part.classList.toggle("lit", is);
+    }
+    picture.classList.toggle("dim", ends.size > 0);
+  };
+  const hide = () => {
+    facts.hidden = true;
+    light(null);
+  };
   const tell = (part, x, y) => {
+    light(part);
     facts.textContent = part.getAttribute("aria-label");
     facts.hidden = false;
     const room = stage.getBoundingClientRect();
@@ -134,6 +160,6 @@
   document.getElementById("in").addEventListener("click", () => zoomMiddle(1.25));
   document.getElementById("out").addEventListener("click", () => zoomMiddle(0.8));
   document.getElementById("fit").addEventListener("click", () => fit(0));
-  window.addEventListener("resize", () => fit(1));
-  fit(1);
+  window.addEventListener("resize", () => fit(0.72));
+  fit(0.72);
 })();

@@ -39,6 +39,16 @@ def figure(link: Link) -> str:
     return f"{short}[{rate}]"
 
 
+def rate_words(gb_per_s: float | None) -> str:
+    """Return a rate in words, to three digits: 449.9999 and 450 are both `450 GB/s`."""
+    return "GB/s not known" if gb_per_s is None else f"{rounded(gb_per_s)} GB/s"
+
+
+def rounded(figure: float) -> str:
+    """Return a figure to three digits, or whole where it has more before the point."""
+    return f"{figure:.0f}" if abs(figure) >= 999.5 else f"{figure:.3g}"
+
+
 def kind_words(kind: str) -> str:
     """Return the display name of a kind of link."""
     return _LINKS[kind][1] if kind in _LINKS else kind

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.topology.draw.geometry import parsed, words
-from topocomm.topology.draw.svg.gpu_fabric import MOST_CHORDS, find_fabric, rate_words, sum_rate
+from topocomm.topology.draw.svg.gpu_fabric import MOST_CHORDS, find_fabric, sum_rate
 from topocomm.topology.draw.svg.machine_svg import render
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Topology
@@ -42,11 +42,14 @@ def test_links_between_switches_are_trunks():
     assert fabric.trunks == list(trunk)
 
 
-@pytest.mark.parametrize(("count", "bars", "chords"), [(4, 0, 6), (5, 1, 0)])
-def test_five_joined_each_to_each_get_a_bar_and_four_do_not(count, bars, chords):
+@pytest.mark.parametrize(
+    ("count", "bars", "chords", "arcs"), [(4, 0, 6, 0), (5, 0, 0, 10), (12, 0, 0, 66), (13, 1, 0, 0)]
+)
+def test_five_joined_each_to_each_get_arcs_and_thirteen_a_bar(count, bars, chords, arcs):
     fabric = find_fabric(gpus(count), meshed(count))
-    assert (len(fabric.hubs), len(fabric.chords)) == (bars, chords)
-    assert all(len(both) == 2 for both in fabric.chords.values())
+    assert (len(fabric.hubs), len(fabric.chords), len(fabric.arcs)) == (bars, chords, arcs)
+    assert all(len(both) == 2 for both in (*fabric.chords.values(), *fabric.arcs.values()))
+    assert fabric.mesh_words == ["each to each: NVLink, 25 GB/s"] * bool(arcs)
 
 
 def test_links_of_several_rates_get_a_bar_only_where_they_are_too_many():
@@ -62,4 +65,3 @@ def test_rates():
     links = both_ways("GPU0", "GPU1", "nvlink2")
     assert sum_rate([*links, *links], "GPU0") == 50.0
     assert sum_rate([*links, *both_ways("GPU0", "GPU1", "nvlink")], "GPU0") is None
-    assert [rate_words(rate) for rate in (None, 25.78125)] == ["GB/s not known", "25.7812 GB/s"]

@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import pytest
 
 from tests.topology.draw.geometry import SVG, crossings, parsed, wires, words
@@ -8,15 +10,41 @@ from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Topology
 
 
-@pytest.mark.parametrize("topology", shown(), ids=lambda t: t.name)
+@pytest.mark.parametrize("topology", [t for t in shown() if "mi300" not in t.name], ids=lambda t: t.name)
 def test_the_fastest_links_do_not_cross_and_all_of_the_fabric_at_most_twice(topology):
     root = parsed(render(topology))
-    kind = "xgmi" if "mi300" in topology.name else "nvlink"
-    fabric = wires(root, kind)
+    fabric = wires(root, "nvlink")
     assert len(fabric) > 0 or "rtx" in topology.name
     assert crossings(wires(root, "heavy")) == []
     # Two is the least that any drawing of the hybrid cube mesh (K4 x K2) can have; all others have none.
     assert len(crossings(fabric)) == (2 if "dgx-1" in topology.name else 0)
+
+
+def test_a_mesh_has_an_arc_for_each_pair_between_their_boxes():
+    root = parsed(render(catalog("mi300x-8")))
+    arcs = [points for points in wires(root, "xgmi") if len(points) == 4]
+    assert len(arcs) == 28
+    boxes = [box for box in root.iter(f"{SVG}rect") if box.get("class") == "device" and box.get("height") == "40"]
+    edges = [(float(box.get("x")), float(box.get("x")) + float(box.get("width"))) for box in boxes]
+
+    def box_of(point):
+        return next(index for index, (left, right) in enumerate(edges) if left < point[0] < right)
+
+    assert {(box_of(arc[0]), box_of(arc[-1])) for arc in arcs} == set(combinations(range(8), 2))
+    ends = [point for arc in arcs for point in (arc[0], arc[-1])]
+    assert len(set(ends)) == len(ends)
+    assert "each to each: xGMI, 64 GB/s" in words(root)
+
+
+def test_equal_rates_are_equal_lines_and_unequal_rates_are_not():
+    def host(rates):
+        links = [link for i, rate in enumerate(rates) for link in both_ways(f"GPU{i}", "GPU9", "nvlink", gb_per_s=rate)]
+        ends = tuple(Device(f"GPU{i}", "gpu") for i in (*range(len(rates)), 9))
+        root = parsed(render(Topology("x", "by hand", ends, tuple(links))))
+        return {shape.get("stroke-width") for shape in root.iter() if "nvlink" in shape.get("class", "")}
+
+    assert len(host([25.0, 25.001, 25.0])) == 1
+    assert len(host([25.0, 50.0, 75.0, 100.0])) == 4
 
 
 def test_the_geometry_finds_crossings():

@@ -10,7 +10,7 @@ def test_names_are_escaped_and_warnings_below():
     root = parsed(render(linked_pair()))
     assert words(root)[0] == '<script>"x"</script> & co (by hand)'
     assert "Note: a <b>warning</b>" in words(root)
-    assert any('A <b> & "c"' in text and "bus id 0000:07:00.0" in text for text in facts(root))
+    assert any('A <b> & "c"' in text and "PCI address 0000:07:00.0" in text for text in facts(root))
 
 
 def test_it_needs_nothing_else_and_runs_nothing():

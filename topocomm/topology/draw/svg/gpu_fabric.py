@@ -1,4 +1,4 @@
-"""The GPU fabric of one host as drawn: bars for switches and full meshes, chords for single links."""
+"""The GPU fabric of one host as drawn: bars for switches, arcs for full meshes, chords for single links."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from topocomm.topology.draw.device_tree import FABRICS
-from topocomm.topology.draw.names import label, ranges
+from topocomm.topology.draw.names import label, ranges, rate_words
 from topocomm.topology.model import Device, Link
 
 Pair = tuple[str, str]
 LEAST_MESH = 5
 """Fewest endpoints of a mesh; four joined each to each are drawn link by link without a crossing."""
+MOST_MESH = 12
+"""Most endpoints of a mesh whose links are drawn as arcs; larger ones get a bar."""
 MOST_CHORDS = 120
 """Largest number of single links that are drawn; more get one bar."""
 MOST_LOST = 0.2
-"""Largest part of a mesh's pairs without a link; the bar names them."""
+"""Largest part of a mesh's pairs without a link; words name them."""
 
 
 @dataclass
@@ -36,6 +38,10 @@ class Fabric:
 
     hubs: list[Hub] = field(default_factory=list)
     chords: dict[Pair, list[Link]] = field(default_factory=dict)
+    arcs: dict[Pair, list[Link]] = field(default_factory=dict)
+    """Links of meshes, which cross."""
+    mesh_words: list[str] = field(default_factory=list)
+    """One line for each mesh that is drawn as arcs."""
     trunks: list[Link] = field(default_factory=list)
 
 
@@ -66,9 +72,13 @@ def find_fabric(devices: Sequence[Device], links: Sequence[Link]) -> Fabric:
         words = (f"{shown}: {totals}", f"{shown}: {totals.split(', ')[-1].removesuffix(' from each GPU')}", shown)
         fabric.hubs.append(Hub([by_id[name] for name in names], links_of, words))
     for mesh in _meshes(direct):
-        fabric.hubs.append(_mesh_hub(mesh, direct, by_id))
-        for pair in [pair for pair in direct if set(pair) <= mesh]:
-            del direct[pair]
+        hub = _mesh_hub(mesh, direct, by_id)
+        inside = {pair: direct.pop(pair) for pair in list(direct) if set(pair) <= mesh}
+        if len(mesh) <= MOST_MESH and len({link[2:6] for own in inside.values() for link in own}) == 1:
+            fabric.arcs |= inside
+            fabric.mesh_words.append(hub.words[0])
+        else:
+            fabric.hubs.append(hub)
     fabric.chords = direct
     return fabric
 
@@ -117,11 +127,6 @@ def _totals(links_of: dict[str, list[Link]]) -> str:
     lanes, gb_per_s = next(iter(totals))
     words = f"{lanes} {kind}s" if lanes else kind
     return f"{words}, {rate_words(gb_per_s)} from each GPU"
-
-
-def rate_words(gb_per_s: float | None) -> str:
-    """Return a rate in words."""
-    return "GB/s not known" if gb_per_s is None else f"{gb_per_s:.6g} GB/s"
 
 
 def sum_rate(links: Iterable[Link], end: str) -> float | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 
 from topocomm.topology.draw.device_tree import FABRICS, Host, Node, fabric_links, forest, loose_nodes, numa_order
+from topocomm.topology.draw.names import label, ranges
 from topocomm.topology.draw.svg.endpoint_order import Row, arrange
 from topocomm.topology.draw.svg.gpu_fabric import Fabric, Pair, find_fabric, sum_rate
+from topocomm.topology.draw.svg.svg_page import NAME_LETTER
 from topocomm.topology.model import ENDPOINT_KINDS, Device, Link
 
 CELL = 62.0
@@ -24,6 +27,10 @@ SPREAD = 18.0
 """Extra space between endpoints where links run between neighbours."""
 GAP = 16.0
 """Space between blocks without a common parent."""
+NAME_LETTERS = 16
+"""Letters of a NIC's name in one line; longer names take two."""
+WORD_SIZE = 11.0
+"""Font size of the words in boxes, in px."""
 MOST_NICS = 8
 """NICs of one parent that are drawn; more are drawn as one."""
 _NEAR_CODES = ("PIX", "PXB")
@@ -132,14 +139,32 @@ def _fabric(host: Host, links: Sequence[Link], home: Mapping[str, Block]) -> Fab
     for hub in fabric.hubs:
         if any(switch in host.shared for switch in hub.switches):
             hub.words = (f"shared by hosts, {hub.words[0]}", f"shared {hub.words[1]}", hub.words[2])
-    chords: dict[Pair, list[Link]] = {}
-    for pair, own in fabric.chords.items():
+    fabric.chords, fabric.arcs = _of_blocks(fabric.chords, home), _of_blocks(fabric.arcs, home)
+    return fabric
+
+
+def _of_blocks(links: Mapping[Pair, list[Link]], home: Mapping[str, Block]) -> dict[Pair, list[Link]]:
+    """The links by the first devices of the two blocks that they join."""
+    joined: dict[Pair, list[Link]] = {}
+    for pair, own in links.items():
         first, second = (home[name].devices[0].id for name in pair)
         if first != second:
-            key = (second, first) if (second, first) in chords else (first, second)
-            chords.setdefault(key, []).extend(own)
-    fabric.chords = chords
-    return fabric
+            key = (second, first) if (second, first) in joined else (first, second)
+            joined.setdefault(key, []).extend(own)
+    return joined
+
+
+def nic_words(nic: Block) -> tuple[str, ...]:
+    """Return the lines that a NIC's box has: label and name, or the number of those drawn as one."""
+    device = nic.devices[0]
+    short = label(device)
+    if len(nic.devices) > 1:
+        listed = ranges(map(label, nic.devices))
+        return (f"{len(nic.devices)} NICs", *([listed] if len(listed) <= NAME_LETTERS else []))
+    if device.name and device.name not in short:
+        return short, *wrap(device.name, max(NAME_LETTERS, len(device.name) // 2 + 8))
+    own = short if short[4:].isdigit() else short.removeprefix("NIC/").removeprefix("0000:")
+    return tuple(own.rsplit(":", 1)) if own.count(":") == 2 else (own,)
 
 
 def _block(node: Node) -> Block:
@@ -248,7 +273,8 @@ def _measure(block: Block, spread: float, linked: Collection[str]) -> None:
     block.slot = SLOT if nics and has_uplink else 0.0
     kids = sum(kid.width for kid in block.kids) + sum(gaps(block))
     spread = spread if block.is_end else 0.0
-    own = CELL if len(block.devices) == 1 else FOLDED
+    words = len(label(block.devices[0])) * NAME_LETTER * WORD_SIZE + 2 * INSET + 6
+    own = FOLDED if len(block.devices) > 1 else CELL if block.is_end else max(CELL, words)
     block.width = max(nics + block.slot + spread, kids, own + spread)
 
 
@@ -258,8 +284,9 @@ def gaps(block: Block) -> list[float]:
 
 
 def nic_width(nic: Block) -> float:
-    """Return the width of a NIC, or of several drawn as one."""
-    return NIC_CELL if len(nic.devices) == 1 else FOLDED
+    """Return the width of a NIC, or of several drawn as one: its words have room."""
+    words = max(map(len, nic_words(nic))) * NAME_LETTER * WORD_SIZE + 2 * INSET + 6
+    return max(NIC_CELL, words) if len(nic.devices) == 1 else FOLDED
 
 
 def walk(roots: Iterable[Block]) -> list[Block]:

@@ -6,13 +6,13 @@ endpoints, then the PCIe and NUMA tree as bars under their children, each with i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from topocomm.topology.draw.device_tree import shared_cpus
-from topocomm.topology.draw.names import label, listed, named
+from topocomm.topology.draw.names import label, listed, named, rounded
 from topocomm.topology.draw.svg.endpoint_order import ABOVE, BELOW, STRAIGHT
 from topocomm.topology.draw.svg.gpu_fabric import Hub, Pair, sum_rate
-from topocomm.topology.draw.svg.host_blocks import GAP, INSET, Block, HostBlocks, gaps, nic_width, walk
+from topocomm.topology.draw.svg.host_blocks import CELL, GAP, INSET, Block, HostBlocks, gaps, nic_width, nic_words, walk
 from topocomm.topology.draw.svg.plot import (
     BAR_HEIGHT,
     BOLD,
@@ -20,6 +20,7 @@ from topocomm.topology.draw.svg.plot import (
     HEADER,
     LEAST_BOLD,
     MARGIN,
+    MOST_THIN,
     NIC_HEIGHT,
     STRIP,
     THIN,
@@ -29,10 +30,14 @@ from topocomm.topology.draw.svg.plot import (
     Plot,
     Region,
     free_rows,
+    ladder,
     track_levels,
 )
 from topocomm.topology.draw.svg.svg_page import Point
 from topocomm.topology.model import Link
+
+ARC_HEIGHT, ARC = 96.0, 1.8
+"""Height of the widest arc of a mesh, and width of its line."""
 
 
 def lay_out(blocks: HostBlocks) -> Plot:
@@ -45,8 +50,12 @@ class _Layout:
         self.blocks, self.plot = blocks, Plot(left_out=len(blocks.left_out))
         self.right = self._across()
         rates = [sum_rate(own, end) for hub in blocks.fabric.hubs for end, own in hub.links_of.items()]
-        rates += [sum_rate(links, links[0].src) for links in blocks.fabric.chords.values()]
-        self.fastest = max((rate for rate in rates if rate), default=0.0)
+        single = (*blocks.fabric.chords.values(), *blocks.fabric.arcs.values())
+        rates += [sum_rate(links, links[0].src) for links in single]
+        known = [rounded_rate for rate in rates if rate and (rounded_rate := _rounded(rate))]
+        self.widths = ladder(known, LEAST_BOLD, BOLD)
+        self.fastest = max(known, default=0.0)
+        self.plot.widths = thin_widths(link for own in blocks.links_of.values() for link in own)
         self._down()
 
     def _across(self) -> float:
@@ -75,11 +84,13 @@ class _Layout:
         }
         rooms = {side: TRACK * (1 + max(own.values())) + 8 if own else 0.0 for side, own in levels.items()}
         top = HEADER + (BAR_HEIGHT + 14) * (1 + max(rows)) + 4 if rows else HEADER
-        row = top + rooms[ABOVE] + (6 if not rows else 8)
+        arcs = self._arc_room(middles)
+        row = top + rooms[ABOVE] + arcs + (6 if not rows else 8)
         for end in ends:
             self._box(end, row, END_HEIGHT)
         self._hubs(hubs, rows, row)
         self._chords(spans, levels, row)
+        self._arcs(ends, row, arcs)
         y = self._nics(ends, row + END_HEIGHT, row + END_HEIGHT + rooms[BELOW])
         y = self._bars(y)
         unplaced = [root for root in self.blocks.roots if root.devices[0].kind == "nic"]
@@ -104,7 +115,7 @@ class _Layout:
         rate = sum_rate(links, end)
         if rate is None or not self.fastest:
             return (LEAST_BOLD + BOLD) / 2, True
-        return max(LEAST_BOLD, BOLD * rate / self.fastest), rate >= self.fastest * (1 - 1e-9)
+        return self.widths[_rounded(rate)], _rounded(rate) == self.fastest
 
     def _hubs(self, hubs: Sequence[Hub], rows: Sequence[int], row: float) -> None:
         """Bars above the row; lines into higher bars run beside the others."""
@@ -143,6 +154,36 @@ class _Layout:
                 points = ((left, start), (left, y), (right, y), (right, start))
             self.plot.lines.append(Line(points, links[0].kind, width, tuple(links), heavy))
 
+    def _arc_room(self, middles: dict[str, float]) -> float:
+        """Height for the arcs of meshes above the row, and their caption."""
+        wide = max((abs(middles[a] - middles[b]) for a, b in self.blocks.fabric.arcs), default=0.0)
+        return 26 + ARC_HEIGHT * min(wide / 400, 1.0) if wide else 0.0
+
+    def _arcs(self, ends: Sequence[Block], row: float, room: float) -> None:
+        """The links of meshes, each end beside the others along the top of its box, the farthest in the middle."""
+        arcs = self.blocks.fabric.arcs
+        if not arcs:
+            return
+        place = {end.devices[0].id: index for index, end in enumerate(ends)}
+        at = {end.devices[0].id: end for end in ends}
+        pitch = min(7.0, (CELL - 2 * INSET - 6) / max(len(ends) - 1, 1))
+        wide = max(abs(at[a].x - at[b].x) for a, b in arcs)
+        for pair, links in arcs.items():
+            a, b = sorted(pair, key=place.__getitem__)
+            count = len(ends)
+            xs = [
+                at[one].x
+                + at[one].width / 2
+                + pitch * (((place[one] - place[other]) % count) - count / 2) * (1 if count > 2 else 0)
+                for one, other in ((a, b), (b, a))
+            ]
+            rise = (room - 26) * (at[b].x - at[a].x) / wide
+            line = Line(((xs[0], row), (xs[1], row)), links[0].kind, ARC, tuple(links), False, "", rise)
+            self.plot.lines.append(line)
+        middle = (at[ends[0].devices[0].id].x + ends[-1].x + ends[-1].width) / 2
+        for index, words in enumerate(self.blocks.fabric.mesh_words):
+            self.plot.captions.append(((middle, row - room + 12 - 14 * index), words))
+
     def _nics(self, owners: Sequence[Block], start: float, y: float) -> float:
         """The NICs of one row of blocks, in a row below; returns the bottom."""
         if not any(owner.nics for owner in owners):
@@ -164,14 +205,7 @@ class _Layout:
         return y + NIC_HEIGHT
 
     def _nic(self, nic: Block, corner: Point, width: float) -> Box:
-        device = nic.devices[0]
-        short = label(device)
-        words: tuple[str, ...] = (short if short[4:].isdigit() else short.removeprefix("NIC/").removeprefix("0000:"),)
-        if len(nic.devices) > 1:
-            words = (f"{len(nic.devices)} NICs", listed(nic.devices))
-        elif device.name and device.name not in short:
-            words = (short, device.name)
-        return self.plot.add(Box(tuple(nic.devices), corner, (width, NIC_HEIGHT), "nic", words))
+        return self.plot.add(Box(tuple(nic.devices), corner, (width, NIC_HEIGHT), "nic", nic_words(nic)))
 
     def _bars(self, y: float) -> float:
         """The tree below the row, its roots on one line."""
@@ -259,6 +293,24 @@ class _Layout:
         for numa, roots in groups.items():
             left, right = roots[0].x - STRIP, roots[-1].x + roots[-1].width
             self.plot.regions.append(Region((left, row - 6), (right - left, bottom - row + 12), f"NUMA {numa}"))
+
+
+def thin_widths(links: Iterable[Link]) -> dict[tuple[str, float], float]:
+    """Return the line width of links outside the GPU fabric, by kind and GB/s."""
+    rates: dict[str, set[float]] = {}
+    for link in links:
+        rates.setdefault(link.kind, set()).add(link.gb_per_s or 0.0)
+    return {
+        (kind, rate): width
+        for kind, own in rates.items()
+        if len(own) > 1
+        for rate, width in ladder(own, THIN, MOST_THIN).items()
+    }
+
+
+def _rounded(rate: float) -> float:
+    """The rate that words tell: equal words, equal lines."""
+    return float(rounded(rate))
 
 
 def _put(block: Block, x: float) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from topocomm.topology.draw.describe import devices_words, links_words
-from topocomm.topology.draw.device_tree import Host, split_hosts
+from topocomm.topology.draw.device_tree import Host
 from topocomm.topology.draw.svg.colours import kind_class
 from topocomm.topology.draw.svg.host_blocks import build
 from topocomm.topology.draw.svg.host_layout import lay_out
 from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Plot
 from topocomm.topology.draw.svg.svg_page import BOLD_LETTER, LETTER, NAME_LETTER, Page, Point, fitted
-from topocomm.topology.model import Link, Topology
+from topocomm.topology.model import Link
 
 MOST_ENDS = 16
 """Endpoints that are drawn one by one."""
@@ -27,29 +26,12 @@ class Cable(NamedTuple):
     links: tuple[Link, ...]
 
 
-def draw_host(
-    page: Page, topology: Topology, host: str, corner: Point, notes: Mapping[str, str]
-) -> tuple[Point, list[Point]]:
-    """Draw one host in a box with this upper left corner; `notes` are words below endpoints, such as their ranks.
-
-    Returns:
-        Width and height of the box, and the points where the cables of its NICs leave it.
-    """
-    own = next(part for part in split_hosts(topology) if part.name == host)
-    plot = plot_host(own)
-    cables = paint_host(page, plot, own, corner, notes)
-    bottom = corner[1] + plot.size[1]
-    for cable in cables:
-        page.line(cable.at, (cable.at[0], bottom), "network")
-    return plot.size, [(cable.at[0], bottom) for cable in cables]
-
-
 def plot_host(host: Host, most_ends: int = MOST_ENDS) -> Plot:
     """Return the host with coordinates."""
     return lay_out(build(host, most_ends))
 
 
-def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping[str, str]) -> list[Cable]:
+def paint_host(page: Page, plot: Plot, host: Host, corner: Point) -> list[Cable]:
     """Draw a plotted host; return its cables, which the caller draws."""
 
     def moved(point: Point) -> Point:
@@ -64,34 +46,35 @@ def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping
     for line in sorted(plot.lines, key=lambda line: line.width):
         css = kind_class(line.kind) + (" heavy" if line.heavy else "") + (" guess" if line.words else "")
         points = [moved(point) for point in line.points]
-        with page.group(line.words or links_words(line.links)):
-            if len(points) == 2:
+        with page.group(line.words or links_words(line.links), ends=line.links):
+            if line.rise:
+                page.arc(points[0], points[1], line.rise, css, width=line.width)
+            elif len(points) == 2:
                 page.line(points[0], points[1], css, width=line.width)
             else:
                 page.bend(points, css, width=line.width)
     for box in plot.boxes:
-        _box(page, box, moved(box.corner), notes)
+        _box(page, box, moved(box.corner))
+    for at, words in plot.captions:
+        page.text(moved(at), words, size=SIZE, anchor="middle")
     if plot.left_out:
         page.text(moved((plot.size[0] - 12, HEADER - 11)), f"and {plot.left_out} more", "soft", anchor="end")
     return _cables(plot, host, corner)
 
 
-def _box(page: Page, box: Box, corner: Point, notes: Mapping[str, str]) -> None:
+def _box(page: Page, box: Box, corner: Point) -> None:
     width, height = box.size
     x, y = corner[0] + width / 2, corner[1] + height / 2
-    with page.group(devices_words(box.devices) if box.devices else box.words[0]):
+    with page.group(devices_words(box.devices) if box.devices else box.words[0], [d.id for d in box.devices]):
         page.rect(corner, box.size, "device" + (" guess" if box.role == "mesh" else ""), radius=4)
         if box.role == "end":
-            note = notes.get(box.devices[0].id, "") if len(box.devices) == 1 else ""
             words = fitted(box.words[0], 12, width + 4, letter=BOLD_LETTER)
-            page.text((x, y + (-2 if note else 4)), words, "ink bold", size=12, anchor="middle")
-            if note:
-                page.text((x, y + 13), fitted(note, SIZE, width), "soft", size=SIZE, anchor="middle")
+            page.text((x, y + 4), words, "ink bold", size=12, anchor="middle")
         elif box.role == "nic":
             lines = [fitted(words, SIZE, width, letter=NAME_LETTER) for words in box.words]
-            first = y + 4 if len(lines) == 1 else y - 3
             for index, words in enumerate(lines):
-                page.text((x, first + 13 * index), words, "soft" if index else "ink", size=SIZE, anchor="middle")
+                at = (x, y + 4 + 13 * (index - (len(lines) - 1) / 2))
+                page.text(at, words, "soft" if index else "ink", size=SIZE, anchor="middle")
         else:
             words = next((words for words in box.words if len(words) * LETTER * SIZE <= width - 8), box.words[-1])
             page.text((x, y + 4), fitted(words, SIZE, width - 4), size=SIZE, anchor="middle")

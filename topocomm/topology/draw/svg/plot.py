@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -13,11 +13,13 @@ HEADER = 30.0
 MARGIN = 10.0
 STRIP = 18.0
 """Width of the column for the name of a NUMA node."""
-END_HEIGHT, NIC_HEIGHT, BAR_HEIGHT = 40.0, 34.0, 24.0
+END_HEIGHT, NIC_HEIGHT, BAR_HEIGHT = 40.0, 42.0, 24.0
 TRACK = 13.0
 BOLD, THIN = 5.0, 1.4
 """Line widths of the GPU fabric's fastest link, and of links outside the fabric."""
 LEAST_BOLD = 2.2
+MOST_THIN = 3.2
+"""Width of the fastest of several links of one kind outside the fabric."""
 
 
 class Box(NamedTuple):
@@ -45,6 +47,8 @@ class Line(NamedTuple):
     heavy: bool = False
     words: str = ""
     """Facts of a line without links, which is dashed."""
+    rise: float = 0.0
+    """Height of a curve from end to end, 0 for straight pieces."""
 
 
 class Region(NamedTuple):
@@ -64,7 +68,11 @@ class Plot:
     regions: list[Region] = field(default_factory=list)
     at: dict[str, Box] = field(default_factory=dict)
     """Box by device id."""
+    widths: dict[tuple[str, float], float] = field(default_factory=dict)
+    """Line width by kind and GB/s of links outside the fabric, THIN where it has none."""
     size: Point = (0.0, 0.0)
+    captions: list[tuple[Point, str]] = field(default_factory=list)
+    """Words in the middle above a point."""
     left_out: int = 0
     """Number of endpoints without room."""
 
@@ -90,10 +98,19 @@ class Plot:
     def thin(self, points: Sequence[Point], links: Sequence[Link]) -> None:
         """Add a line outside the GPU fabric; nothing without links."""
         if links:
-            self.lines.append(Line(tuple(points), links[0].kind, THIN, tuple(links)))
+            width = self.widths.get((links[0].kind, links[0].gb_per_s or 0.0), THIN)
+            self.lines.append(Line(tuple(points), links[0].kind, width, tuple(links)))
 
 
 _Key = TypeVar("_Key")
+
+
+def ladder(rates: Iterable[float], low: float, high: float) -> dict[float, float]:
+    """Return a line width for each rate: equal steps from `low` to `high`, so that unequal rates differ in looks."""
+    ordered = sorted(set(rates))
+    if len(ordered) < 2:
+        return dict.fromkeys(ordered, high)
+    return {rate: low + (high - low) * step / (len(ordered) - 1) for step, rate in enumerate(ordered)}
 
 
 def free_rows(spans: Sequence[Point]) -> list[int]:

@@ -6,9 +6,10 @@ Shapes have classes, which `colours` gives their colours. Coordinates are pixels
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import dist, hypot
+from typing import Any
 from xml.sax import saxutils
 
 from topocomm.topology.draw.svg.colours import style_sheet
@@ -22,6 +23,7 @@ NAME_LETTER = 0.64
 """The same for bold words, and for names that are mostly digits."""
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Control characters, which no XML file can hold."""
+_CLASSES = re.compile('class="([^"]*)"')
 
 
 def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> str:
@@ -33,9 +35,10 @@ def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> s
 class Page:
     """Shapes in the order in which they are painted."""
 
-    def __init__(self, title: str, description: str) -> None:
-        self.title, self.description = title, description
+    def __init__(self, title: str, description: str, *, live: bool = False) -> None:
+        self.title, self.description, self.live = title, description, live
         self.items: list[str] = []
+        self._numbers: dict[str, int] = {}
 
     def rect(self, corner: Point, size: Point, css: str, *, radius: float = 6) -> None:
         """Add a rectangle with round corners."""
@@ -44,10 +47,29 @@ class Page:
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" class="{css}"/>'
         )
 
+    def boxes(self, corners: Sequence[Point], size: Point, css: str) -> None:
+        """Add many rectangles of one size as one shape."""
+        width, height = map(_n, size)
+        parts = "".join(f"M{_n(x)} {_n(y)}h{width}v{height}h-{width}z" for x, y in corners)
+        self.items.append(f'<path d="{parts}" class="{css}"/>')
+
+    def area(self, points: Sequence[Point], css: str) -> None:
+        """Add a filled polygon."""
+        corners = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+        self.items.append(f'<polygon points="{corners}" class="{css}"/>')
+
     @contextmanager
-    def group(self, facts: str) -> Iterator[None]:
-        """Group the shapes that are added within; viewers show the facts when pointed at them."""
-        self.items.append(f'<g class="hot"><title>{_escaped(facts)}</title>')
+    def group(self, facts: str, ids: Iterable[str] = (), ends: Iterable[tuple[Any, ...]] = ()) -> Iterator[None]:
+        """Group the shapes that are added within; viewers show the facts when pointed at them.
+
+        A `live` page also says which devices (`ids`) or links (`ends`) they stand for: its script lights links up.
+        """
+        of = ""
+        if self.live:
+            at = " ".join(dict.fromkeys(self._number(name) for name in ids))
+            to = " ".join(dict.fromkeys("-".join(sorted(map(self._number, pair[:2]))) for pair in ends))
+            of = (f' data-at="{at}"' if at else "") + (f' data-to="{to}"' if to else "")
+        self.items.append(f'<g class="hot"{of}><title>{_escaped(facts)}</title>')
         yield
         self.items.append("</g>")
 
@@ -61,6 +83,19 @@ class Page:
         parts.append(f"L{_n(points[-1][0])} {_n(points[-1][1])}")
         self.items.append(f'<path d="{" ".join(parts)}" class="{css} wire" stroke-width="{_n(width)}"/>')
 
+    def arc(self, a: Point, b: Point, height: float, css: str, *, width: float = 1.6, head: bool = False) -> None:
+        """Add a curve from a to b whose top is `height` above them, or below; with a head at b."""
+        rise = 4 / 3 * height
+        if head:
+            up = -9.0 if height > 0 else 9.0
+            points = " ".join(f"{_n(b[0] + dx)},{_n(b[1] + dy)}" for dx, dy in ((0, 0), (-4.5, up), (4.5, up)))
+            self.items.append(f'<polygon points="{points}" class="{css} head"/>')
+            b = b[0], b[1] + 0.7 * up
+        self.items.append(
+            f'<path d="M{_n(a[0])} {_n(a[1])} C{_n(a[0])} {_n(a[1] - rise)} {_n(b[0])} {_n(b[1] - rise)} '
+            f'{_n(b[0])} {_n(b[1])}" class="{css} wire" stroke-width="{_n(width)}"/>'
+        )
+
     def circle(self, centre: Point, radius: float, css: str) -> None:
         """Add a circle."""
         self.items.append(f'<circle cx="{_n(centre[0])}" cy="{_n(centre[1])}" r="{_n(radius)}" class="{css}"/>')
@@ -72,12 +107,13 @@ class Page:
             f'stroke-width="{_n(width)}"/>'
         )
 
-    def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool) -> None:
+    def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool, width: float = 1.6) -> None:
         """Add a bent curve between two circles of radius `apart`, with a head at its end, or at both."""
-        start, end = _towards(a, bend, apart + 6 if both else apart), _towards(b, bend, apart + 6)
+        long = 6.0 if width < 2 else 9.0
+        start, end = _towards(a, bend, apart + long if both else apart), _towards(b, bend, apart + long)
         self.items.append(
             f'<path d="M{_n(start[0])} {_n(start[1])} Q{_n(bend[0])} {_n(bend[1])} {_n(end[0])} {_n(end[1])}" '
-            f'class="{css} wire" stroke-width="1.6"/>'
+            f'class="{css} wire" stroke-width="{_n(width)}"/>'
         )
         for tip, back in [(_towards(b, bend, apart), end)] + [(_towards(a, bend, apart), start)] * both:
             dx, dy = tip[0] - back[0], tip[1] - back[1]
@@ -99,8 +135,12 @@ class Page:
             f'transform="rotate(-90 {_n(at[0])} {_n(at[1])})">{_escaped(words)}</text>'
         )
 
+    def _number(self, name: str) -> str:
+        return str(self._numbers.setdefault(name, len(self._numbers)))
+
     def render(self, width: float, height: float) -> str:
         """Return the file."""
+        used = {name for item in self.items for own in _CLASSES.findall(item) for name in own.split()}
         name = saxutils.quoteattr(_UNWRITABLE.sub("\ufffd", self.title))
         return "\n".join(
             [
@@ -108,7 +148,7 @@ class Page:
                 f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label={name}>',
                 f"<title>{_escaped(self.title)}</title>",
                 f"<desc>{_escaped(self.description)}</desc>",
-                f"<style>{style_sheet()}</style>",
+                f"<style>{style_sheet(used)}</style>",
                 f'<rect x="0" y="0" width="{_n(width)}" height="{_n(height)}" class="paper"/>',
                 *self.items,
                 "</svg>",

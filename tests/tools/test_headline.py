@@ -1,4 +1,4 @@
-"""tools/bench/headline.py: the README's chart is of numbers that stand in the pages it names."""
+"""tools/headline.py: the README's chart is of numbers that stand in the pages it names."""
 
 import json
 import re
@@ -6,13 +6,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tools.bench import headline
+from tools import headline
 
 PANELS = json.loads(headline.FIGURES.read_text())
 
 
 def test_the_committed_picture_is_what_the_command_draws():
-    assert headline.PICTURE.read_text() == headline.draw(PANELS), "run python tools/bench/headline.py"
+    assert headline.PICTURE.read_text() == headline.draw(PANELS), "run python -m tools.headline"
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])

@@ -1,6 +1,6 @@
 """The chart at the head of the README: a merge and a whole job beside what people use instead.
 
-python tools/bench/headline.py
+python -m tools.headline
 
 draws docs/pictures/headline.svg from docs/results/headline.json. Each number there is a median of the results page that
 its panel names, where the machine, the command and the spread stand.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs" / "results" / "headline.json"
 PICTURE = ROOT / "docs" / "pictures" / "headline.svg"
 WIDTH, PANEL, NAMES, LONGEST = 800, 400, 150, 150

@@ -1,6 +1,6 @@
 """torch's own test cases of torch.distributed, from its wheel, run against our backend in the place of gloo.
 
-    python tools/soak/torch_cases.py [--ranks 3] [--backend topocomm] [--only PATTERN] [--limit-s 60]
+    python tools/soak/torch_cases/distributed_cases.py [--ranks 3] [--backend topocomm] [--only PATTERN] [--limit-s 60]
 
 Each case has a default group of its own, made anew, so that one that fails leaves nothing behind. What a case says when
 it passes itself over is printed, since that is why it is left out; the status is 1 if a case fails.

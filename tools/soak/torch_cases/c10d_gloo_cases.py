@@ -1,6 +1,6 @@
 """torch's own test_c10d_gloo.py, run against our backend in the place of gloo.
 
-    python tools/soak/c10d_gloo_cases.py FOLDER [--backend topocomm] [--only PATTERN]
+    python tools/soak/torch_cases/c10d_gloo_cases.py FOLDER [--backend topocomm] [--only PATTERN]
 
 FOLDER holds test_c10d_gloo.py and test_c10d_common.py of torch's repository, from `test/distributed` at the tag of the
 torch that is installed or an older one. Every case starts 4 processes. What is left out is printed with the reason; the
