@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topocomm.errors import PlanError
+from topocomm.planning.cost.simulated_work import COMPUTE, SEND, describe
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.schedule.schedule import spans
-from topocomm.simulation.simulated_work import COMPUTE, SEND, describe
-from topocomm.simulation.timeline import Timeline
 
 MOST_TASKS = 500_000
 """Tasks of the largest trace: viewers take a few million events, and a task has one for itself and one a link."""

@@ -10,15 +10,16 @@ from textwrap import wrap
 import numpy as np
 
 from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN, collective_of
-from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
-from topocomm.planning.cost.fluid import ready_times_us
+from topocomm.planning.cost.cost_models import MOST_MESSAGES
+from topocomm.planning.cost.events import simulate
 from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
-from topocomm.planning.cost.port_time import PortRules
+from topocomm.planning.cost.schedule_work import of_messages
+from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
-from topocomm.planning.schedule.schedule import number_places, split_rows
+from topocomm.planning.schedule.schedule import split_rows
 from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
@@ -217,12 +218,12 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
         low, high = np.min(every, axis=0), np.max(every, axis=0)
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
     sizes = [_sizes(low[begin:end], high[begin:end]) for begin, end in pairwise(edges)]
-    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or repeat is not None:
+    if not 0 < len(messages) <= MOST_MESSAGES or repeat is not None:
         return sizes
-    places, routes = number_places(schedule), routes_of(messages, schedule, plan.ranks, paths)
-    rules = PortRules(plan.ports, plan.port_model == "loggp")
-    arrivals_us = ready_times_us(places, messages, routes, plan.ranks, paths, rules)[places.received]
-    edges = np.searchsorted(schedule.transfers[:, 0], np.arange(schedule.rounds + 1)).tolist()
+    timeline = simulate(
+        of_messages(schedule, messages, plan.ranks), paths, ports=plan.ports, port_model=plan.port_model
+    )
+    arrivals_us = timeline.arrival_us[timeline.work.kind == SEND]
     ends = [float(arrivals_us[begin:end].max(initial=0.0)) for begin, end in pairwise(edges)]
     return [
         ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
