@@ -6,7 +6,7 @@ import topocomm
 from tests.calibration.tables import made_models
 from topocomm.calibration.fit_figures import Fit, fit_tables
 from topocomm.calibration.measured_topology import with_figures
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS, figures_of, ll128_of

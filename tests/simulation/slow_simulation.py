@@ -2,7 +2,7 @@
 
 from math import inf
 
-from topocomm.simulation.simulated_work import COMPUTE, SEND
+from topocomm.planning.cost.simulated_work import COMPUTE, SEND
 
 SAME_US = 1e-9
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.machines import joined, switch
 from topocomm import catalog, plan
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import NO_TASK, WorkBuilder
+from topocomm.simulation import of_plan
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.path_back import critical_path
-from topocomm.simulation.schedule_work import of_plan
-from topocomm.simulation.simulated_work import NO_TASK, WorkBuilder
 
 MEGABYTE = 10**6
 FULL_US = MEGABYTE / 450e3

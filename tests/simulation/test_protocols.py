@@ -7,9 +7,9 @@ import pytest
 
 from tests.machines import switch
 from topocomm import PlanError
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import WorkBuilder
 from topocomm.simulation.protocols import TRANSPORTS, Protocol, Transport, transport, with_protocols
-from topocomm.simulation.simulated_work import WorkBuilder
 
 MACHINE = switch(2)
 

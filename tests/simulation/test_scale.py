@@ -9,10 +9,10 @@ import pytest
 
 from tests.machines import switch
 from topocomm import catalog, plan
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import WorkBuilder
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.runs import Rules, simulate_plan
-from topocomm.simulation.simulated_work import WorkBuilder
 
 MOST_S, MOST_BYTES = 60.0, 4 << 30
 
@@ -75,7 +75,7 @@ def test_16384_gpus_in_a_minute_and_4_gib():
 import resource, time
 from tests.simulation.test_scale import halving
 from topocomm import catalog, plan
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
 from topocomm.simulation.runs import simulate_plan
 machine = catalog("dgx-h100", hosts=2048)
 made = plan(machine, payload_bytes=64 << 20)

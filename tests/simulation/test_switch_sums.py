@@ -4,7 +4,7 @@ import pytest
 
 from tests.machines import switch
 from topocomm import PlanError, Topology, catalog
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
 from topocomm.simulation.switch_sums import switch_sum
 
 MEGABYTE = 10**6

@@ -6,10 +6,10 @@ import pytest
 
 from tests.machines import switch
 from topocomm import catalog, plan
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import WorkBuilder
+from topocomm.simulation import of_plan
 from topocomm.simulation.libraries import work_of
-from topocomm.simulation.schedule_work import of_plan
-from topocomm.simulation.simulated_work import WorkBuilder
 from topocomm.simulation.timeline_words import WIDTH, busiest_links, timeline_document, timeline_text
 
 MEGABYTE = 10**6

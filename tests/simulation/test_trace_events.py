@@ -8,10 +8,9 @@ import pytest
 
 from tests.machines import switch
 from topocomm import PlanError, catalog, plan
-from topocomm.simulation import trace_events
-from topocomm.simulation.engine import simulate
-from topocomm.simulation.schedule_work import of_plan
-from topocomm.simulation.simulated_work import WorkBuilder
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import WorkBuilder
+from topocomm.simulation import of_plan, trace_events
 from topocomm.simulation.trace_events import trace_json
 
 COMMON = {"name": str, "ph": str, "ts": (int, float), "pid": int, "tid": int, "args": dict}

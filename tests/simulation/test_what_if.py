@@ -4,7 +4,7 @@ import pytest
 
 from tests.machines import hosts
 from topocomm import Link, Topology, TopologyError
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.what_if import with_rates
 

@@ -13,18 +13,16 @@ WIRE_SHARE = 1448 / 1514
 """Payload of a full Ethernet frame over its bytes, of TCP with timestamps: tc counts frames, programs payload."""
 
 
-def as_measured(nominal: Topology, measured: Topology, round_us: float = 0.0) -> Topology:
+def as_measured(nominal: Topology, measured: Topology) -> Topology:
     """Return the nominal topology with measured latencies and rates.
 
     Links of a kind are alike, so that they get one figure, and plans the symmetry that the machine has: a rate between
     hosts is the nominal one by the median ratio of measured to nominal over all pairs. Of latencies the lower quartile
-    over the pairs counts: with more ranks than cores the others have waited for a core. Between hosts it is at least
-    `round_us`: in a pair's ping-pong the other ranks only wait.
+    over the pairs counts: with more ranks than cores the others have waited for a core.
 
     Args:
         nominal: What the lab was made of.
         measured: The same with `facts["ping_pong"]`, as `topocomm.execute.measure.ping_pong.measure` returns it.
-        round_us: What a round between hosts takes in a collective of short values over all ranks.
     """
     pairs = measured.facts["ping_pong"]["pairs"]
     host = {device.id: device.host for device in nominal.devices}
@@ -32,7 +30,7 @@ def as_measured(nominal: Topology, measured: Topology, round_us: float = 0.0) ->
     between = [pair for pair in pairs if host[pair["a"]] != host[pair["b"]]]
     ratios = [pair["gb_per_s"] / pair["nominal_gb_per_s"] for pair in between if pair["nominal_gb_per_s"]]
     share = min(median(ratios), 1.0) if ratios else WIRE_SHARE
-    latency = {"network": max(_low(between), round_us) / 2, "pcie": 0.0, "shared-memory": _low(inside) / 2}
+    latency = {"network": _low(between) / 2, "pcie": 0.0, "shared-memory": _low(inside) / 2}
     rate = max((pair["gb_per_s"] for pair in inside), default=None)
     links = []
     for link in nominal.links:

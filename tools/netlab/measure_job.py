@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,17 @@ from topocomm.topology.readers.plain import topology_json
 from .control_variables import ALGORITHMS, ControlVariables
 from .figures import as_measured
 
-SCHEDULES = ("rabenseifner", "ring", "leaders-4", "leaders-2", "direct", "recursive-doubling", "binomial")
+SCHEDULES = (
+    "rails-ring-1",
+    "rails-by-4-1",
+    "rabenseifner",
+    "ring",
+    "leaders-4",
+    "leaders-2",
+    "direct",
+    "recursive-doubling",
+    "binomial",
+)
 """Schedules that are timed beside the chosen one, where they fit: their predictions are held against these times."""
 SHORT_BLOCKS = 41
 MOST_SCHEDULES = 6
@@ -57,7 +68,8 @@ def main() -> int:
     world = MPI.COMM_WORLD
     nominal = topology_json.read(args.topology.read_text(), str(args.topology))
     with Communicator.from_mpi(world, nominal) as comm:
-        topology = as_measured(nominal, ping_pong(comm), round_us(comm))
+        topology = as_measured(nominal, ping_pong(comm))
+        topology = replace(topology, launch_us=launch_us(comm, topology))
     library = MpiLibrary(world)
     forced = {} if args.affine else forced_communicators(world)
     rows: list[dict[str, Any]] = []
@@ -72,16 +84,20 @@ def main() -> int:
     return 0
 
 
-def round_us(comm: Communicator) -> float:
-    """Return what a round between hosts takes, of a short value's recursive doubling over all ranks; collective."""
+def launch_us(comm: Communicator, topology: Topology) -> float:
+    """Return what a round takes beside its messages while all ranks work, of a short value's recursive doubling.
+
+    In a pair's ping-pong the other ranks only wait. With more ranks than cores most of a round is the wait for a core,
+    inside hosts as between them. Collective.
+    """
     value = np.zeros(2, np.float32)
     layout = layout_of(SUM, value.nbytes)
-    request = on_every_endpoint(comm.topology, Collective("allreduce", comm.size), SUM, layout)
-    plan = next(plan for plan in every_plan(comm.topology, request) if plan.algorithm == "recursive-doubling")
-    call = comm.prepare("allreduce", like=value, operator=SUM, plan=plan)
+    request = on_every_endpoint(topology, Collective("allreduce", comm.size), SUM, layout)
+    plan = next(plan for plan in every_plan(topology, request) if plan.algorithm == "recursive-doubling")
+    own = next(plan for plan in every_plan(comm.topology, request) if plan.algorithm == "recursive-doubling")
+    call = comm.prepare("allreduce", like=value, operator=SUM, plan=own)
     (times,) = measure(comm, [Timed(partial(call, value, out=value.copy()))], Pace(SHORT_BLOCKS, calls=1))
-    between = (len(comm.topology.hosts) - 1).bit_length()
-    return times.percentile_us(25) / between
+    return max(0.0, times.percentile_us(25) - plan.figures.alpha_us) / plan.figures.rounds
 
 
 def forced_communicators(world: MPI.Comm) -> dict[str, Any]:

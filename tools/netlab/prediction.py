@@ -15,8 +15,7 @@ from topocomm.planning.collectives import Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import every_plan, make_plan
 from topocomm.planning.request import layout_of, on_every_endpoint
-from topocomm.simulation.engine import simulate
-from topocomm.simulation.schedule_work import of_plan
+from topocomm.simulation import simulate_plan
 from topocomm.topology.readers.plain.topology_json import from_document
 
 from .namespaces import LabError
@@ -78,7 +77,7 @@ class Simulator:
             request = on_every_endpoint(topology, collective, operator, layout_of(operator, row["bytes"]))
             plans = [*every_plan(topology, request), make_plan(topology, request)]
             self._plans[key] = {f"topocomm {plan.algorithm}": plan for plan in plans}
-        return simulate(of_plan(self._plans[key][row["way"]]), topology).total_us
+        return simulate_plan(self._plans[key][row["way"]], topology).total_us
 
 
 def held(document: dict[str, Any], predict: Callable[[str, dict[str, Any]], float | None]) -> list[Held]:

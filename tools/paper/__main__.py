@@ -1,11 +1,11 @@
 """The figures of the Tree Attention paper again.
 
-    python -m tools.paper [latency ratio volume memory llama] [--write] [--measure]
+    python -m tools.paper [latency ratio volume memory llama lab] [--write] [--measure]
 
 Print the tables of all figures, or of those named: two to four minutes in all. `--write` puts them into
-docs/results/paper.md and their pictures into docs/pictures, for which matplotlib must be installed. `--measure`
-measures the peak memory again, by mpirun, before that; the figures of the last time lie in
-tools/paper/measured_memory.json.
+docs/results/paper.md and their pictures into docs/pictures, for which matplotlib must be installed (`pip install
+--group paper`). `--measure` measures peak memory, by mpirun, and the lab's hosts again before that, of the figures that
+are made; the last times lie in tools/paper/measured_memory.json and measured_lab.json.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from topocomm import TopocommError
 
-from . import latency, llama, memory, ratio, volume
+from . import lab, latency, llama, memory, ratio, volume
 from .drawing import panels
 from .page import placed
 
@@ -41,6 +41,7 @@ FIGURES = {
     "ratio": Figure(ratio.simulate_all, ratio.table_lines, ratio.draw, ratio.TITLE),
     "volume": Figure(volume.count_all, volume.table_lines, volume.draw, volume.TITLE),
     "memory": Figure(memory.load, memory.table_lines, memory.draw, memory.TITLE),
+    "lab": Figure(lab.load, lab.table_lines, lab.draw, lab.TITLE),
     "llama": Figure(llama.simulate_all, llama.table_lines, llama.draw, llama.TITLE),
 }
 
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.paper", description=words)
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"{', '.join(FIGURES)}; default: all")
     parser.add_argument("--write", action="store_true", help="write docs/results/paper.md and docs/pictures")
-    parser.add_argument("--measure", action="store_true", help="measure peak memory again, under mpirun")
+    parser.add_argument("--measure", action="store_true", help="measure memory and the lab again, under mpirun")
     args = parser.parse_args(arguments)
     unknown = [name for name in args.figures if name not in FIGURES]
     if unknown:
@@ -59,9 +60,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if args.write:
             panels(1, 1, 1, 1)  # says at once, not after minutes, that matplotlib is missing
-        if args.measure:
-            memory.MEASURED.write_text(memory.measure())
-        for name in args.figures or FIGURES:
+        names = args.figures or list(FIGURES)
+        for name, of in (("memory", memory), ("lab", lab)):
+            if args.measure and name in names:
+                of.MEASURED.write_text(of.measure())
+        for name in names:
             _make(name, write=args.write)
     except TopocommError as error:
         print(error, file=sys.stderr)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MATPLOTLIB = "3.11.2"
-"""The version that drew the pictures in docs/pictures."""
 CHARACTERS = 16.5
 """Characters of the footer in an inch."""
 PAPER, INK, SOFT, GRID = "#ffffff", "#1b2330", "#5b6472", "#d9dde3"
@@ -80,7 +78,8 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure
         from matplotlib.figure import Figure
     except ImportError as error:
         raise TopocommError(
-            f"tools.paper: drawing needs matplotlib; pip install matplotlib=={MATPLOTLIB}, or leave --write out"
+            "tools.paper: drawing needs matplotlib; `pip install --group paper` in the folder of pyproject.toml "
+            "(pip 25.1 or later), or leave --write out"
         ) from error
     use("svg")
     rcParams.update(_STYLE)

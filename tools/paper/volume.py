@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topocomm.planning.cost.simulated_work import SEND, Work
 from topocomm.simulation.decode import model_shape
-from topocomm.simulation.simulated_work import SEND, Work
 
 from .drawing import GRID, MARKERS, METHOD_COLOURS, SOFT, bytes_text, panels, svg_text
 from .published import SOURCE, ring_numbers, tree_numbers

@@ -49,6 +49,7 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
+from topocomm.planning.tiered import tiered_allreduces
 
 MOST_FLAT_RANKS = 64
 """Largest rank count for algorithms in which everybody sends to everybody: beyond, others win by far."""
@@ -120,8 +121,13 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
 
 def _halved(request: Request, groups: RankPatterns) -> Builds:
     """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
-    bare, name, root = groups.hierarchy.groups, request.collective.name, request.collective.root
-    if not _long_enough(request, bare) or not (request.operator.commutative or name == "broadcast"):
+    bare, name = groups.hierarchy.groups, request.collective.name
+    if not (request.operator.commutative or name == "broadcast"):
+        return
+    if _long_enough(request, groups.hosts):
+        for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
+            yield from _sliced(request, _rooted(request, schedule), algorithm)
+    if not _long_enough(request, bare):
         return
     for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
@@ -131,9 +137,13 @@ def _halved(request: Request, groups: RankPatterns) -> Builds:
         schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], groups.rings(), radix)
         if not groups.in_order:
             schedule = relabelled(schedule, groups.order)
-        if name != "allreduce":
-            schedule = (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
-        yield from _sliced(request, schedule, _name(radix))
+        yield from _sliced(request, _rooted(request, schedule), _name(radix))
+
+
+def _rooted(request: Request, schedule: Schedule) -> Schedule:
+    """The half of an allreduce that is the request's collective."""
+    name, root = request.collective.name, request.collective.root
+    return schedule if name == "allreduce" else (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
 
 
 def _halved_parts(request: Request, groups: RankPatterns) -> Builds:

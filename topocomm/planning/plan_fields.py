@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost.cost_models import PortModel
+from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.proof.verify import Proof
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.topology.model import Topology

@@ -18,7 +18,8 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import Collective, collective_of, shards_of, whole_number
-from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, PortModel, memory_us
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, memory_us
+from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.native import with_native
 from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
@@ -116,7 +117,8 @@ def make_plan(topology: Topology, request: Request) -> Plan:
 
 def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:
     """Return name and cost of every candidate of a request, best first: the first is that of the plan."""
-    return _chosen(topology, request)[1]
+    candidates = _in_order(_chosen(topology, request)[1], request)
+    return tuple((candidate.algorithm, candidate.cost) for candidate in candidates)
 
 
 def every_plan(topology: Topology, request: Request) -> list[Plan]:
@@ -139,8 +141,8 @@ class _Candidate:
 
 MOST_KEPT_ENDPOINTS = 256
 """Endpoints of the largest machine whose routes a thread keeps for its next plan."""
-_Chosen = tuple[Plan, tuple[tuple[str, Cost], ...]]
-"""The best plan; name and cost of every candidate, best first."""
+_Chosen = tuple[Plan, tuple[_Candidate, ...]]
+"""The best plan, and every candidate."""
 _searches: SharedResults[tuple[str, Request], _Chosen] = SharedResults(most=256)
 """By topology and request: ranks on threads that ask for one plan at the same time share one search."""
 _known_bounds: SharedResults[tuple[str, Collective, tuple[str, ...], int, PortModel], Bounds] = SharedResults(most=64)
@@ -175,11 +177,23 @@ def _search(topology: Topology, request: Request) -> _Chosen:
         if min(sizes) > most:
             raise PlanError(f"scratch of at most {most} B: every plan for this takes more, the least {min(sizes)} B")
         candidates = [candidate for candidate, size in zip(candidates, sizes, strict=True) if size <= most]
-    candidates = _in_order(candidates, request)
-    plan = _plan_of(request, candidates[0], paths, bounds)
-    if result is not None and _merit_of(candidates[0], request.objective) <= result.least + SAME_US:
+    by_time = request.objective == "auto" and not request.cores
+    best = _in_order(_soonest(candidates) if by_time else candidates, request)[0]
+    plan = _plan_of(request, best, paths, bounds)
+    if result is not None and _merit_of(best, request.objective) <= result.least + SAME_US:
         plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=result.proof))
-    return plan, tuple((candidate.algorithm, candidate.cost) for candidate in candidates)
+    return plan, tuple(candidates)
+
+
+def _soonest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    """The candidates of the least predicted time, and some others; those that a bound rules out are not simulated."""
+    kept, least_us = [], inf
+    for candidate in sorted(candidates, key=lambda candidate: candidate.cost.by_rounds_us):
+        time_us = candidate.cost.predicted_within(least_us + SAME_US)
+        if time_us < inf:
+            kept.append(candidate)
+        least_us = min(least_us, time_us)
+    return kept
 
 
 class _LastPaths(threading.local):

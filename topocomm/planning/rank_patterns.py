@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from topocomm.planning.algorithms import gossip_schedule as gossip
 from topocomm.planning.algorithms import multiport
@@ -97,11 +98,30 @@ class RankPatterns:
             widths.add(-(-(groups.count - 1) // max(1, len(groups.members_on[0]))))
         return sorted((width for width in widths if width > request.ports), reverse=True)
 
+    @cached_property
+    def host_starts(self) -> tuple[int, ...]:
+        """The first place of every host in `order`, and the number of ranks."""
+        by_id = self.paths.topology.by_id
+        hosts = [by_id[self.request.endpoints[rank]].host for rank in self.order]
+        return (0, *(at for at in range(1, len(hosts)) if hosts[at] != hosts[at - 1]), len(hosts))
+
+    @cached_property
+    def hosts(self) -> Groups:
+        """The hosts as groups, member i on rail i, also where the network joins several of them to a larger group."""
+        sizes = [end - start for start, end in pairwise(self.host_starts)]
+        kinds = sorted(set(sizes))
+        insides = tuple(Inside((), aligned_tree(size)) for size in kinds)
+        return Groups(self.host_starts, tuple(map(kinds.index, sizes)), insides)
+
     def rings(self) -> list[tuple[int, ...]] | None:
         """For each sort of groups the order in which parts travel around; None: members send to all at once."""
-        groups, rings = self.hierarchy.groups, []
+        return self.rings_of(self.hierarchy.groups)
+
+    def rings_of(self, groups: Groups) -> list[tuple[int, ...]] | None:
+        """As `rings`, for other groups."""
+        rings = []
         for sort in range(len(groups.insides)):
-            low, high = self.hierarchy.edges[groups.sorts.index(sort)]
+            low, high = groups.starts[groups.sorts.index(sort) :][:2]
             members = [self.request.endpoints[rank] for rank in self.order[low:high]]
             rings.append(member_ring(members, self.paths) if len(members) > 1 else None)
         if not any(rings):

@@ -9,7 +9,7 @@ from topocomm.errors import PlanError
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator, as_operator
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost.cost_models import PortModel
+from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.topology.model import ENDPOINT_KINDS, Topology

@@ -1,13 +1,13 @@
 """What a plan, a library's algorithm or a step of a model takes on a machine that is not there."""
 
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.schedule_work import of_schedule
+from topocomm.planning.cost.simulated_work import NO_TASK, Work, WorkBuilder
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.simulation.path_back import CriticalPath, Step, critical_path
 from topocomm.simulation.protocols import TRANSPORTS, Protocol, Transport, transport, with_protocols
-from topocomm.simulation.runs import Rules, Run, algorithms, simulate_collective, simulate_plan
-from topocomm.simulation.schedule_work import of_plan, of_schedule
-from topocomm.simulation.simulated_work import NO_TASK, Work, WorkBuilder
+from topocomm.simulation.runs import Rules, Run, algorithms, of_plan, simulate_collective, simulate_plan
 from topocomm.simulation.switch_sums import switch_sum
-from topocomm.simulation.timeline import Timeline
 from topocomm.simulation.timeline_words import timeline_document, timeline_text
 from topocomm.simulation.trace_events import trace_json
 from topocomm.simulation.what_if import with_rates

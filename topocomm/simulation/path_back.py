@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topocomm.planning.cost.simulated_work import COMPUTE, JOIN, NO_TASK, SEND
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import spans
-from topocomm.simulation.simulated_work import COMPUTE, JOIN, NO_TASK, SEND
-from topocomm.simulation.timeline import Timeline
 
 FULL_SHARE = 0.999
 """Share of its own limit above which that held a message, and not a link."""

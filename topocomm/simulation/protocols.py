@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from topocomm.errors import PlanError
+from topocomm.planning.cost.simulated_work import SEND, Work
+from topocomm.planning.cost.task_routes import route_tasks
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.simulation.simulated_work import SEND, Work
-from topocomm.simulation.task_routes import route_tasks
 from topocomm.topology.model import Topology
 
 

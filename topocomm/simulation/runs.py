@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator
-from topocomm.planning.cost.cost_models import PortModel
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.port_time import PortModel
+from topocomm.planning.cost.schedule_work import of_schedule
+from topocomm.planning.cost.simulated_work import Work
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.plan import Objective, Plan
 from topocomm.planning.planner import plan
 from topocomm.planning.request import place_ranks
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import names, work_of
 from topocomm.simulation.protocols import Transport, with_protocols
-from topocomm.simulation.schedule_work import of_plan
 from topocomm.simulation.switch_sums import switch_sum
-from topocomm.simulation.timeline import Timeline
 from topocomm.topology.model import Topology
 
 PLANNED, SWITCH_SUM = "planned", "switch-sum"
@@ -82,6 +83,18 @@ class Run:
 def algorithms() -> tuple[str, ...]:
     """Return the names that `simulate_collective` knows."""
     return (PLANNED, SWITCH_SUM, *names())
+
+
+def of_plan(plan: Plan, *, launch_us: float = 0.0, fold_gb_per_s: float | None = None) -> Work:
+    """Return the work of a plan's schedule, for the payload that it was planned for; the others as of `of_schedule`."""
+    return of_schedule(
+        plan.schedule,
+        plan.ranks,
+        plan.schedule.rows * plan.row_bytes,
+        launch_us=launch_us,
+        fold_gb_per_s=fold_gb_per_s,
+        label=f"{plan.title} {plan.algorithm}",
+    )
 
 
 def simulate_plan(chosen: Plan, machine: Topology | PathFinder, rules: Rules | None = None) -> Run:

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from topocomm.errors import PlanError
+from topocomm.planning.cost.simulated_work import NO_TASK, Work, WorkBuilder
 from topocomm.planning.request import place_ranks
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.route_search import Label, neighbours, spread
 from topocomm.planning.routing.routes import Ints
 from topocomm.planning.schedule.schedule import split_rows
-from topocomm.simulation.simulated_work import NO_TASK, Work, WorkBuilder
 from topocomm.topology.model import Topology
 
 MOST_SLICES, LEAST_SLICE_BYTES = 32, 64 << 10

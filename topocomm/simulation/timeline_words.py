@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from topocomm.planning.cost.simulated_work import COMPUTE, NO_TASK, SEND
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.routing.routes import Edge
 from topocomm.simulation.path_back import CriticalPath, Step, critical_path
-from topocomm.simulation.simulated_work import COMPUTE, NO_TASK, SEND
-from topocomm.simulation.timeline import Timeline
 from topocomm.topology.draw.names import plural
 
 WIDTH = 80

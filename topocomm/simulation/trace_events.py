@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from topocomm.errors import PlanError
+from topocomm.planning.cost.simulated_work import COMPUTE, SEND, describe
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.report.perfetto import Span, trace_text
 from topocomm.planning.schedule.schedule import spans
-from topocomm.simulation.simulated_work import COMPUTE, SEND, describe
-from topocomm.simulation.timeline import Timeline
 
 MOST_TASKS = 500_000
 """Tasks of the largest trace: viewers take a few million events, and a task has one for itself and one a link."""

@@ -1,5 +1,7 @@
 """Costs of small cases whose figures follow by hand from the cost models."""
 
+from math import inf
+
 import pytest
 
 from tests.machines import hosts, line, switch
@@ -8,8 +10,9 @@ from topocomm.planning.algorithms.binomial import binomial_broadcast
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost.cost_models import Cost, memory_us
+from topocomm.planning.cost.cost_models import MOST_OF_PIPELINES, Cost, memory_us
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.schedule.transforms import sliced
 
 
 def cost(schedule, topology, **changes):
@@ -86,3 +89,58 @@ def test_ranks_of_one_memory_move_bytes_and_wait(cores, moving_bytes, waiting_us
 def test_payloads_beyond_the_caches_move_more_slowly():
     near, far = (memory_us(flat_allreduce(2, rows), row_bytes=4, cores=2) - 2.5 for rows in (1 << 16, 1 << 18))
     assert far == pytest.approx(4 * near * 16 / 6)
+
+
+@pytest.mark.parametrize("model", ["alpha", "loggp"])
+def test_fluid_time_is_alpha_time_when_bytes_vanish(model):
+    for build in (recursive_doubling_allreduce, ring_allreduce, flat_allreduce):
+        for ranks in (2, 3, 5, 8):
+            machine = (
+                hosts(2, ranks // 2) if ranks % 2 == 0 and build is recursive_doubling_allreduce else switch(ranks)
+            )
+            thin = cost(build(ranks, 10**6), machine, row_bytes=1, port_model=model)
+            none = cost(build(ranks, 0), machine, row_bytes=1, port_model=model)
+            fast = cost(build(ranks, 40), machine, row_bytes=1, port_model=model)
+            assert fast.predicted_us == pytest.approx(none.alpha_us, abs=0.05)
+            assert thin.alpha_us == pytest.approx(none.alpha_us)
+            assert thin.predicted_us > none.alpha_us
+
+
+def test_flows_share_a_link_max_min_fairly():
+    """Root 0 sends 1 MB to three others at once over its one 450 GB/s uplink."""
+    megabyte = 10**6
+    figures = cost(flat_broadcast(4, megabyte, 0), switch(4), row_bytes=1, ports=3)
+    assert figures.predicted_us == pytest.approx(0.6 + 3 * megabyte / 450e3)
+
+
+def test_a_slow_flow_leaves_its_share_to_the_others():
+    devices = (Device("a", "gpu"), Device("b", "gpu"), Device("c", "gpu"), Device("s", "switch"))
+    rates = {"a": 30.0, "b": 10.0, "c": 100.0}
+    links = tuple(
+        Link(x, y, "nvlink", 1, rate, 0.0) for end, rate in rates.items() for x, y in ((end, "s"), ("s", end))
+    )
+    topology = Topology("uneven", "test", devices, links)
+    kilobytes = 30_000
+    figures = Cost(flat_broadcast(3, kilobytes, 0), ["a", "b", "c"], PathFinder(topology), row_bytes=1, ports=2)
+    assert figures.predicted_us == pytest.approx(kilobytes / 10e3)  # b at 10, c at the 20 left: b ends last
+
+
+def test_bytes_by_rounds_are_those_of_rounds_that_wait_for_each_other():
+    machine = hosts(2, 4)
+    figures = cost(recursive_doubling_allreduce(8, 1000), machine)
+    assert figures.by_rounds_us == pytest.approx(5.0 + 2 * 0.6 + 4000 / 50e3 + 2 * 4000 / 450e3)
+    assert figures.by_rounds_us == pytest.approx(figures.predicted_us)
+
+
+def test_pipelines_of_many_messages_are_reckoned_by_rounds():
+    ring = ring_allreduce(16, 16 * 800)
+    few, many = (cost(sliced(ring, count, 1), switch(16)) for count in (4, 64))
+    assert few.predicted_us != few.by_rounds_us
+    assert 64 * len(ring.transfers) > MOST_OF_PIPELINES[1] and many.predicted_us == many.by_rounds_us
+
+
+def test_what_takes_longer_than_asked_is_not_worked_out():
+    figures = cost(ring_allreduce(8, 8000), switch(8))
+    known = cost(ring_allreduce(8, 8000), switch(8)).predicted_us
+    assert figures.predicted_within(known / 2) == figures.predicted_within(known * 0.99) == inf
+    assert figures.predicted_within(known * 1.01) == figures.predicted_us == known

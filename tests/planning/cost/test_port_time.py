@@ -16,7 +16,6 @@ from topocomm import Device, Link, PlanError, Topology
 from topocomm.planning.algorithms.flat import flat_allreduce
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost import cost_models as cost_module
 from topocomm.planning.cost import port_time
 from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.paths import PathFinder
@@ -151,16 +150,6 @@ def test_a_pipelined_schedule_costs_what_its_slices_cost():
         assert found.throughput_gb_per_s == pytest.approx(alone.throughput_gb_per_s)
         assert found.wire_bytes == alone.wire_bytes
         assert found.alpha_us > alone.alpha_us
-
-
-def test_bytes_of_many_messages_are_reckoned_round_by_round(monkeypatch):
-    machine = hosts(2, 4)
-    schedule, paths = recursive_doubling_allreduce(8, 1000), PathFinder(machine)
-    fluid = Cost(schedule, machine.endpoints, paths, row_bytes=4)
-    monkeypatch.setattr(cost_module, "FLUID_LIMIT_MESSAGES", 0)
-    rough = Cost(schedule, machine.endpoints, paths, row_bytes=4)
-    assert rough.predicted_us == pytest.approx(5.0 + 2 * 0.6 + 4000 / 50e3 + 2 * 4000 / 450e3)
-    assert rough.predicted_us == pytest.approx(fluid.predicted_us)
 
 
 def test_columns_of_routes_follow_messages():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tests.machines import switch
+from topocomm.planning.cost.simulated_work import COMPUTE, SEND
 from topocomm.simulation.decode.datasheets import DeviceFigures
 from topocomm.simulation.decode.decode_methods import METHODS, helix_groups
 from topocomm.simulation.decode.decode_step import simulate_step
 from topocomm.simulation.decode.model_shapes import ModelShape
-from topocomm.simulation.simulated_work import COMPUTE, SEND
 
 BLOCK = ModelShape("block", 1, 0, 8, 2, 16)
 UNIT = DeviceFigures("unit", 1.0, 1e9, 1.0, "test")

@@ -5,9 +5,9 @@ import pytest
 
 from tests.machines import switch
 from topocomm.planning.algorithms.flat import flat_allreduce
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.schedule_work import of_schedule
 from topocomm.simulation.decode.rank_program import RankProgram
-from topocomm.simulation.engine import simulate
-from topocomm.simulation.schedule_work import of_schedule
 
 MACHINE = switch(4)
 ENDS = MACHINE.endpoints

@@ -32,5 +32,3 @@ def test_links_that_are_alike_get_one_figure():
     ((_, memory, _),) = by_kind["shared-memory"]
     assert memory == 4.0
     assert measured.digest != nominal.digest
-    slower = as_measured(nominal, replace(nominal, facts={"ping_pong": {"pairs": pairs}}), 700.0)
-    assert {link.latency_us for link in slower.links if link.kind == "network"} == {350.0}

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tools.paper import __main__ as program
-from tools.paper import drawing, latency, llama, memory, ratio, volume
+from tools.paper import drawing, lab, latency, llama, memory, ratio, volume
 from tools.paper.page import marks, placed
 from tools.paper.published import STEPS
 from topocomm import TopocommError
@@ -16,6 +16,7 @@ SMALL = {
     "ratio": lambda: ratio.simulate_all(8, 80_000),
     "volume": lambda: volume.count_all((8,), 80_000),
     "memory": memory.load,
+    "lab": lab.load,
     "llama": lambda: llama.simulate_all((64_000,)),
 }
 MADE = {}
@@ -78,6 +79,27 @@ def test_memory_reads_what_the_bench_prints():
         assert peak.measured_mb == pytest.approx(memory.formula_mb(peak.method, peak.hidden, 64_000), rel=0.01)
 
 
+def test_the_lab_reads_what_the_job_prints():
+    row = "{:<10}{:>12.1f}{:>12.1f}{:>16,}{:>11.1e}  bits on all ranks"
+    lines = [row.format(*own).replace("bits on all ranks", "the same") for own in (
+        ("tree", 32730.2, 34504.8, 115_584, 7.2e-7), ("ring", 646715.3, 651148.6, 58_720_256, 4.5e-7),
+        ("allreduce", 69384.0, 69563.7, 121_856, 6.3e-7),
+    )]  # fmt: skip
+    found = lab.parse("\n".join(["method  p50_us", *lines]))
+    assert found == {"tree": 32730.2, "ring": 646715.3, "three-allreduce": 69384.0}
+    with pytest.raises(TopocommError, match="no row ring"):
+        lab.parse("\n".join([lines[0], lines[2]]))
+
+
+def test_the_ring_on_the_lab_takes_what_its_bytes_take():
+    times = made("lab")
+    for context, measured_us in times.measured_us["ring"].items():
+        moved_us = 7 * (context // 8) * 2 * 16 * 128 * 4 / (lab.MBIT_PER_S * lab.PAYLOAD_SHARE / 8)
+        assert times.simulated_us["ring"][context] == pytest.approx(moved_us, rel=0.02)
+        assert measured_us > 0.95 * moved_us
+        assert times.measured_us["tree"][context] < measured_us
+
+
 def test_llama_prompts_take_their_operations():
     shape = llama.model_shape("llama-3.1-8b")
     layers = 32 * (4096 * 128 * (32 + 16) + 4096 * 4096 + 3 * 4096 * 14336)
@@ -116,7 +138,7 @@ def test_pictures(name):
 def test_without_matplotlib_it_says_so_at_once(monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert program.main(["memory", "--write"]) == 2
-    assert "drawing needs matplotlib; pip install" in capsys.readouterr().err
+    assert "drawing needs matplotlib; `pip install --group paper`" in capsys.readouterr().err
 
 
 def test_the_program_prints_tables(capsys):

@@ -13,7 +13,8 @@ from topocomm.planning.bounds.rounds_bound import Bound, rounds_bound, witness_o
 from topocomm.planning.bounds.throughput_bound import throughput_bound
 from topocomm.planning.bounds.time_bound import TimeArgument, time_arguments
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost.cost_models import TIME_DIGITS, PortModel
+from topocomm.planning.cost.cost_models import TIME_DIGITS
+from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.plan import Certificate, Objective, PlanFigures
 from topocomm.planning.routing.paths import PathFinder
 

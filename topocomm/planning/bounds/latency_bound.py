@@ -14,7 +14,7 @@ from topocomm.planning.bounds.demand import SAME, Demand, farthest
 from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
 from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
-from topocomm.planning.cost.cost_models import PortModel
+from topocomm.planning.cost.port_time import PortModel
 
 MOST_CLUSTERED = 256
 """Most endpoints of a machine whose groups by latency are tried beside hosts."""

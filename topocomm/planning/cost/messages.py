@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes, joined
@@ -51,30 +52,42 @@ def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
 
 
 def routes_of(messages: Messages, schedule: Schedule, endpoints: Sequence[str], paths: PathFinder) -> Routes:
-    """Return the route of every message: along its path, or the cheapest.
+    """Return the route of every message: along its path, or the cheapest; raises as `distinct_routes`."""
+    routes, which = distinct_routes((messages.src, messages.dst, messages.path), endpoints, schedule.paths, paths)
+    return routes.take(which)
+
+
+def distinct_routes(
+    columns: Sequence[NDArray[np.integer]], devices: Sequence[str], ways: Sequence[Sequence[str]], paths: PathFinder
+) -> tuple[Routes, Ints]:
+    """Return the routes of messages, each once, and the index of every message's route among them.
+
+    Args:
+        columns: Source and destination of every message, indices into `devices`, and its path, an index into `ways` or
+            NO_PATH for the cheapest route.
+        devices: Device ids.
+        ways: Device ids from source to destination.
+        paths: The routes of the machine.
 
     Raises:
         NoRouteError: No route joins the ends of a message.
         PlanError: A path does not lead from one to the other.
     """
-    named = messages.path != NO_PATH
-    cheapest = paths.routes(endpoints, messages.src[~named], messages.dst[~named])
-    missing = np.flatnonzero(np.isinf(cheapest.latency_us))
-    if len(missing):
-        src, dst = messages.src[~named][missing[0]], messages.dst[~named][missing[0]]
-        paths.cheapest(endpoints[src], endpoints[dst])  # raises with the reason
-    if not named.any():
-        return cheapest
-    columns = messages.src[named], messages.dst[named], messages.path[named]
     _, first, inverse = np.unique(row_keys(*columns), return_index=True, return_inverse=True)
+    src, dst, way = (column[first].astype(np.int64) for column in columns)
+    cheapest = way == NO_PATH
+    found = paths.routes(devices, src[cheapest], dst[cheapest])
+    for missing in np.flatnonzero(np.isinf(found.latency_us))[:1]:
+        paths.cheapest(devices[src[cheapest][missing]], devices[dst[cheapest][missing]])  # raises with the reason
+    if cheapest.all():
+        return found, inverse
     explicit = [
-        paths.explicit(schedule.paths[path], endpoints[src], endpoints[dst])
-        for src, dst, path in zip(*(column[first].tolist() for column in columns), strict=True)
+        paths.explicit(ways[number], devices[a], devices[b])
+        for a, b, number in zip(*(column[~cheapest].tolist() for column in (src, dst, way)), strict=True)
     ]
-    which = np.empty(len(messages), dtype=np.int64)
-    which[~named] = np.arange(len(cheapest))
-    which[named] = len(cheapest) + inverse
-    return joined([cheapest, paths.columns(explicit)]).take(which)
+    place = np.empty(len(first), dtype=np.int64)
+    place[cheapest], place[~cheapest] = np.arange(len(found)), len(found) + np.arange(len(explicit))
+    return joined([found, paths.columns(explicit)]), place[inverse]
 
 
 def chunk_bytes(schedule: Schedule, row_bytes: int) -> Ints:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -17,16 +18,22 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes
 from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, row_keys, spans
 
+PortModel = Literal["alpha", "loggp"]
 MOST_WAVES = 12
 """Longest row of messages of a round that wait for each other; in longer ones messages are served one by one."""
 
 
 @dataclass(frozen=True)
 class PortRules:
-    """Messages that an endpoint sends, and receives, at once; and whether the port model is loggp (else alpha)."""
+    """Messages that an endpoint sends, and receives, at once; and the port model."""
 
     ports: int
-    loggp: bool
+    port_model: PortModel
+
+    @property
+    def loggp(self) -> bool:
+        """Whether the port model is loggp, else alpha."""
+        return self.port_model == "loggp"
 
 
 def ports_of(

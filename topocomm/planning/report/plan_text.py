@@ -10,15 +10,16 @@ from textwrap import wrap
 import numpy as np
 
 from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN, collective_of
-from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
-from topocomm.planning.cost.fluid import ready_times_us
+from topocomm.planning.cost.cost_models import MOST_MESSAGES
+from topocomm.planning.cost.events import simulate
 from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
-from topocomm.planning.cost.port_time import PortRules
+from topocomm.planning.cost.schedule_work import of_messages
+from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
-from topocomm.planning.schedule.schedule import number_places, split_rows
+from topocomm.planning.schedule.schedule import split_rows
 from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
@@ -232,18 +233,18 @@ def message_sizes(plan: Plan) -> list[str]:
 
 
 def transfer_times_us(plan: Plan, paths: PathFinder) -> tuple[Floats, Floats] | None:
-    """Return when the value of each transfer is there at its source, and when at its destination, both float64 [n].
+    """Return when each transfer starts at its source, and when it is at its destination, both float64 [n].
 
     None for a schedule of very many messages and for a pipeline.
     """
     schedule = plan.schedule
     messages = messages_of(schedule, chunk_bytes(schedule, plan.row_bytes))
-    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
+    if not 0 < len(messages) <= MOST_MESSAGES or schedule.repeat is not None:
         return None
-    places, routes = number_places(schedule), routes_of(messages, schedule, plan.ranks, paths)
-    rules = PortRules(plan.ports, plan.port_model == "loggp")
-    ready_us = ready_times_us(places, messages, routes, plan.ranks, paths, rules)
-    return ready_us[places.sent], ready_us[places.received]
+    work = of_messages(schedule, messages, plan.ranks)
+    timeline = simulate(work, paths, ports=plan.ports, port_model=plan.port_model)
+    sends = timeline.work.kind == SEND
+    return timeline.start_us[sends][messages.of_transfer], timeline.arrival_us[sends][messages.of_transfer]
 
 
 def _sizes(low: Ints, high: Ints) -> str:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topocomm.planning.cost.simulated_work import Work
 from topocomm.simulation.decode.layer_costs import LayerCosts
 from topocomm.simulation.decode.rank_program import RankProgram
-from topocomm.simulation.simulated_work import Work
 
 Collectives = Callable[[str, int, tuple[int, ...] | None], Work]
 """(collective, payload bytes, ranks or None for all) -> work."""

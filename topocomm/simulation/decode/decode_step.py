@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from topocomm.errors import PlanError
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import Work
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.planner import plan
 from topocomm.planning.request import place_ranks
 from topocomm.simulation.decode.datasheets import DeviceFigures, device_figures, recognise_device
@@ -14,14 +17,10 @@ from topocomm.simulation.decode.decode_methods import METHODS, Layer, helix_grou
 from topocomm.simulation.decode.layer_costs import LayerCosts
 from topocomm.simulation.decode.model_shapes import ModelShape, model_shape
 from topocomm.simulation.decode.rank_program import RankProgram
-from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import algorithm, work_of
 from topocomm.simulation.path_back import CriticalPath, critical_path
-from topocomm.simulation.runs import PLANNED, SWITCH_SUM
-from topocomm.simulation.schedule_work import of_plan
-from topocomm.simulation.simulated_work import Work
+from topocomm.simulation.runs import PLANNED, SWITCH_SUM, of_plan
 from topocomm.simulation.switch_sums import switch_sum
-from topocomm.simulation.timeline import Timeline
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from topocomm.planning.cost.simulated_work import NO_TASK, SEND, Work, WorkBuilder
 from topocomm.planning.routing.routes import Ints
-from topocomm.simulation.simulated_work import NO_TASK, SEND, Work, WorkBuilder
 
 
 class RankProgram:

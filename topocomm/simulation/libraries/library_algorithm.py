@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from topocomm.simulation.simulated_work import Work
+from topocomm.planning.cost.simulated_work import Work
 from topocomm.topology.model import Topology
 
 Build = Callable[[Topology, str, int, tuple[str, ...]], Work]

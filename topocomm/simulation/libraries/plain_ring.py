@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from topocomm.planning.cost.simulated_work import Work, WorkBuilder
 from topocomm.planning.schedule.schedule import split_rows
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
-from topocomm.simulation.simulated_work import Work, WorkBuilder
 from topocomm.topology.model import Topology
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.errors import PlanError
+from topocomm.planning.cost.simulated_work import Work, WorkBuilder
 from topocomm.planning.request import place_ranks
 from topocomm.simulation.libraries import plain_ring
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
 from topocomm.simulation.libraries.mpi import mpi_work
 from topocomm.simulation.libraries.nccl import nccl_work
-from topocomm.simulation.simulated_work import Work, WorkBuilder
 from topocomm.topology.model import Topology
 
 _BY_NAME = {each.name: each for each in (*plain_ring.ALGORITHMS, *nccl_work.ALGORITHMS, *mpi_work.ALGORITHMS)}

@@ -5,7 +5,7 @@ import pytest
 
 import topocomm
 from topocomm import PlanError
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS

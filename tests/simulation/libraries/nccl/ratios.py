@@ -1,7 +1,7 @@
 """Simulated times of NCCL's algorithms over those of their closed forms."""
 
 import topocomm
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
 from topocomm.simulation.libraries import work_of
 from topocomm.simulation.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.library_figures import DEFAULTS

@@ -5,7 +5,7 @@ import pytest
 import topocomm
 from tests.simulation.libraries.nccl.ratios import ratio
 from topocomm import PlanError
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
 from topocomm.simulation.libraries import names, work_of
 from topocomm.simulation.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries.nccl.nccl_work import MOST_MESSAGES

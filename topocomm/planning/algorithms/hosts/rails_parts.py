@@ -123,7 +123,7 @@ class RailsInParts:
         """The chunk of each part and piece."""
         self.inside_rounds = self.most - 1 if rings else min(1, self.most - 1)
         self.steps = _halvings(count, most_radix)
-        self.result = self.most + 2 + sum(-(-stop // skip) for stop, skip in self.steps)
+        self.result = self.most + 2 + self._slots_between()
         self.transfers: list[Ints] = []
         self.combines: list[Ints] = []
         self.operands: list[Ints] = []
@@ -153,7 +153,15 @@ class RailsInParts:
         held = np.zeros((len(self.first), len(self.pieces)), np.int64)
         for where, size, order in self._alike():
             held[where] = (self._ring_in if self.rings else self._flat_in)(where, size, order)
-        round_, slot = round_ + self.inside_rounds, self.most + 2
+        return held, self._collect(held, round_ + self.inside_rounds)
+
+    def _slots_between(self) -> int:
+        """The number of slots for what groups send and fold on the way to owners."""
+        return sum(-(-stop // skip) for stop, skip in self.steps)
+
+    def _collect(self, held: Ints, round_: int) -> int:
+        """Bring pieces to the groups that own them; `held` becomes the slots of the sums. Return the round after."""
+        slot = self.most + 2
         for stop, skip in self.steps:
             for low in range(skip, stop, skip):
                 group, other, piece = self._between(low, min(low + skip, stop))
@@ -166,10 +174,17 @@ class RailsInParts:
                 self._fold(round_, group, piece, out, np.concatenate([held[group, piece][:, None], arrived], 1))
                 held[group, piece] = out
             round_, slot = round_ + 1, out + 1
-        return held, round_
+        return round_
 
     def _from_owners(self, held: Ints, round_: int) -> None:
         """Write the allgather; `held` becomes the slot of the results."""
+        round_ = self._spread(held, round_)
+        for where, size, order in self._alike():
+            out = self._ring_out if self.rings else self._flat_out
+            out(round_, (where, size, order), held[where], self.result)
+
+    def _spread(self, held: Ints, round_: int) -> int:
+        """Bring the pieces of owners to all groups; `held` becomes their slots. Return the round after."""
         for stop, skip in reversed(self.steps):
             for low in range(skip, stop, skip):
                 other, group, piece = self._between(low, min(low + skip, stop))
@@ -178,9 +193,7 @@ class RailsInParts:
                 other, _, piece = self._between(low, min(low + skip, stop))
                 held[other, piece] = self.result
             round_ += 1
-        for where, size, order in self._alike():
-            out = self._ring_out if self.rings else self._flat_out
-            out(round_, (where, size, order), held[where], self.result)
+        return round_
 
     def _slots(self, held: Ints) -> Ints:
         """Return the slot of every rank's chunks at the end, [ranks, chunks]."""

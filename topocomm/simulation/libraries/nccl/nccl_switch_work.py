@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from topocomm.errors import PlanError
+from topocomm.planning.cost.simulated_work import Work, WorkBuilder
 from topocomm.simulation.libraries.nccl.nccl_call import NcclCall
 from topocomm.simulation.libraries.nccl.nccl_times import nvls_gb_per_s
 from topocomm.simulation.libraries.nccl.nccl_tree_work import trees_along
-from topocomm.simulation.simulated_work import Work, WorkBuilder
 
 
 def nvls_work(call: NcclCall) -> Work:

@@ -22,6 +22,9 @@ CHUNK_BYTES = (16384, 32768, 65536)
 """Chunks of trees, by protocol: what a slot of their buffers holds, halved as NCCL does for short payloads."""
 _CHAIN_CHUNK_BYTES = 256 << 10
 """Chunks of broadcasts by protocol Simple over several hosts: sent on when they are whole."""
+_MSCCL_LEAST_BYTES = 256 * 4
+"""Least sum by RCCL's exchange of all with all: a number of float32 in each of its 256 chunks (nchunksperloop in RCCL's
+tools/msccl-algorithms/allreduce-allpairs-8n-ll.xml, whose multiples it takes); shorter ones go around the ring."""
 _CHANNEL_SCALE = {"hopper": 1.9, "blackwell": 3.8, "amd": 1.9}
 """Rate of a channel over that of V100 and A100 (NCCL tuning.cc, bandwidth per channel: 20, 20, 36.7, 73.4 GB/s)."""
 
@@ -108,10 +111,11 @@ def nccl_us(
 def rccl_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: int) -> float:
     """Return the predicted time in us of a call of RCCL: NCCL's, or an exchange of all with all where that is shorter.
 
-    RCCL takes MSCCL's kernels up to sizes that it was tuned for on each machine; the lesser time stands for these.
+    RCCL takes MSCCL's kernels up to sizes that it was tuned for on each machine; the lesser time stands for these. It
+    does not take them for less than a number a chunk.
     """
     nccl = nccl_us(shape, figures, collective, payload_bytes, has_ll128=False)
-    if collective != "allreduce" or shape.hosts > 1 or not shape.peers:
+    if collective != "allreduce" or shape.hosts > 1 or not shape.peers or payload_bytes < _MSCCL_LEAST_BYTES:
         return nccl
     return min(nccl, direct_us(shape, figures, payload_bytes))
 

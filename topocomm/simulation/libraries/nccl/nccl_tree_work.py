@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from topocomm.planning.cost.simulated_work import NO_TASK, Work, WorkBuilder
 from topocomm.simulation.libraries.job_shape import JobShape
 from topocomm.simulation.libraries.nccl.nccl_call import NcclCall
 from topocomm.simulation.libraries.nccl.nccl_choice import PROTOCOLS
 from topocomm.simulation.libraries.nccl.nccl_rings import ring_orders
 from topocomm.simulation.libraries.nccl.nccl_times import CHUNK_BYTES
-from topocomm.simulation.simulated_work import NO_TASK, Work, WorkBuilder
 
 
 def tree_work(call: NcclCall) -> Work:

@@ -20,6 +20,7 @@ from topocomm.topology.model import (
     Topology,
 )
 from topocomm.topology.readers.plain import strict_json
+from topocomm.topology.readers.plain.json_line import line_of
 
 SCHEMA = "topocomm.topology/1"
 
@@ -78,7 +79,11 @@ def read(text: str, name: str) -> Topology:
         raise TopologyError(f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}{hint}") from None
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
         raise TopologyError(f"{name}: not usable JSON: {error}") from None
-    return from_document(document, name)
+    try:
+        return from_document(document, name)
+    except _FieldError as error:
+        line = line_of(text, error.path)
+        raise TopologyError(f"{name}:{line}:{str(error).removeprefix(f'{name}:')}") from None
 
 
 def from_document(document: Any, name: str = "topology") -> Topology:
@@ -119,6 +124,14 @@ def from_document(document: Any, name: str = "topology") -> Topology:
     )
 
 
+class _FieldError(TopologyError):
+    """The value at a path of a document is wrong."""
+
+    def __init__(self, file: str, path: str, what: str) -> None:
+        super().__init__(f"{file}: {path}: {what}")
+        self.path = path
+
+
 class _Object:
     """One JSON object and its path in the document, so that every fault is reported with its path."""
 
@@ -128,7 +141,7 @@ class _Object:
     def fail(self, key: str, expected: str) -> NoReturn:
         path = f"{self._path}.{key}".lstrip(".")
         got = _shown(self._value[key]) if key in self._value else "nothing"
-        raise TopologyError(f"{self._file}: {path}: expected {expected}, got {got}")
+        raise _FieldError(self._file, path, f"expected {expected}, got {got}")
 
     def checked(self, key: str, expected: str, accepts: Callable[[Any], bool], default: Any = None) -> Any:
         value = self._value.get(key, default)
@@ -144,7 +157,7 @@ class _Object:
         item = self._value[key][index]
         path = f"{self._path}.{key}[{index}]".lstrip(".")
         if not isinstance(item, dict):
-            raise TopologyError(f"{self._file}: {path}: expected an object, got {_shown(item)}")
+            raise _FieldError(self._file, path, f"expected an object, got {_shown(item)}")
         return _Object(item, self._file, path)
 
     def objects(self, key: str) -> list[_Object]:

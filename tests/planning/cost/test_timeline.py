@@ -3,9 +3,9 @@
 import pytest
 
 from tests.machines import switch
-from topocomm.simulation.engine import simulate
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import WorkBuilder
 from topocomm.simulation.libraries import work_of
-from topocomm.simulation.simulated_work import WorkBuilder
 
 MEGABYTE = 10**6
 

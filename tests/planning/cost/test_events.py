@@ -11,10 +11,10 @@ from tests.examples import examples
 from tests.machines import hosts, joined, line, switch
 from tests.simulation.slow_simulation import arrivals_us
 from topocomm import Device, Link, PlanError, Topology, catalog
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.simulated_work import NO_TASK, WorkBuilder
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
-from topocomm.simulation.engine import simulate
 from topocomm.simulation.libraries import work_of
-from topocomm.simulation.simulated_work import NO_TASK, WorkBuilder
 
 MEGABYTE = 10**6
 HOP_US = 0.6

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import heapq
 import time
+from math import inf
 
 import numpy as np
 
-from topocomm.planning.cost.cost_models import PortModel
 from topocomm.planning.cost.link_sharing import LinkSharing, span_places
+from topocomm.planning.cost.port_queues import Queues, queues_of
+from topocomm.planning.cost.port_time import PortModel
+from topocomm.planning.cost.simulated_work import NO_TASK, Work, distinct
+from topocomm.planning.cost.task_routes import TaskRoutes, route_tasks
+from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
-from topocomm.simulation.port_queues import PortQueues, Queues, queues_of
-from topocomm.simulation.simulated_work import NO_TASK, Work, distinct
-from topocomm.simulation.task_routes import TaskRoutes, route_tasks
-from topocomm.simulation.timeline import Timeline
 from topocomm.topology.model import Topology
 
 BEGIN, END, ARRIVE, RELEASE, RELEASE_NIC = range(5)
@@ -33,6 +34,7 @@ def simulate(
     *,
     ports: int | None = None,
     port_model: PortModel = "loggp",
+    most_us: float = inf,
 ) -> Timeline:
     """Return the timeline of a work on a machine.
 
@@ -42,6 +44,7 @@ def simulate(
         ports: Messages that an endpoint sends, and receives, at once; None: any number.
         port_model: "alpha": messages hold the ports of their endpoints until they arrive; "loggp": for their gap and
             their bytes, and NICs serve one message per gap.
+        most_us: Time after which it ends, whatever is still under way: what has not arrived by then never does.
 
     Raises:
         NoRouteError: No route joins the ends of a message.
@@ -52,7 +55,7 @@ def simulate(
     tasks = route_tasks(work, paths)
     queues = queues_of(work, tasks, paths, ports=ports, loggp=port_model == "loggp")
     events = _Events(work, tasks, queues, paths)
-    events.run()
+    events.run(most_us)
     return Timeline(
         work,
         paths,
@@ -74,6 +77,7 @@ class _Events:
         n = len(work)
         self.now_us, self.count = 0.0, 0
         self.start_us, self.first_us, self.last_us, self.arrival_us = (np.zeros(n) for _ in range(4))
+        self.arrival_us[:] = inf
         self.awaited = np.full(n, NO_TASK, dtype=np.int32)
         self.before_us, self.latency_us = work.before_us, tasks.latency_us
         self.queues = queues
@@ -99,12 +103,14 @@ class _Events:
         self.started: list[Ints] = []
         """Flows that began at this instant."""
 
-    def run(self) -> None:
-        """Run until the last event."""
+    def run(self, most_us: float) -> None:
+        """Run until the last event, or until the time is over."""
         self._start(np.flatnonzero(self.blocked == 0))
         self._share([])
         while self.heap:
             self.now_us = self.heap[0][0]
+            if self.now_us > most_us:
+                return
             until_us = self.now_us + self._tolerance_us()
             ended = []
             while self.heap and self.heap[0][0] <= until_us:
@@ -119,7 +125,8 @@ class _Events:
                 elif kind == BEGIN:
                     self._begin(tasks)
                 else:
-                    self._release(self.queues.ends if kind == RELEASE else self.queues.nics, tasks)
+                    queues = self.queues.ends if kind == RELEASE else self.queues.nics
+                    self._unblock(*queues.release(tasks))
             self._share(ended)
 
     def _tolerance_us(self) -> float:
@@ -162,16 +169,9 @@ class _Events:
         self._free(RELEASE, tasks, self.queues.hold_us[tasks])
 
     def _free(self, kind: int, tasks: Ints, hold_us: Floats) -> None:
-        queues = self.queues.ends if kind == RELEASE else self.queues.nics
-        if queues.empty:
-            return
-        if hold_us.any():
+        """Ports are free after the hold; at once where it is 0, but in a turn of its own: queues may be long."""
+        if not (self.queues.ends if kind == RELEASE else self.queues.nics).empty:
             self._push(kind, self.now_us + hold_us, tasks)
-        else:
-            self._release(queues, tasks)
-
-    def _release(self, queues: PortQueues, tasks: Ints) -> None:
-        self._unblock(*queues.release(tasks))
 
     def _arrive(self, tasks: Ints) -> None:
         self.count += len(tasks)

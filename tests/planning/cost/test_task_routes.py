@@ -7,9 +7,9 @@ import pytest
 
 from tests.machines import hosts
 from topocomm import PlanError
+from topocomm.planning.cost.simulated_work import WorkBuilder
+from topocomm.planning.cost.task_routes import route_tasks
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
-from topocomm.simulation.simulated_work import WorkBuilder
-from topocomm.simulation.task_routes import route_tasks
 
 
 def test_equal_messages_share_a_route():

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.cost.link_sharing import span_places
+from topocomm.planning.cost.simulated_work import COMPUTE, SEND, Work
+from topocomm.planning.cost.task_routes import TaskRoutes
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import spans
-from topocomm.simulation.simulated_work import COMPUTE, SEND, Work
-from topocomm.simulation.task_routes import TaskRoutes
 
 
 class PortQueues:

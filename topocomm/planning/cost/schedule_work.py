@@ -9,26 +9,13 @@ from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
 from topocomm.planning.cost.messages import Messages, messages_of
-from topocomm.planning.plan import Plan
+from topocomm.planning.cost.simulated_work import COMPUTE, JOIN, SEND, Work, distinct
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import NO_PATH, PlaceNumbers, Schedule, number_places, row_keys
 from topocomm.planning.schedule.transforms import unrolled
-from topocomm.simulation.simulated_work import COMPUTE, JOIN, SEND, Work, distinct
 
 _LAUNCH, _MESSAGE, _FOLD = range(3)
 """Order of tasks within a round."""
-
-
-def of_plan(plan: Plan, *, launch_us: float = 0.0, fold_gb_per_s: float | None = None) -> Work:
-    """Return the work of a plan's schedule, for the payload that it was planned for; the others as of `of_schedule`."""
-    return of_schedule(
-        plan.schedule,
-        plan.ranks,
-        plan.schedule.rows * plan.row_bytes,
-        launch_us=launch_us,
-        fold_gb_per_s=fold_gb_per_s,
-        label=f"{plan.title} {plan.algorithm}",
-    )
 
 
 def of_schedule(
@@ -63,7 +50,26 @@ def of_schedule(
         raise PlanError(f"schedule: expected a payload of at least 0 bytes, got {payload_bytes}")
     schedule = unrolled(schedule)
     sizes = _chunk_bytes(schedule, payload_bytes)
-    messages, places = messages_of(schedule, sizes), number_places(schedule)
+    messages = messages_of(schedule, sizes)
+    fold_us = None if fold_gb_per_s is None else _fold_us(schedule, sizes, fold_gb_per_s)
+    return of_messages(schedule, messages, endpoints, launch_us=launch_us, fold_us=fold_us, label=label)
+
+
+def of_messages(
+    schedule: Schedule,
+    messages: Messages,
+    endpoints: Sequence[str],
+    places: PlaceNumbers | None = None,
+    *,
+    launch_us: float = 0.0,
+    fold_us: Floats | None = None,
+    label: str = "",
+) -> Work:
+    """Return the work of a schedule without `repeat`, whose messages, and perhaps places, are known.
+
+    `fold_us` has the time of every combine; None: they cost nothing. The others as of `of_schedule`.
+    """
+    places = places or number_places(schedule)
     launches = _launches(messages, schedule.ranks) if launch_us else _NONE
     ranks, folds = schedule.ranks, schedule.combines.astype(np.int64)
     kinds = [len(launches), len(messages), len(folds)]
@@ -77,13 +83,13 @@ def of_schedule(
         edges += _edges_of_launches(messages, launches, ranks, numbers)
     after_starts, after = _columns(edges, len(order))
     none = np.zeros(len(launches) + len(folds))
-    nothing, free = none.astype(np.int64), fold_gb_per_s is None
+    nothing, free = none.astype(np.int64), fold_us is None
     none_of = nothing + NO_PATH
     before_us = np.concatenate(
         [
             np.full(len(launches), launch_us),
             np.zeros(len(messages)),
-            none[len(launches) :] if free else _fold_us(schedule, sizes, fold_gb_per_s or 0.0),
+            none[len(launches) :] if fold_us is None else fold_us,
         ]
     )
     kind = np.repeat(np.array([JOIN, SEND, JOIN if free else COMPUTE], dtype=np.int8), kinds)

@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.planning.cost.simulated_work import NO_TASK, Work
+from topocomm.planning.cost.task_routes import TaskRoutes
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import spans
-from topocomm.simulation.simulated_work import NO_TASK, Work
-from topocomm.simulation.task_routes import TaskRoutes
 
 
 @dataclass(frozen=True, eq=False)

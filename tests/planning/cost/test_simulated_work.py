@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from topocomm import PlanError
-from topocomm.simulation.simulated_work import COMPUTE, JOIN, NO_TASK, SEND, WorkBuilder, check_work, describe, distinct
+from topocomm.planning.cost.simulated_work import (
+    COMPUTE,
+    JOIN,
+    NO_TASK,
+    SEND,
+    WorkBuilder,
+    check_work,
+    describe,
+    distinct,
+)
 
 
 def builder():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from topocomm.simulation.port_queues import PortQueues
+from topocomm.planning.cost.port_queues import PortQueues
 
 
 def queues(held, places):

@@ -11,13 +11,14 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.collectives import COLLECTIVES, collective_of
 from topocomm.planning.cost.cost_models import Cost
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.schedule_work import of_schedule
+from topocomm.planning.cost.simulated_work import COMPUTE, JOIN, SEND
 from topocomm.planning.planner import every_plan
 from topocomm.planning.request import Request, layout_of, port_model_of, whole_layout
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.transforms import joined_rounds
-from topocomm.simulation.engine import simulate
-from topocomm.simulation.schedule_work import of_plan, of_schedule
-from topocomm.simulation.simulated_work import COMPUTE, JOIN, SEND
+from topocomm.simulation import of_plan
 
 MACHINES = {
     "switch": switch(8),
