@@ -67,7 +67,7 @@ $(VENV)/docs-ready: $(VENV)/ready
 
 # Links inside the site are checked by `docs`; those that leave it where there is a network.
 linkcheck: docs
-	@if python -c 'import socket; socket.create_connection(("pypi.org", 443), 5)' 2> /dev/null; then \
+	@if python -c 'import socket; socket.create_connection(("github.com", 443), 5)' 2> /dev/null; then \
 		sphinx-build -q -b linkcheck -d $(SITE)/doctrees docs $(SITE)/linkcheck; \
 	else echo "no network here: links to other sites are not checked"; fi
 

@@ -49,7 +49,6 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "topocomm"
-smartquotes = False  # they would make one dash of the two of an option
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False

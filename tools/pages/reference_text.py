@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,9 +78,16 @@ def option_row(action: argparse.Action, prog: str) -> str:
     repeated = " ..." if action.nargs in ("+", "*") else ""
     names = ", ".join(action.option_strings)
     head = " ".join(part for part in (names, value + repeated if action.nargs != 0 else "") if part)
-    text = (action.help or "") % {**vars(action), "prog": prog}
+    text = in_code((action.help or "") % {**vars(action), "prog": prog})
     choices = ", ".join(f"`{choice}`" for choice in action.choices or ())
     return f"| `{cell(head)}` | {cell('; '.join(part for part in (choices, text) if part))} |"
+
+
+def in_code(text: str) -> str:
+    """Set options in a text as code, where they do not stand in code already."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"(?<![\w-])(--[a-z][\w-]*)", r"`\1`", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def cell(text: str) -> str:

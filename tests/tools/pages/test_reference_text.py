@@ -13,7 +13,7 @@ from topocomm.cli.main import COMMANDS
 def parser():
     """A parser with options of all kinds."""
     parser = argparse.ArgumentParser(prog="tool look", description="look at a thing")
-    parser.add_argument("--input", nargs="+", metavar="FILE", help="what to read")
+    parser.add_argument("--input", nargs="+", metavar="FILE", help="what to read; goes with --quick, see `tool --help`")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default %(default)s")
     parser.add_argument("--ranks", metavar="N|NAMES", help="the first N, or these")
     parser.add_argument("--quick", "-q", action="store_true", help="100%% faster")
@@ -28,7 +28,7 @@ def test_a_command_is_its_description_and_a_row_for_each_option(parser):
     assert [line for line in lines[3:] if line] == [
         "| option | does |",
         "| --- | --- |",
-        "| `--input FILE ...` | what to read |",
+        "| `--input FILE ...` | what to read; goes with `--quick`, see `tool --help` |",
         "| `--format FORMAT` | `text`, `json`; default text |",
         "| `--ranks N\\|NAMES` | the first N, or these |",
         "| `--quick, -q` | 100% faster |",
