@@ -110,4 +110,6 @@ def errors_page() -> str:
 def schemas_page() -> str:
     """Return the JSON schema files of the package as a list; empty where there are none."""
     files = sorted(SCHEMAS.glob("*.json"))
-    return "".join(f"- `topocomm schema {path.name.split('.')[0]}`\n" for path in files)
+    names = [path.name.removesuffix(".json") for path in files]
+    head = "A JSON Schema of each document and of its parts is printed by\n\n" if names else ""
+    return head + "".join(f"- `topocomm schema {name}`\n" for name in names)

@@ -63,7 +63,7 @@ def test_every_error_has_a_row_with_its_exit_status():
 def test_schemas_are_those_of_the_folder(tmp_path, monkeypatch):
     (tmp_path / "plan.json").write_text("{}")
     monkeypatch.setattr(reference_text, "SCHEMAS", tmp_path)
-    assert reference_text.schemas_page() == "- `topocomm schema plan`\n"
+    assert reference_text.schemas_page().endswith("printed by\n\n- `topocomm schema plan`\n")
     monkeypatch.setattr(reference_text, "SCHEMAS", tmp_path / "none")
     assert reference_text.schemas_page() == ""
 
