@@ -54,7 +54,7 @@ types: setup
 	python tools/house.py
 	lint-imports
 
-# The site, in build/docs/html. It needs neither a GPU nor, once installed, a network; what is missing in the text is an error.
+# The site, in build/docs/html. It needs torch and transformers, no GPU, and once installed no network; warnings are errors.
 SITE := build/docs
 DOCS_GROUP := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"])
 docs: $(VENV)/docs-ready
