@@ -18,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # not of all that is installed.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-mpich test-jax test-oldest test-oldest-kernels test-oldest-numpy lint style types bench soak soak-inputs soak-ranks netlab clean setup env
+.PHONY: demo test test-long test-mpich test-jax test-oldest test-oldest-kernels test-oldest-numpy lint style types docs linkcheck bench soak soak-inputs soak-ranks netlab clean setup env
 
 setup: $(VENV)/ready
 
@@ -53,6 +53,23 @@ types: setup
 	mypy
 	python tools/house.py
 	lint-imports
+
+# The site, in build/docs/html. It needs torch and transformers, no GPU, and once installed no network; warnings are errors.
+SITE := build/docs
+DOCS_GROUP := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"])
+docs: $(VENV)/docs-ready
+	sphinx-build -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
+	@echo "read $(SITE)/html/index.html"
+
+$(VENV)/docs-ready: $(VENV)/ready
+	$(BIN)/$(INSTALL) $$($(BIN)/python -c '$(DOCS_GROUP)')  # pip before 25.1 knows no --group
+	touch $@
+
+# Links inside the site are checked by `docs`; those that leave it where there is a network.
+linkcheck: docs
+	@if python -c 'import socket; socket.create_connection(("github.com", 443), 5)' 2> /dev/null; then \
+		sphinx-build -q -b linkcheck -d $(SITE)/doctrees docs $(SITE)/linkcheck; \
+	else echo "no network here: links to other sites are not checked"; fi
 
 # Of functions with several cases a sample is run here and the others in test-long; property tests draw a part of their
 # examples here and all in test-long (tests/conftest.py).

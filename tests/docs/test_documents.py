@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = [path for path in sorted((ROOT / "docs/examples").glob("*.py")) if "--with-ft" not in path.read_text()]
 """All but those that kill a rank."""
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
+TUTORIALS = ROOT / "docs/tutorials"
+"""Their blocks are files and commands: test_tutorials.py."""
 PRINTS = {  # parts of what an example prints
     "cross_entropy": ["loss 25.1290 over 6 tokens and 5000 words"],
     "custom_operator": ["longest runs of dry days: [78, 85, 80]", "laws that hold: shapes, purity, rows, identity"],
@@ -49,7 +51,9 @@ def test_examples_run_alone(path, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
+    "page",
+    [page for page in PAGES if "```python" in page.read_text() and page.parent != TUTORIALS],
+    ids=lambda page: page.stem,
 )
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page, tmp_path):
     if page.stem == "jax":
