@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from topocomm.planning.algorithms import prefix
 from topocomm.planning.algorithms.hosts.rail_trees import rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
     common_rails,
@@ -39,7 +40,7 @@ HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 17
 """Slices of trees over rails, and the most transfers with which more than the fewest are tried."""
 MOST_TREE_RANKS = 2048
-"""Most ranks for them."""
+"""Most ranks for them, and for a chain of a scan in slices."""
 PROCESSOR_SLICE_BYTES = 64 << 10
 """The least bytes of a slice between processors: what a message costs them is in no model."""
 
@@ -56,19 +57,24 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
     """Two trees of groups on every rail, and on one, with values that pass all members of a group on their way."""
-    name, rows, by_id = request.collective.name, request.layout.rows, groups.paths.topology.by_id
+    name, rows = request.collective.name, request.layout.rows
     root, rings, at_once = groups.order.index(request.collective.root), groups.rings(), request.ports > 1
-    least = HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
     for through in (False, True):
         trees = rail_trees(groups.hierarchy.groups, root, rings, through=through, at_once=at_once)
         schedule = (trees.reduce if name == "reduce" else trees.broadcast)(rows)
         if not groups.in_order:
             schedule = relabelled(schedule, groups.order)
-        most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
-        for slices in TREE_SLICES:
-            if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):
-                made = "rails-through" if through else "rails-trees"
-                yield f"{made}-{slices}", partial(sliced, schedule, slices, trees.period)
+        yield from _pipelined(request, groups, schedule, trees.period, "rails-through" if through else "rails-trees")
+
+
+def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
+    """The schedule in as many slices as have enough bytes, a period apart."""
+    by_id = groups.paths.topology.by_id
+    least = HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
+    most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
+    for slices in TREE_SLICES:
+        if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):
+            yield f"{name}-{slices}", partial(sliced, schedule, slices, period)
 
 
 def _halved(request: Request, groups: RankPatterns) -> Builds:
@@ -135,6 +141,11 @@ def _sliced(request: Request, schedule: Schedule, name: str) -> Builds:
 def scans(request: Request, groups: RankPatterns) -> Builds:
     """Yield name and builder for a scan or exscan of a long value."""
     own, hierarchy, rows = request.collective.name == "scan", groups.hierarchy, request.layout.rows
+    if not _long_enough(request, groups.single):
+        return
+    count = request.collective.ranks
+    if count <= MOST_TREE_RANKS and not request.cores:
+        yield from _pipelined(request, groups, prefix.chain_scan(count, rows, own=own), 1, "chain")
     if not _long_enough(request, hierarchy.groups):
         return
     for name, bare in (("rails-scan", hierarchy.groups), ("direct", groups.single)):

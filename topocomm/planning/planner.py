@@ -135,6 +135,8 @@ class _Candidate:
     cost: Cost
 
 
+NO_GAIN = 1.05
+"""How much longer than in fewer slices a pipeline takes of which no more are tried."""
 MOST_KEPT_ENDPOINTS = 256
 """Endpoints of the largest machine whose routes a thread keeps for its next plan."""
 _Chosen = tuple[Plan, tuple[tuple[str, Cost], ...]]
@@ -198,11 +200,20 @@ _last = _LastPaths()
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Candidate]:
-    """All algorithms whose messages have routes here, costed."""
-    candidates = []
+    """All algorithms whose messages have routes here, costed; of pipelines the slice counts until more gain nothing."""
+    candidates, least_us, over = [], dict[str, float](), set[str]()
     for name, build in builds:
+        pipeline = name.rpartition("-")[0]
+        if pipeline in over:
+            continue
         with suppress(NoRouteError):
-            candidates.append(_candidate_of(name, build(), request, paths))
+            candidate = _candidate_of(name, build(), request, paths)
+            candidates.append(candidate)
+            if candidate.schedule.repeat is not None and request.objective == "auto" and not request.cores:
+                us = candidate.cost.predicted_us
+                least_us[pipeline] = min(us, least_us.get(pipeline, us))
+                if us > NO_GAIN * least_us[pipeline]:
+                    over.add(pipeline)
     return candidates
 
 
