@@ -54,6 +54,13 @@ def test_slices_are_tried_until_more_gain_nothing():
     assert tried[kept[-1]] > 1.05 * min(tried[name] for name in kept)
 
 
+def test_up_to_96_hosts_send_to_all_at_once():
+    """In 63 pieces for 65 hosts, which as many transfers allow."""
+    made = {count: plan(catalog("dgx-h100", hosts=count), payload_bytes=MIB) for count in (64, 65)}
+    assert [one.algorithm for one in made.values()] == ["rails-by-64-1", "rails-by-65-1"]
+    assert made[65].figures.predicted_us < 1.05 * made[64].figures.predicted_us
+
+
 def test_of_many_ranks_there_are_fewer_slices():
     assert offered(catalog("dgx-h100", hosts=64), "reduce", 512 * MIB, "rails-trees") == [4, 8, 16]
 

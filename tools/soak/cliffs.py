@@ -20,7 +20,7 @@ from topocomm.topology.catalog.systems import SYSTEMS
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan")
 MOST_HOSTS, MOST_RANKS, MOST_BYTES = 130, 1100, 1 << 32
-CLIFF, MOST_GAP, LONG_BYTES = 2.5, 25.0, 16 << 20
+CLIFF, MOST_GAP, LONG_BYTES = 1.5, 12.0, 16 << 20
 """Greatest ratio to a neighbour; greatest gap, and of how many bytes."""
 
 

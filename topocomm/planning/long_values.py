@@ -33,7 +33,7 @@ PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
 SCAN_PIECES = (1, 2, 4, 8, 16, 32, 64)
 """The same of a scan: pieces of a part, the most that fit."""
-MOST_DIRECT_GROUPS = 64
+MOST_DIRECT_GROUPS = 96
 """Most hosts of which all send to each other."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 """Slices of such a piece, and the least bytes of one."""
@@ -82,6 +82,8 @@ def _halved(request: Request, groups: RankPatterns) -> Builds:
     bare, name, root = groups.hierarchy.groups, request.collective.name, request.collective.root
     for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
+        if radix == bare.count > HALVED_PIECES[-1]:  # one step: every piece less is more for the owners of the others
+            options = list(range(1, radix + 1))
         fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
         if not fits:
             continue
