@@ -51,7 +51,7 @@ def test_slices_are_tried_until_more_gain_nothing():
     trees = [name for name, _ in candidate_builds(request, PathFinder(machine)) if name.startswith("rails-trees")]
     kept = [name for name in trees if name in tried]
     assert kept == trees[: len(kept)] and 2 <= len(kept) < len(trees)
-    assert tried[kept[-1]] > 1.05 * min(tried[name] for name in kept)
+    assert min(tried[name] for name in kept[-2:]) > 1.05 * min(tried[name] for name in kept)
 
 
 def test_up_to_96_hosts_send_to_all_at_once():

@@ -31,7 +31,7 @@ HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
 PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
-SCAN_PIECES = (1, 2, 4, 8, 16, 32, 64)
+SCAN_PIECES = (1, 2, 4, 8, 16, 32, 48, 64)
 """The same of a scan: pieces of a part, the most that fit."""
 MOST_DIRECT_GROUPS = 96
 """Most hosts of which all send to each other."""
