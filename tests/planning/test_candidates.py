@@ -5,10 +5,13 @@ import pytest
 import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import joined, line, switch
-from tests.plans import every_plan
+from tests.plans import every_plan, request_on
 from topocomm import Field, Operator, PlanError, catalog, check_certificate, plan
+from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.report.plan_comparison import ranked
+from topocomm.planning.request import layout_of
+from topocomm.planning.routing.paths import PathFinder
 
 
 def test_commutativity_is_not_assumed():
@@ -108,10 +111,8 @@ def test_few_long_rows_are_planned(collective, rows, objective):
 
 
 def test_slices_that_come_to_the_same_are_one_candidate():
-    from topocomm.planning.report.plan_comparison import ranked
-
-    made = plan(switch(4), payload_bytes=31 << 18, operator=LONG_ROWS)
-    names = [rival.algorithm for rival in ranked(made, switch(4), LONG_ROWS)]
+    request = request_on(switch(4), "allreduce", LONG_ROWS, layout_of(LONG_ROWS, 31 << 18))
+    names = [name for name, _ in candidate_builds(request, PathFinder(switch(4)))]
     assert {"forest-1", "forest-4", "forest-7", "two-tree-15"} <= set(names)
     assert len(names) == len(set(names))
 

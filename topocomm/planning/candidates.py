@@ -26,53 +26,27 @@ from topocomm.planning.algorithms import gossip_schedule as gossip
 from topocomm.planning.algorithms.hosts.host_scan import shift_scan
 from topocomm.planning.algorithms.hosts.leaders import leaders_allreduce
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce
-from topocomm.planning.algorithms.hosts.rails_parts import (
-    common_rails,
-    fits_parts,
-    rails_allgather,
-    rails_allreduce_in_parts,
-    rails_reduce_scatter,
-    transfer_count,
-)
-from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
-from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
+from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, over_rails, parts_over_rails, scans
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.hierarchy import Hierarchy
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
-from topocomm.planning.tiered import tiered_allreduces
 
-MOST_FLAT_RANKS = 64
-"""Largest rank count for algorithms in which everybody sends to everybody: beyond, others win by far."""
-MOST_PIECES = 1 << 22
-"""Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
-HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
-"""Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
-PART_RADICES = (16,)
-"""Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
-SCAN_PIECES = (1, 2, 4, 8, 16, 32, 64)
-"""The same of a scan: pieces of a part, the most that fit."""
-MOST_DIRECT_GROUPS = 64
-"""Most hosts of which all send to each other."""
-HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
-"""Slices of such a piece, and the least bytes of one."""
-LONG_BYTES = 8 << 10
-"""Least payload for pipelined trees with objective auto."""
 SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
+MOST_PIECES = 1 << 22
+"""Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 
 
 def candidate_builds(request: Request, paths: PathFinder) -> Builds:
@@ -116,79 +90,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
             yield f"leaders-{len(hosts)}", partial(leaders_allreduce, hosts, rows)
     for pattern in groups.cyclic() if groups.in_order else groups.patterns():
         yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
-    yield from _halved(request, groups)
-
-
-def _halved(request: Request, groups: RankPatterns) -> Builds:
-    """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
-    bare, name = groups.hierarchy.groups, request.collective.name
-    if not (request.operator.commutative or name == "broadcast"):
-        return
-    if _long_enough(request, groups.hosts):
-        for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
-            yield from _sliced(request, _rooted(request, schedule), algorithm)
-    if not _long_enough(request, bare):
-        return
-    for radix in _radices(request, groups.hierarchy):
-        options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
-        fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
-        if not fits:
-            continue
-        schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], groups.rings(), radix)
-        if not groups.in_order:
-            schedule = relabelled(schedule, groups.order)
-        yield from _sliced(request, _rooted(request, schedule), _name(radix))
-
-
-def _rooted(request: Request, schedule: Schedule) -> Schedule:
-    """The half of an allreduce that is the request's collective."""
-    name, root = request.collective.name, request.collective.root
-    return schedule if name == "allreduce" else (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
-
-
-def _halved_parts(request: Request, groups: RankPatterns) -> Builds:
-    """Parts over rails: half of that allreduce."""
-    bare, parts = groups.hierarchy.groups, request.collective.parts
-    reduces = request.collective.name == "reduce_scatter"
-    wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
-    if not wanted or not _long_enough(request, bare) or not fits_parts(bare):
-        return
-    for radix in _radices(request, groups.hierarchy):
-        if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
-            made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, groups.rings(), radix)
-            yield from _sliced(request, made, _name(radix))
-
-
-def _long_enough(request: Request, groups: Groups) -> bool:
-    """Whether parts of the value over rails are worth a plan."""
-    wanted = request.layout.splittable and request.objective in ("auto", "throughput")
-    return wanted and request.payload_bytes >= LONG_BYTES and groups.count > 1 and bool(common_rails(groups))
-
-
-def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:
-    """2, and larger ones where messages of a port wait for each other's bytes only.
-
-    Of few ranks that are all alike `flat` and `direct` are the same.
-    """
-    count, one_root = hierarchy.groups.count, request.collective.name in ("reduce", "broadcast")
-    if request.port_model != "loggp" or (hierarchy.flat and count <= MOST_FLAT_RANKS and not one_root):
-        return [2]
-    return [2, *(radix for radix in PART_RADICES if radix < count), *[count] * (2 < count <= MOST_DIRECT_GROUPS)]
-
-
-def _name(radix: int) -> str:
-    return "rails-halving" if radix == 2 else f"rails-by-{radix}"
-
-
-def _sliced(request: Request, schedule: Schedule, name: str) -> Builds:
-    """The schedule in as many slices as are worth their messages and can be planned at once."""
-    most = min(
-        request.payload_bytes // len(schedule.chunks) // HALVED_SLICE_BYTES,
-        MOST_HALVED_TRANSFERS // len(schedule.transfers),
-    )
-    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
-    for slices in dict.fromkeys(n if n <= most else 1 for n in options):
-        yield f"{name}-{slices}", partial(sliced, schedule, slices, 1)
+    yield from over_rails(request, groups)
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:
@@ -223,7 +125,7 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
     if not reduces and request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
-    yield from _halved(request, groups)
+    yield from over_rails(request, groups)
 
 
 def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -239,7 +141,7 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
             yield "ring", partial(ring.ring_allgather, parts)
     for pattern in islice(groups.patterns(), 1 if many else None):
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
-    yield from _halved_parts(request, groups)
+    yield from parts_over_rails(request, groups)
 
 
 def _parts_rooted_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -278,7 +180,7 @@ def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
         for pattern in islice(groups.patterns(), 1 if many else None):
             expression = None if commutative else pattern.tree
             yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
-    yield from _halved_parts(request, groups)
+    yield from parts_over_rails(request, groups)
 
 
 def _many_parts(request: Request) -> bool:
@@ -313,13 +215,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
         worth = None if count <= MOST_RING_RANKS or not alike else int(request.port_model == "loggp")
         for pattern in islice(groups.patterns(), worth):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
-    if _long_enough(request, hierarchy.groups):
-        for name, bare in (("rails-scan", hierarchy.groups), ("direct", groups.single)):
-            wanted = groups.in_order and fits_parts(bare) and (name != "direct" or not hierarchy.flat)
-            fits = [n for n in SCAN_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS]
-            if wanted and bare.count <= MOST_RING_RANKS and fits:
-                pieces = max(fits)
-                yield from _sliced(request, rails_scan(bare, rows, pieces, own=own), name)
+    yield from scans(request, groups)
 
 
 _BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_parts
-from topocomm.planning.candidates import LONG_BYTES, MOST_AUTO_FOREST_RANKS, MOST_FLAT_RANKS
+from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS
+from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, MOST_TREE_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Request
 from topocomm.planning.routing.paths import PathFinder
@@ -28,6 +29,7 @@ _TREES = {
     "reduce_scatter": "forest",
 }
 _PARTS = {"scan": "rails-scan", "exscan": "rails-scan", **dict.fromkeys(_TREES, "rails-halving, rails-by")}
+_PARTS.update(dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-trees, rails-through"))
 _FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
 
@@ -64,6 +66,8 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         yield _PARTS[name], f"{request.operator.name} does not commute"
         return
     groups = RankPatterns(request, PathFinder(topology)).hierarchy.groups
+    if name in ("reduce", "broadcast") and ranks > MOST_TREE_RANKS and groups.count < ranks:
+        yield "rails-trees, rails-through", f"for at most {MOST_TREE_RANKS} ranks"
     if name in ("scan", "exscan") and groups.count > MOST_RING_RANKS:
         yield _PARTS[name], f"for at most {MOST_RING_RANKS} hosts"
     elif groups.count > 1 and not common_rails(groups):

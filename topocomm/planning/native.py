@@ -108,9 +108,13 @@ def _nvls(topology: Topology, nodes: Sequence[Sequence[str]]) -> Nvls | None:
     """NVLink SHARP between these nodes; None where no such switch joins all ranks of a node."""
     figures, _ = link_figures(topology)
     switches = {device.id for device in topology.devices if device.in_network == "nvls"}
+    beside: dict[str, list[str]] = {}
+    for src, dst in figures:
+        if dst in switches:
+            beside.setdefault(src, []).append(dst)
     inside = []
     for node in nodes:
-        stars = [[(end, s) for end in node] + [(s, end) for end in node] for s in switches]
+        stars = [[(end, s) for end in node] + [(s, end) for end in node] for s in beside.get(node[0], ())]
         complete = [edges for edges in stars if all(edge in figures for edge in edges)]
         if len(node) < 2 or not complete:
             return None

@@ -139,6 +139,8 @@ class _Candidate:
     cost: Cost
 
 
+NO_GAIN, MOST_WORSE = 1.05, 2
+"""How much longer than in fewer slices a pipeline takes, so often in a row, of which no more are tried."""
 MOST_KEPT_ENDPOINTS = 256
 """Endpoints of the largest machine whose routes a thread keeps for its next plan."""
 _Chosen = tuple[Plan, tuple[_Candidate, ...]]
@@ -214,11 +216,19 @@ _last = _LastPaths()
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Candidate]:
-    """All algorithms whose messages have routes here, costed."""
-    candidates = []
+    """All algorithms whose messages have routes here, costed; of pipelines the slice counts until more gain nothing."""
+    candidates, least_us, worse = [], dict[str, float](), dict[str, int]()
     for name, build in builds:
+        pipeline = name.rpartition("-")[0]
+        if worse.get(pipeline, 0) == MOST_WORSE:
+            continue
         with suppress(NoRouteError):
-            candidates.append(_candidate_of(name, build(), request, paths))
+            candidate = _candidate_of(name, build(), request, paths)
+            candidates.append(candidate)
+            if candidate.schedule.repeat is not None and request.objective == "auto" and not request.cores:
+                us = candidate.cost.predicted_us
+                least_us[pipeline] = min(us, least_us.get(pipeline, us))
+                worse[pipeline] = worse.get(pipeline, 0) + 1 if us > NO_GAIN * least_us[pipeline] else 0
     return candidates
 
 

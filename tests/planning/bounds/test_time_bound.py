@@ -49,6 +49,15 @@ def test_two_ports_halve_what_ports_take():
     assert found.value == pytest.approx(5.0 + 1.5 * 64 * MIB / 200e3)
 
 
+@pytest.mark.parametrize("name", ["reduce", "broadcast", "scan"])
+def test_a_host_sends_or_receives_by_its_own_ports(name):
+    """4 ranks of a host each send (receive) a value, one of which crosses at 50 GB/s and the others at 450."""
+    found = bound(hosts(4, 4), name, 64 * MIB)
+    assert (found.witness["kind"], len([d for d in found.witness["group"] if "GPU" in d])) == ("group", 4)
+    assert found.witness["direction"] == ("out" if name == "reduce" else "in")
+    assert found.value == pytest.approx(0.6 + 64 * MIB / 4 * (1 / 50e3 + 3 / 450e3))
+
+
 def test_an_endpoint_has_as_many_links_as_ports():
     """MI300X: seven links of 64 GB/s, one message at a time."""
     machine = topocomm.catalog("mi300x-8")

@@ -16,6 +16,8 @@ CASES = {
     "relays of a broadcast": (hosts(8, 4), "broadcast", MIB, 1),
     "relays of a scan": (hosts(8, 4), "scan", MIB, 1),
     "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
+    "group": (hosts(4, 4), "reduce", 64 * MIB, 1),
+    "group of a scan": (hosts(4, 4), "scan", 64 * MIB, 1),
     "endpoint": (catalog("mi300x-8"), "broadcast", 64 * MIB, 1),
     "latency": (switch(4), "allreduce", 0, 1),
 }
@@ -100,6 +102,18 @@ def test_relays_know_whose_they_are(name):
 def test_an_endpoint_that_needs_nothing_is_found():
     machine, one = made("endpoint")
     refused(machine, one, "nothing must cross at 'nvswitch'", endpoint="nvswitch")
+
+
+def test_a_group_with_nothing_to_send_or_another_border_is_found():
+    machine, one = made("group")
+    everything = [device.id for device in machine.devices]
+    refused(machine, one, "nothing must cross the border of the group", group=everything)
+    refused(machine, one, "nothing must cross the border of the group", group=["rail0"])
+    refused(machine, one, "names one twice", group=one.certificate.witness["group"] * 2)
+    refused(machine, one, "nothing must cross the border of the group", direction="in")
+    refused(
+        machine, one, "time bound is", group=[name for name in one.certificate.witness["group"] if "GPU1" not in name]
+    )
 
 
 def test_a_border_has_a_cut_or_a_partition():

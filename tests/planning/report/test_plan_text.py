@@ -259,3 +259,10 @@ def test_messages_over_different_links_are_told_apart():
             elif not word.startswith("and "):
                 told.append(word)
     assert mixed
+
+
+def test_a_plan_of_fewer_rounds_than_the_bound_says_what_the_bound_counts():
+    said = text(catalog("dgx-h100", hosts=2), payload_bytes=16512)
+    took, bound = re.search(r": (\d+) rounds", said), re.search(r"rounds >= (\d+) of one message a port", said)
+    assert int(took[1]) < int(bound[1])
+    assert "of one message a port" not in text(catalog("dgx-h100"), payload_bytes=16512)

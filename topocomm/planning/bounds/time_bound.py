@@ -94,6 +94,8 @@ def time_arguments(
     chains = [[single], *([single, level] for level in others)]
     chains += [[single, fine, coarse] for fine, coarse in permutations(others, 2) if _refines(fine, coarse)]
     arguments += [_at_ports(demand, chain, ports, cheapest_us) for chain in chains]
+    for level in others:
+        arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
     return tuple(arguments)
 
@@ -201,6 +203,49 @@ def _values_between(demand: Demand, level: Level) -> float:
     giving = int((np.bincount(level.of_rank, demand.gives, level.count) > 0).sum())
     in_all = level.count + giving - 2 if demand.name == "allreduce" else 0
     return max(float(into.sum()), float(out.sum()), float(in_all))
+
+
+def _at_ports_of_a_group(
+    demand: Demand, single: Level, level: Level, ports: int, cheapest_us: float
+) -> Iterator[Crossing]:
+    """What each endpoint of a group sends (receives), of which what crosses its border goes no faster than links there.
+
+    Of the group that takes longest, in and out.
+    """
+    machine = single.machine
+    ends = np.bincount(level.owned[0][machine.ends], minlength=level.count)
+    for direction in ("in", "out"):
+        side = direction == "out"
+        moved, crossing = (demand.crossing(each.of_rank, each.count)[side] for each in (single, level))
+        in_all = np.maximum(np.bincount(level.owned[0][machine.ends], moved, level.count), crossing)
+        fastest = _fastest_of(single.owned[0], machine, direction, single.count)
+        at_ends = np.zeros(level.count)
+        np.maximum.at(at_ends, level.owned[0][machine.ends], fastest)
+        options = np.stack([_fastest_of(labels, machine, direction, level.count) for labels in level.owned])
+        across = np.minimum(options.min(axis=0), at_ends)
+        wanted = (crossing > 0) & (across > 0)
+        if not wanted.any():
+            continue
+        slow, fast = (np.where(wanted, rates, 1.0) for rates in (across, at_ends))
+        us_of = np.where(wanted, crossing / slow + (in_all - crossing) / fast, 0.0) / (ports * ends)
+        group = int(us_of.argmax())
+        ids = _ids(machine, np.flatnonzero(level.owned[int(options[:, group].argmin())] == group))
+        yield Crossing(
+            cheapest_us,
+            1 / float(us_of[group]),
+            f"{in_all[group]:.4g} payloads must {_VERBS[direction]} {ends[group]} endpoints with {_ports_text(ports)} "
+            f"each, {crossing[group]:.4g} of them across the border, at {slow[group]:g} GB/s at most",
+            witness_of("time", "group", cheapest_us=cheapest_us, direction=direction, group=ids),
+        )
+
+
+def _fastest_of(labels: Ints, machine: Machine, direction: str, count: int) -> Floats:
+    """GB/s of the fastest link that enters (leaves) each group of devices."""
+    own, other = (machine.dst, machine.src) if direction == "in" else (machine.src, machine.dst)
+    crosses = (labels[own] != NOBODY) & (labels[own] != labels[other])
+    rates = np.zeros(count)
+    np.maximum.at(rates, labels[own][crosses], machine.gb_per_s[crosses])
+    return rates
 
 
 def _at_one_endpoint(demand: Demand, machine: Machine, ports: int, cheapest_us: float) -> Iterator[Crossing]:

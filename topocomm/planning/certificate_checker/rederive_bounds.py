@@ -260,7 +260,7 @@ class WitnessChecker:
         return known[-1][0]
 
     def _cut(self, witness: Witness) -> float:
-        group = self._devices(witness["group"])
+        group = self.devices(witness["group"])
         inside = {rank for rank, end in enumerate(self.plan.ranks) if end in group}
         into = {"in": True, "out": False}[witness["direction"]]
         share = self.needs.share_into(inside if into else set(range(self.needs.ranks)) - inside)
@@ -283,7 +283,7 @@ class WitnessChecker:
 
     def every_endpoint_once(self, ids: list[list[str]]) -> list[set[str]]:
         """Return several groups of devices with ranks, which have every endpoint in one."""
-        groups = [self._devices(group) for group in ids]
+        groups = [self.devices(group) for group in ids]
         held = sorted(end for group in groups for end in group & self.graph.ends)
         if held != sorted(self.graph.ends) or len(groups) < 2:
             raise PlanError("certificate: expected every endpoint with ranks in one of several groups")
@@ -291,7 +291,8 @@ class WitnessChecker:
             raise PlanError("certificate: a group without ranks")
         return groups
 
-    def _devices(self, ids: list[str]) -> set[str]:
+    def devices(self, ids: list[str]) -> set[str]:
+        """Return a group of devices; each is one of the topology's, and named once."""
         group = set(ids)
         if len(group) != len(ids) or not group <= self.graph.devices:
             raise PlanError("certificate: a group of devices names one twice, or one that the topology does not have")

@@ -23,6 +23,7 @@ class TimeWitnesses:
             ("time", "border"): self._border,
             ("time", "relays"): self._relays,
             ("time", "ports"): self._ports,
+            ("time", "group"): self._group,
             ("time", "endpoint"): self._endpoint,
         }
 
@@ -104,12 +105,29 @@ class TimeWitnesses:
         giving = sum(any(self.needs.gives[rank] for rank in own) for own in ranks)
         return max(into, out, len(groups) + giving - 2 if self.needs.name == "allreduce" else 0.0)
 
+    def _group(self, witness: Witness) -> float:
+        """What a group's endpoints send or receive, and of it what crosses the border at rates of links there."""
+        group, into = self.checker.devices(witness["group"]), {"in": True, "out": False}[witness["direction"]]
+        ends = group & self.graph.ends
+        crossing = self._share(ends, into=into)
+        moved = max(crossing, sum(self._share({end}, into=into) for end in ends))
+        if not ends or not crossing > 0:
+            raise PlanError("certificate: group witness: nothing must cross the border of the group")
+        at_ends = max(rate for end in ends for rate in self.graph.rates_at(end, into=into))
+        across = min(at_ends, self.graph.fastest_across(group, into=into))
+        held_us = crossing * self._us(across) + (moved - crossing) * self._us(at_ends)
+        return self._cheapest_us(witness) + held_us / (self.plan.ports * len(ends))
+
+    def _share(self, ends: set[str], *, into: bool) -> float:
+        """Payloads that must enter, or leave, these endpoints."""
+        own = {rank for rank, end in enumerate(self.plan.ranks) if end in ends}
+        return self.needs.share_into(own if into else set(range(self.needs.ranks)) - own)
+
     def _endpoint(self, witness: Witness) -> float:
         """An endpoint has as many messages at once as it has ports, each over one link."""
         name, into = witness["endpoint"], {"in": True, "out": False}[witness["direction"]]
-        own = {rank for rank, end in enumerate(self.plan.ranks) if end == name}
-        share = self.needs.share_into(own if into else set(range(self.needs.ranks)) - own)
+        share = self._share({name}, into=into)
         rates = sorted(self.graph.rates_at(name, into=into), reverse=True)[: self.plan.ports]
-        if not own or not share > 0 or not rates:
+        if name not in self.plan.ranks or not share > 0 or not rates:
             raise PlanError(f"certificate: endpoint witness: nothing must cross at {name!r}")
         return self._cheapest_us(witness) + share * self._us(sum(rates))

@@ -118,6 +118,11 @@ class WitnessGraph:
         group_of = {device: index for index, group in enumerate(groups) for device in group}
         return max(rate for (src, dst), (_, rate, _) in self.links.items() if _leaves(group_of, src, dst))
 
+    def fastest_across(self, group: set[str], *, into: bool) -> float:
+        """Return the GB/s of the fastest link that enters, or leaves, a group of devices."""
+        between = ((src in group, dst in group, rate) for (src, dst), (_, rate, _) in self.links.items())
+        return max(rate for *ends, rate in between if ends == [not into, into])
+
     def rates_at(self, device: str, *, into: bool) -> list[float]:
         """Return the GB/s of each link into, or out of, a device."""
         return [rate for (src, dst), (_, rate, _) in self.links.items() if device == (dst if into else src)]

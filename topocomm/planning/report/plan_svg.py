@@ -9,6 +9,7 @@ from math import hypot
 from textwrap import wrap
 
 from topocomm.planning.plan import Plan
+from topocomm.planning.report.plan_text import least_rounds
 from topocomm.planning.report.plan_trees import PartTree, focus, part_trees
 from topocomm.planning.report.round_panels import ring_places
 from topocomm.planning.report.timeline_svg import draw_timeline
@@ -119,7 +120,7 @@ def _tree(page: Page, tree: PartTree, at: dict[int, Point], css: str) -> None:
 def _proof(page: Page, plan: Plan, y: float) -> float:
     """What was proved of the plan, what bounds it, and what it assumes."""
     c = plan.certificate
-    bounds = [f"rounds >= {c.rounds_lower_bound}", f"time >= {c.alpha_lower_bound_us:.2f} us"]
+    bounds = [least_rounds(plan), f"time >= {c.alpha_lower_bound_us:.2f} us"]
     if c.predicted_lower_bound_us is not None:
         bounds.append(f"with these bytes >= {c.predicted_lower_bound_us:.2f} us")
     if c.throughput_upper_bound_gb_per_s is not None:

@@ -91,7 +91,7 @@ def plan_text(
         *_wrap("  native  ", call),
         *_wrap(
             "  bounds  ",
-            f"rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}{with_bytes}",
+            f"{least_rounds(plan)}, time >= {c.alpha_lower_bound_us:.2f} us{limit}{with_bytes}",
         ),
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
         *_wrap("  optimal ", c.proved_by_search),
@@ -215,6 +215,12 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     return [
         ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
     ]
+
+
+def least_rounds(plan: Plan) -> str:
+    """Return the bound of the rounds, which is for one message a port in each: plans for loggp may send several."""
+    least = plan.certificate.rounds_lower_bound
+    return f"rounds >= {least}" + " of one message a port" * (plan.figures.rounds < least)
 
 
 def message_sizes(plan: Plan) -> list[str]:

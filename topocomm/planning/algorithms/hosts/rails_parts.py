@@ -74,7 +74,8 @@ def _of_parts(groups: Groups, parts: Sequence[int], rings: Rings, most_radix: in
 def transfer_count(groups: Groups, most_pieces: int, most_radix: int = 2) -> int:
     """Return how many transfers that allreduce has at most."""
     pieces, members = min(groups.count, most_pieces), max(inside.members for inside in groups.insides)
-    again = (groups.count // pieces).bit_length() * (most_radix - 1) if pieces < groups.count else 0
+    once = pieces == groups.count or most_radix >= groups.count
+    again = 0 if once else (groups.count // pieces).bit_length() * (most_radix - 1)
     between = len(common_rails(groups)) * (pieces + again)
     return 2 * groups.count * (members * (members - 1) * pieces + between)
 

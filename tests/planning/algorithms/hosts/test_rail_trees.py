@@ -1,0 +1,113 @@
+"""Reduces and broadcasts over trees of groups are proved, for any groups and roots, and no port has two messages."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.planning.algorithms.hosts.machines import GONE, groups_of, without
+from tests.planning.replay import replay, word
+from tests.thinning import alternating
+from topocomm.planning.algorithms.hosts.rail_trees import NO_PARENT, rail_trees
+from topocomm.planning.collectives import Collective
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.transforms import sliced, unrolled
+
+COUNTS = [*range(2, 18), 33]
+KINDS = {"flat": (False, False), "ring": (True, False), "through": (False, True), "through a ring": (True, True)}
+
+
+def rings_of(groups):
+    """Around the members, from the last to the first."""
+    return [tuple(reversed(range(inside.members))) for inside in groups.insides]
+
+
+def trees_of(groups, root, kind, **options):
+    ring, through = KINDS[kind]
+    return rail_trees(groups, root, rings_of(groups) if ring else None, through=through, **options)
+
+
+def check(trees, ranks, slices=1):
+    """Both are proved; every value is in the sum once."""
+    reduce, broadcast = (sliced(made(1000), slices, trees.period) for made in (trees.reduce, trees.broadcast))
+    verify(reduce, Collective("reduce", ranks, trees.root))
+    verify(broadcast, Collective("broadcast", ranks, trees.root))
+    for text in replay(reduce).values():
+        assert sorted(re.findall("<[^>]*>", text)) == sorted(map(word, range(ranks)))
+    assert set(replay(broadcast).values()) == {word(trees.root)}
+    assert len(reduce.transfers) == len(broadcast.transfers) == (ranks - 1) * len(reduce.chunks)
+    return reduce, broadcast
+
+
+def most_in_a_round(schedule):
+    """Messages that a rank sends, and receives, in one round of the whole pipeline."""
+    table = unrolled(schedule).transfers
+    messages = np.unique(table[:, [0, 1, 3]], axis=0)
+    return max(np.unique(messages[:, [0, side]], axis=0, return_counts=True)[1].max() for side in (1, 2))
+
+
+@pytest.mark.parametrize(("count", "members"), alternating(COUNTS, [1, 2, 3, 8], 4, pytest.mark.long))
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_groups_and_any_root(count, members, kind):
+    groups = groups_of(*[members] * count)
+    ranks = groups.starts[-1]
+    for root in {0, ranks // 2, ranks - 1}:
+        check(trees_of(groups, root, kind), ranks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(2, 8), (5, 4), (8, 2), (9, 3)])
+def test_no_port_has_two_messages_in_a_round(shape, kind):
+    groups = groups_of(*[shape[1]] * shape[0])
+    for root in (0, groups.starts[-1] - 2):
+        trees = trees_of(groups, root, kind)
+        for schedule in check(trees, groups.starts[-1], slices=5):
+            assert most_in_a_round(schedule) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_once_slices_are_a_round_apart(kind):
+    groups = groups_of(*[4] * 6)
+    turned, at_once = trees_of(groups, 3, kind), trees_of(groups, 3, kind, at_once=True)
+    assert at_once.period == 1 < turned.period
+    assert (at_once.parents == turned.parents).all()
+    schedule, _ = check(at_once, 24, slices=3)
+    assert schedule.rounds < turned.reduce(1000).rounds
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (3, 5), (8, 7, 8), (1, 2, 3, 4), (4, 4, 3, 4, 4)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_uneven_groups(sizes, kind):
+    groups = groups_of(*sizes)
+    for root in range(groups.starts[-1]):
+        check(trees_of(groups, root, kind), groups.starts[-1], slices=2)
+
+
+@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_that_lack_a_rail(gone, kind):
+    groups = without(5, gone)
+    for root in (0, 3, groups.starts[-1] - 1):
+        check(trees_of(groups, root, kind), groups.starts[-1])
+
+
+@pytest.mark.parametrize(("kind", "chunks"), [("flat", 8), ("ring", 8), ("through", 2)])
+def test_a_rank_moves_one_value_and_between_groups_one_part(kind, chunks):
+    """The root receives one value inside its group and one part; a chain adds at most a part to others."""
+    groups, rows = groups_of(*[4] * 7), 4 * 2 * 100
+    trees = trees_of(groups, 9, kind)
+    assert len(trees.parents) == chunks and (trees.parents[:, 9] == NO_PARENT).all()
+    schedule = trees.reduce(rows)
+    src, dst, chunk = schedule.transfers[:, [1, 3, 5]].T
+    size, across = np.array(schedule.chunks)[chunk, 1], src // 4 != dst // 4
+    received = np.bincount(dst, size * ~across, minlength=28)
+    assert received.max() <= rows
+    part = 2 * rows // chunks
+    for ends in (src, dst):
+        assert np.bincount(ends, size * across, minlength=28).max() <= part
+
+
+def test_rows_that_are_fewer_than_chunks():
+    trees = trees_of(groups_of(3, 3, 3), 4, "flat")
+    verify(trees.reduce(2), Collective("reduce", 9, 4))
+    verify(trees.broadcast(2), Collective("broadcast", 9, 4))

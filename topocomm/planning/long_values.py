@@ -1,0 +1,167 @@
+"""Long values over groups of ranks and the rails between them: by halving, by larger radices, and up two trees."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from topocomm.planning.algorithms import prefix
+from topocomm.planning.algorithms.hosts.rail_trees import rail_trees
+from topocomm.planning.algorithms.hosts.rails_parts import (
+    common_rails,
+    fits_parts,
+    rails_allgather,
+    rails_allreduce_in_parts,
+    rails_reduce_scatter,
+    transfer_count,
+)
+from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
+from topocomm.planning.algorithms.hosts.rank_groups import Groups
+from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
+from topocomm.planning.request import Builds, Request
+from topocomm.planning.routing.hierarchy import Hierarchy
+from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.transforms import relabelled, sliced
+from topocomm.planning.tiered import tiered_allreduces
+
+MOST_FLAT_RANKS = 64
+"""Largest rank count for algorithms in which everybody sends to everybody: beyond, others win by far."""
+LONG_BYTES = 8 << 10
+"""Least payload for pipelined trees with objective auto."""
+HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
+"""Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
+PART_RADICES = (16,)
+"""Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
+SCAN_PIECES = (1, 2, 4, 8, 16, 32, 48, 64)
+"""The same of a scan: pieces of a part, the most that fit."""
+MOST_DIRECT_GROUPS = 96
+"""Most hosts of which all send to each other."""
+HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
+"""Slices of such a piece, and the least bytes of one."""
+TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 17
+"""Slices of trees over rails, and the most transfers with which more than the fewest are tried."""
+MOST_TREE_RANKS = 2048
+"""Most ranks for them, and for a chain of a scan in slices."""
+PROCESSOR_SLICE_BYTES = 64 << 10
+"""The least bytes of a slice between processors: what a message costs them is in no model."""
+
+
+def over_rails(request: Request, groups: RankPatterns) -> Builds:
+    """Yield name and builder for an allreduce, reduce or broadcast of a long value."""
+    bare, name = groups.hierarchy.groups, request.collective.name
+    if not (request.operator.commutative or name == "broadcast"):
+        return
+    if _long_enough(request, groups.hosts):
+        for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
+            yield from _sliced(request, _rooted(request, schedule), algorithm)
+    if _long_enough(request, bare):
+        yield from _halved(request, groups)
+        one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
+        if one_root and not groups.hierarchy.flat and not request.cores:
+            yield from _up_trees(request, groups)
+
+
+def _up_trees(request: Request, groups: RankPatterns) -> Builds:
+    """Two trees of groups on every rail, and on one, with values that pass all members of a group on their way."""
+    name, rows = request.collective.name, request.layout.rows
+    root, rings, at_once = groups.order.index(request.collective.root), groups.rings(), request.ports > 1
+    for through in (False, True):
+        trees = rail_trees(groups.hierarchy.groups, root, rings, through=through, at_once=at_once)
+        schedule = (trees.reduce if name == "reduce" else trees.broadcast)(rows)
+        if not groups.in_order:
+            schedule = relabelled(schedule, groups.order)
+        yield from _pipelined(request, groups, schedule, trees.period, "rails-through" if through else "rails-trees")
+
+
+def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
+    """The schedule in as many slices as have enough bytes, a period apart."""
+    by_id = groups.paths.topology.by_id
+    least = HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
+    most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
+    for slices in TREE_SLICES:
+        if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):
+            yield f"{name}-{slices}", partial(sliced, schedule, slices, period)
+
+
+def _halved(request: Request, groups: RankPatterns) -> Builds:
+    """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
+    bare = groups.hierarchy.groups
+    for radix in _radices(request, groups.hierarchy):
+        options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
+        if radix == bare.count > HALVED_PIECES[-1]:  # one step: every piece less is more for the owners of the others
+            options = list(range(1, radix + 1))
+        fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
+        if not fits:
+            continue
+        schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], groups.rings(), radix)
+        if not groups.in_order:
+            schedule = relabelled(schedule, groups.order)
+        yield from _sliced(request, _rooted(request, schedule), _name(radix))
+
+
+def _rooted(request: Request, schedule: Schedule) -> Schedule:
+    """The half of an allreduce that is the request's collective."""
+    name, root = request.collective.name, request.collective.root
+    return schedule if name == "allreduce" else (reduce_of if name == "reduce" else broadcast_of)(schedule, root)
+
+
+def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
+    """Parts over rails: half of that allreduce."""
+    bare, parts = groups.hierarchy.groups, request.collective.parts
+    reduces = request.collective.name == "reduce_scatter"
+    wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
+    if not wanted or not _long_enough(request, bare) or not fits_parts(bare):
+        return
+    for radix in _radices(request, groups.hierarchy):
+        if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
+            made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, groups.rings(), radix)
+            yield from _sliced(request, made, _name(radix))
+
+
+def _long_enough(request: Request, groups: Groups) -> bool:
+    """Whether parts of the value over rails are worth a plan."""
+    wanted = request.layout.splittable and request.objective in ("auto", "throughput")
+    return wanted and request.payload_bytes >= LONG_BYTES and groups.count > 1 and bool(common_rails(groups))
+
+
+def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:
+    """2, and larger ones where messages of a port wait for each other's bytes only.
+
+    Of few ranks that are all alike `flat` and `direct` are the same.
+    """
+    count, one_root = hierarchy.groups.count, request.collective.name in ("reduce", "broadcast")
+    if request.port_model != "loggp" or (hierarchy.flat and count <= MOST_FLAT_RANKS and not one_root):
+        return [2]
+    return [2, *(radix for radix in PART_RADICES if radix < count), *[count] * (2 < count <= MOST_DIRECT_GROUPS)]
+
+
+def _name(radix: int) -> str:
+    return "rails-halving" if radix == 2 else f"rails-by-{radix}"
+
+
+def _sliced(request: Request, schedule: Schedule, name: str) -> Builds:
+    """The schedule in as many slices as are worth their messages and can be planned at once."""
+    most = min(
+        request.payload_bytes // len(schedule.chunks) // HALVED_SLICE_BYTES,
+        MOST_HALVED_TRANSFERS // len(schedule.transfers),
+    )
+    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
+    for slices in dict.fromkeys(n if n <= most else 1 for n in options):
+        yield f"{name}-{slices}", partial(sliced, schedule, slices, 1)
+
+
+def scans(request: Request, groups: RankPatterns) -> Builds:
+    """Yield name and builder for a scan or exscan of a long value."""
+    own, hierarchy, rows = request.collective.name == "scan", groups.hierarchy, request.layout.rows
+    if not _long_enough(request, groups.single):
+        return
+    count = request.collective.ranks
+    if count <= MOST_TREE_RANKS and not request.cores:
+        yield from _pipelined(request, groups, prefix.chain_scan(count, rows, own=own), 1, "chain")
+    if not _long_enough(request, hierarchy.groups):
+        return
+    for name, bare in (("rails-scan", hierarchy.groups), ("direct", groups.single)):
+        wanted = groups.in_order and fits_parts(bare) and (name != "direct" or not hierarchy.flat)
+        fits = [n for n in SCAN_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS]
+        if wanted and bare.count <= MOST_RING_RANKS and fits:
+            yield from _sliced(request, rails_scan(bare, rows, max(fits), own=own), name)
