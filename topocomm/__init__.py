@@ -1,5 +1,7 @@
 """topocomm: reductions with any associative operator, planned for the machine at hand, proved, and executed."""
 
+from typing import Any
+
 from topocomm.errors import (
     DeadlineError,
     MismatchError,
@@ -95,3 +97,12 @@ __all__ = [
     "run_local",
     "topk_value",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return `__version__`, as it stands in the metadata of the installed distribution: pyproject.toml has it."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("topocomm")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
