@@ -13,7 +13,10 @@ from tests import examples
 
 # Two processes of tests, and the ranks of their jobs, share few cores: teams of threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # OpenBLAS, MKL and torch read it when they are imported
-OPTIONAL = ("torch", "triton", "mpi4py", "numba", "transformers", "tqdm", "gguf", "starlette", "uvicorn", "openai")
+OPTIONAL = (
+    *("torch", "triton", "mpi4py", "numba", "transformers", "tokenizers", "jinja2", "gguf", "tqdm", "starlette"),
+    *("uvicorn", "prometheus_client", "openai", "nbclient", "grimp"),
+)
 ABSENT = [name for name in OPTIONAL if find_spec(name) is None]
 
 
