@@ -110,10 +110,10 @@ def _bill_faults(opened: zipfile.ZipFile, name: str, extensions: set[str]) -> It
 def audit_faults(wheel: Path) -> Iterator[str]:
     """Ask auditwheel for the oldest system that a wheel runs on; a newer one than its name says is a fault."""
     command = [sys.executable, "-m", "auditwheel", "show", wheel]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    tag = re.search(r'consistent with the following platform tag:\s+"manylinux_(\d+)_(\d+)_\w+"', said)
+    said = " ".join(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    tag = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_\w+"', said)
     if tag is None or (int(tag[1]), int(tag[2])) > GLIBC:
-        yield f"auditwheel: {' '.join(said.split())}"
+        yield f"auditwheel: {said}"
 
 
 if __name__ == "__main__":
