@@ -64,7 +64,16 @@ def build_wheel(sdist: Path, machine: str) -> Path:
     zig = files("ziglang") / "zig"  # not python -m ziglang: pip builds where this environment's packages are not seen
     compiler = f"{zig} cc -target {machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
     settings = {"cmake.define.CMAKE_SYSTEM_NAME": "Linux", "cmake.define.CMAKE_SYSTEM_PROCESSOR": machine}
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", sdist.parent]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        sdist.parent,
+    ]
     command += [f"--config-settings={name}={value}" for name, value in settings.items()]
     environment = {**os.environ, "CC": compiler, "_PYTHON_HOST_PLATFORM": platform}
     subprocess.run([*command, sdist], check=True, stdout=sys.stderr, env=environment)
@@ -109,7 +118,7 @@ def _bill_faults(opened: zipfile.ZipFile, name: str, extensions: set[str]) -> It
 
 def audit_faults(wheel: Path) -> Iterator[str]:
     """Ask auditwheel for the oldest system that a wheel runs on; a newer one than its name says is a fault."""
-    command = [sys.executable, "-m", "auditwheel", "show", wheel]
+    command: list[str | Path] = [sys.executable, "-m", "auditwheel", "show", wheel]
     said = " ".join(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     tag = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_\w+"', said)
     if tag is None or (int(tag[1]), int(tag[2])) > GLIBC:
