@@ -27,7 +27,7 @@ NATIVE := tools/native/CMakeLists.txt tools/native/backend.py $(wildcard topocom
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile --constraint tools/constraints.txt
 
 $(VENV)/ready: $(VENV)/installed $(NATIVE)
-	test $(VENV)/installed -nt $@ || $(BIN)/$(INSTALL) --no-deps --editable .
+	test ! -e $@ || test $(VENV)/installed -nt $@ || $(BIN)/$(INSTALL) --no-deps --editable .
 	touch $@
 
 $(VENV)/installed: pyproject.toml tools/constraints.txt
