@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from importlib.resources import files
@@ -39,7 +40,7 @@ def main() -> int:
     args = parser.parse_args()
     sdist = build_sdist(args.folder)
     print(f"{sdist.stat().st_size:10,} bytes  {sdist}")
-    faults = []
+    faults = [f"{sdist.name}: {fault}" for fault in sdist_faults(sdist)]
     for machine in args.machine or MACHINES:
         wheel = build_wheel(sdist, machine)
         with zipfile.ZipFile(wheel) as opened:
@@ -78,6 +79,14 @@ def build_wheel(sdist: Path, machine: str) -> Path:
     environment = {**os.environ, "CC": compiler, "_PYTHON_HOST_PLATFORM": platform}
     subprocess.run([*command, sdist], check=True, stdout=sys.stderr, env=environment)
     return max(sdist.parent.glob(f"topocomm-*-{platform}.whl"), key=os.path.getmtime)
+
+
+def sdist_faults(sdist: Path) -> Iterator[str]:
+    """Find what was built and is no source."""
+    with tarfile.open(sdist) as opened:
+        for name in opened.getnames():
+            if Path(name).suffix in (".so", ".pyc", ".whl"):
+                yield f"{name} is no source"
 
 
 def wheel_faults(wheel: Path, machine: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from tests.mpi import environment, finished
 from tools.native.sbom import document
-from tools.wheels import EXTENSIONS, LICENCE, MACHINES, wheel_faults
+from tools.wheels import EXTENSIONS, LICENCE, MACHINES, sdist_faults, wheel_faults
 
 ROOT = Path(__file__).parents[2]
 NAME = "topocomm-1.0-cp311-abi3-manylinux_2_17_x86_64.whl"
@@ -67,6 +68,16 @@ def test_a_planted_fault_is_found(tmp_path, change, said):
     found = faults(tmp_path, files)
     assert len(found) == len(said)
     assert all(part in fault for part, fault in zip(said, found, strict=True)), found
+
+
+def test_what_was_built_is_not_in_the_sdist(tmp_path):
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as opened:
+        for name in ("x/a.py", "x/b.c", "x/_native.abi3.so", "x/__pycache__/a.cpython-311.pyc"):
+            opened.addfile(tarfile.TarInfo(name))
+    assert list(sdist_faults(tmp_path / "x.tar.gz")) == [
+        "x/_native.abi3.so is no source",
+        "x/__pycache__/a.cpython-311.pyc is no source",
+    ]
 
 
 def test_the_bill_of_materials_is_reproducible(tmp_path):
