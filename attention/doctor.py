@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attention.local.choice import TABLE, Call, Machine, choose, unusable
+from topocomm import MissingExtraError
 
 TITLE = "Which kernel attends a shard of keys here (attention.local_attention)"
 FIRST = Call("cpu", ("bfloat16", "bfloat16"), 1, 32, 8, 1, 65536, 128, 128)
@@ -36,7 +37,7 @@ def sections() -> list[tuple[str, Sequence[str]]]:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
-        return [(TITLE, ["torch is not installed: pip install 'topocomm[attention]'"])]
+        return [(TITLE, [str(MissingExtraError("attention", "torch", "attention"))])]
     return [(TITLE, [line for machine in machines() for line in lines_of(machine)])]
 
 

@@ -13,20 +13,24 @@ from tests import examples
 
 # Two processes of tests, and the ranks of their jobs, share few cores: teams of threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # OpenBLAS, MKL and torch read it when they are imported
-ABSENT = [name for name in ("torch", "triton") if find_spec(name) is None]
+OPTIONAL = (
+    *("torch", "triton", "mpi4py", "numba", "transformers", "tokenizers", "jinja2", "gguf", "tqdm", "starlette"),
+    *("uvicorn", "prometheus_client", "openai", "nbclient", "grimp"),
+)
+ABSENT = [name for name in OPTIONAL if find_spec(name) is None]
 
 
 class _Module(pytest.Module):
-    """A file of tests; one that imports torch or Triton is skipped where they are not installed."""
+    """A file of tests; one that imports an optional library is skipped, with its name, where that is not installed."""
 
     def collect(self):
         try:
             return super().collect()
         except self.CollectError as error:
             cause = error
-            while cause := cause.__cause__:
-                if isinstance(cause, ModuleNotFoundError) and cause.name in ABSENT:
-                    pytest.skip(f"needs {cause.name}", allow_module_level=True)
+            while cause := cause.__cause__:  # a MissingExtraError has the name too
+                if isinstance(cause, ImportError) and (name := (cause.name or "").partition(".")[0]) in ABSENT:
+                    pytest.skip(f"needs {name}", allow_module_level=True)
             raise
 
 

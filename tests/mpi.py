@@ -38,11 +38,10 @@ def environment(**more):
     return {**os.environ, **ENVIRONMENT, "PATH": path, **more}
 
 
-def finished(command, environment, timeout_s):
+def finished(command, environment, timeout_s, *, cwd=None):
     """A finished process: stdout and stderr as text and exit status; ended with its children if it takes too long."""
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, env=environment, cwd=cwd, start_new_session=True) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as expired:

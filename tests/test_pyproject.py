@@ -2,10 +2,14 @@
 
 import re
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+import topocomm
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -20,6 +24,14 @@ IMAGE = {
 }
 EXTRAS = ("attention", "nccl-cu13", "demo")
 NOT_LOWEST = {"torch"}  # its newest build for CPUs takes any Triton; those for GPUs pin one
+
+
+def test_the_version_has_one_source():
+    """The metadata of an editable install may be older than the file, by as much as the last release."""
+    assert topocomm.__version__ == version("topocomm")
+    assert Version(topocomm.__version__) <= Version(PROJECT["version"])
+    with pytest.raises(AttributeError, match="no attribute 'version'"):
+        topocomm.version  # noqa: B018
 
 
 def requirements(*extras):

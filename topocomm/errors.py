@@ -4,6 +4,8 @@ Each class is also the built-in class that fits its meaning, so that callers who
 still catch it: a bad topology is a `ValueError`, a missed deadline a `TimeoutError`.
 """
 
+import re
+
 
 class TopocommError(Exception):
     """Base of all errors that topocomm and attention raise on purpose."""
@@ -34,7 +36,24 @@ class RankFailedError(TopocommError, RuntimeError):
 
 
 class MissingExtraError(TopocommError, ImportError):
-    """An optional library is needed; the message names the extra that installs it."""
+    """An optional library is needed: `name`. The message has the command that installs what the extra brings."""
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
-        super().__init__(f"{feature} needs {package}, which is not installed; run: pip install 'topocomm[{extra}]'")
+        message = f"{feature} needs {package}, which is not installed; run: {install_command(extra)}"
+        super().__init__(message, name=package)
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs what an extra of topocomm brings.
+
+    It names the libraries and not `topocomm[extra]`, so it is right wherever topocomm itself was installed from: a
+    clone, a wheel or an index. A copy that was never installed has no metadata; then its folder is the place to be.
+    """
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        lines = requires("topocomm") or []
+    except PackageNotFoundError:
+        return f"pip install '.[{extra}]' in topocomm's folder"
+    wanted = re.compile(rf"([^;]+);.*\bextra == ['\"]{extra}['\"]")
+    return " ".join(["pip install", *(f"'{match[1].strip()}'" for match in map(wanted.match, lines) if match)])

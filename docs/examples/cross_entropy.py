@@ -2,6 +2,8 @@
 
 A rank has the logits of its words only. Of every token it knows the statistics (highest logit, sum of e^(logit -
 highest)); merged over the ranks they give the loss. Both reductions here are one SUM of the library's.
+
+mpirun -n 4 python docs/examples/cross_entropy.py, or without mpirun for one rank.
 """
 
 import numpy as np
@@ -83,37 +85,43 @@ weighted_mean = Operator(
     ),
 )
 
-with topocomm.Communicator.from_mpi(MPI.COMM_WORLD) as comm:
-    rng = np.random.default_rng(0)  # everything on every rank, for comparison
-    hidden, words = rng.normal(0, 1, (TOKENS, WIDTH)), rng.normal(0, 1, (WORDS, WIDTH))
-    wanted = rng.integers(0, WORDS, TOKENS)
-    first, end = comm.rank * WORDS // comm.size, (comm.rank + 1) * WORDS // comm.size
 
-    logits = hidden @ words[first:end].T
-    highest = logits.max(axis=1)
-    value = {"highest": highest, "total": np.exp(logits - highest[:, None]).sum(axis=1)}
-    longest = comm.allreduce(np.linalg.norm(words[first:end], axis=1).max(), topocomm.MAX)  # once: words stay
-    bound = np.linalg.norm(hidden, axis=1) * longest  # no logit is greater, and all ranks know it
-    call = comm.prepare_sum(like=value, operator=softmax)
-    found = call(value, reference=bound)
-    lse = found["highest"] + np.log(found["total"])
+def main():
+    with topocomm.Communicator.from_mpi(MPI.COMM_WORLD) as comm:
+        rng = np.random.default_rng(0)  # everything on every rank, for comparison
+        hidden, words = rng.normal(0, 1, (TOKENS, WIDTH)), rng.normal(0, 1, (WORDS, WIDTH))
+        wanted = rng.integers(0, WORDS, TOKENS)
+        first, end = comm.rank * WORDS // comm.size, (comm.rank + 1) * WORDS // comm.size
 
-    owned = (first <= wanted) & (wanted < end)
-    own = wanted[owned] - first
-    losses = {"weight": np.full(1, owned.sum(), float), "mean": np.zeros(1)}
-    if owned.any():
-        losses["mean"][0] = (lse[owned] - logits[owned, own]).mean()
-    loss = comm.prepare_sum(like=losses, operator=weighted_mean)(losses)
+        logits = hidden @ words[first:end].T
+        highest = logits.max(axis=1)
+        value = {"highest": highest, "total": np.exp(logits - highest[:, None]).sum(axis=1)}
+        longest = comm.allreduce(np.linalg.norm(words[first:end], axis=1).max(), topocomm.MAX)  # once: words stay
+        bound = np.linalg.norm(hidden, axis=1) * longest  # no logit is greater, and all ranks know it
+        call = comm.prepare_sum(like=value, operator=softmax)
+        found = call(value, reference=bound)
+        lse = found["highest"] + np.log(found["total"])
 
-    whole = hidden @ words.T
-    exact = np.log(np.exp(whole).sum(axis=1))
-    np.testing.assert_allclose(lse, exact, rtol=1e-12)
-    planned = comm.allreduce(value, softmax)
-    np.testing.assert_allclose(planned["highest"] + np.log(planned["total"]), exact, rtol=1e-12)
-    assert not call.repeated
-    assert loss["weight"][0] == TOKENS
-    np.testing.assert_allclose(loss["mean"][0], (exact - whole[range(TOKENS), wanted]).mean(), rtol=1e-12)
-    call(value, reference=bound + 1000)  # too far: all ranks see it, and merge by a plan
-    assert call.repeated == 1
-    if comm.rank == 0:
-        print(f"loss {loss['mean'][0]:.4f} over {TOKENS} tokens and {WORDS} words")
+        owned = (first <= wanted) & (wanted < end)
+        own = wanted[owned] - first
+        losses = {"weight": np.full(1, owned.sum(), float), "mean": np.zeros(1)}
+        if owned.any():
+            losses["mean"][0] = (lse[owned] - logits[owned, own]).mean()
+        loss = comm.prepare_sum(like=losses, operator=weighted_mean)(losses)
+
+        whole = hidden @ words.T
+        exact = np.log(np.exp(whole).sum(axis=1))
+        np.testing.assert_allclose(lse, exact, rtol=1e-12)
+        planned = comm.allreduce(value, softmax)
+        np.testing.assert_allclose(planned["highest"] + np.log(planned["total"]), exact, rtol=1e-12)
+        assert not call.repeated
+        assert loss["weight"][0] == TOKENS
+        np.testing.assert_allclose(loss["mean"][0], (exact - whole[range(TOKENS), wanted]).mean(), rtol=1e-12)
+        call(value, reference=bound + 1000)  # too far: all ranks see it, and merge by a plan
+        assert call.repeated == 1
+        if comm.rank == 0:
+            print(f"loss {loss['mean'][0]:.4f} over {TOKENS} tokens and {WORDS} words")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,17 @@
-"""Operators of one's own: the longest run of dry days in a record that lies in pieces on several ranks."""
+"""Operators of one's own: the longest run of dry days in a record that lies in pieces on several ranks.
+
+mpirun -n 4 python docs/examples/custom_operator.py, or without mpirun for one rank.
+"""
 
 import numpy as np
 from mpi4py import MPI
 
 import topocomm
 from topocomm import Field, Operator
+
+NAMES = ("days", "first", "last", "best")
+FIELDS = tuple(Field(name, dtype=np.int64) for name in NAMES)
+NOTHING = dict.fromkeys(NAMES, 0)
 
 
 def combine(a, b):
@@ -15,21 +22,6 @@ def combine(a, b):
         "last": b["last"] + b_is_dry * a["last"],  # and at its end
         "best": np.maximum(np.maximum(a["best"], b["best"]), a["last"] + b["first"]),
     }
-
-
-names = ("days", "first", "last", "best")
-streak = Operator("streak", tuple(Field(name, dtype=np.int64) for name in names), combine, dict.fromkeys(names, 0))
-
-with topocomm.Communicator.from_mpi(MPI.COMM_WORLD) as comm:
-    dry = np.random.default_rng(0).random((36500, 3)) < 0.9  # the days of a century at three places, on every rank
-    mine = np.array_split(dry, comm.size)[comm.rank]
-    days = [{"days": np.ones(3, np.int64), **dict.fromkeys(names[1:], day.astype(np.int64))} for day in mine]
-    piece = days[0]
-    for day in days[1:]:
-        piece = combine(piece, day)
-    longest = comm.allreduce(piece, streak)["best"]
-    if comm.rank == 0:
-        print(f"longest runs of dry days: {longest.tolist()}")
 
 
 # The same rule compiled, for one row at a time. A field without axes of its own comes as an array of one item.
@@ -43,16 +35,32 @@ def combine_row(a, a_first, a_last, a_best, b, b_first, b_last, b_best, days, fi
 def whole_days(rng, layout):
     """Values to try the laws on: numbers of days that can be, here of one day or none."""
     dry, there = rng.integers(0, 2, (2, *layout.leading))
-    return {"days": there, **dict.fromkeys(names[1:], dry * there)}
+    return {"days": there, **dict.fromkeys(NAMES[1:], dry * there)}
 
 
-compiled = Operator(
-    "streak", streak.fields, combine, streak.identity, kernel=topocomm.row_kernel(combine_row), sample=whole_days
-)
-report = topocomm.check_laws(compiled)
-assert report.ok, report
+streak = Operator("streak", FIELDS, combine, NOTHING)
+compiled = Operator("streak", FIELDS, combine, NOTHING, kernel=topocomm.row_kernel(combine_row), sample=whole_days)
 
-breaks = [np.flatnonzero(np.diff(np.r_[False, place, False].astype(int))) for place in dry.T]  # by NumPy alone
-assert longest.tolist() == [int((ends[1::2] - ends[::2]).max()) for ends in breaks]
-if comm.rank == 0:
-    print(f"laws that hold: {', '.join(law.name for law in report.laws)}")
+
+def main():
+    with topocomm.Communicator.from_mpi(MPI.COMM_WORLD) as comm:
+        dry = np.random.default_rng(0).random((36500, 3)) < 0.9  # the days of a century at three places, on every rank
+        mine = np.array_split(dry, comm.size)[comm.rank]
+        days = [{"days": np.ones(3, np.int64), **dict.fromkeys(NAMES[1:], day.astype(np.int64))} for day in mine]
+        piece = days[0]
+        for day in days[1:]:
+            piece = combine(piece, day)
+        longest = comm.allreduce(piece, streak)["best"]
+        assert (comm.allreduce(piece, compiled)["best"] == longest).all()
+        report = topocomm.check_laws(compiled)
+        assert report.ok, report
+
+        breaks = [np.flatnonzero(np.diff(np.r_[False, place, False].astype(int))) for place in dry.T]  # by NumPy alone
+        assert longest.tolist() == [int((ends[1::2] - ends[::2]).max()) for ends in breaks]
+        if comm.rank == 0:
+            print(f"longest runs of dry days: {longest.tolist()}")
+            print(f"laws that hold: {', '.join(law.name for law in report.laws)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -176,15 +176,22 @@ def page(*panels):
     )
 
 
-with topocomm.init() as job:
-    energy, *_ = topocomm.run_local(energies, ranks=3) if job.size == 1 else [energies(job)]
-    slope = attention_from_energy(q[:, :, :1], k, v, spec=SPEC).item()
-    curvature = value_covariance(q[:, :, :1], k, v, spec=SPEC).item()
-    behind, here, ahead, step = *energy[ZERO - 1 : ZERO + 2], PROBES[1] - PROBES[0]
-    if job.rank == 0:
-        print(f"energy at 0:    {here:.3f}, lse of the scores {np.log(np.exp(SCORES).sum()):.3f}")
-        print(f"slope at 0:     {(ahead - behind) / (2 * step):.3f} from energies, attention {slope:.3f}")
-        print(f"curvature at 0: {(ahead - 2 * here + behind) / step**2:.3f} from energies, variance {curvature:.3f}")
-        for path in sys.argv[1:]:
-            panels = energy_panel(energy, slope, curvature), weights_panel(slope, curvature)
-            Path(path).write_text(page(*panels), encoding="utf-8")
+def main():
+    with topocomm.init() as job:
+        energy, *_ = topocomm.run_local(energies, ranks=3) if job.size == 1 else [energies(job)]
+        slope = attention_from_energy(q[:, :, :1], k, v, spec=SPEC).item()
+        curvature = value_covariance(q[:, :, :1], k, v, spec=SPEC).item()
+        behind, here, ahead, step = *energy[ZERO - 1 : ZERO + 2], PROBES[1] - PROBES[0]
+        if job.rank == 0:
+            print(f"energy at 0:    {here:.3f}, lse of the scores {np.log(np.exp(SCORES).sum()):.3f}")
+            print(f"slope at 0:     {(ahead - behind) / (2 * step):.3f} from energies, attention {slope:.3f}")
+            print(
+                f"curvature at 0: {(ahead - 2 * here + behind) / step**2:.3f} from energies, variance {curvature:.3f}"
+            )
+            for path in sys.argv[1:]:
+                panels = energy_panel(energy, slope, curvature), weights_panel(slope, curvature)
+                Path(path).write_text(page(*panels), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

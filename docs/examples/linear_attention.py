@@ -27,19 +27,24 @@ def prefill(comm):
     return linear_attention(*tokens(first, last), comm, return_state=True)
 
 
-with topocomm.init() as job:
-    if job.size == 1:
-        found = topocomm.run_local(prefill, ranks=4)
-        parts, state = [out for out, _ in found], found[0][1]
-    else:
-        out, state = prefill(job)
-        parts = [np.moveaxis(job.allgather(np.moveaxis(out, 2, 0)), 0, 2)]  # joined along the tokens
-    for token in range(PROMPT, TOKENS):
-        out, state = linear_attention(*tokens(token, token + 1), initial_state=state, return_state=True)
-        parts.append(out)
-    whole = linear_attention(*tokens(0, TOKENS))
-    difference = np.abs(np.concatenate(parts, 2) - whole).max() / np.abs(whole).max()
-    assert difference < 1e-5
-    if job.rank == 0:
-        print(f"{PROMPT} tokens on {job.size if job.size > 1 else 4} ranks, {TOKENS - PROMPT} decoded")
-        print(f"as on one process, up to {difference:.0e} of the largest output")
+def main():
+    with topocomm.init() as job:
+        if job.size == 1:
+            found = topocomm.run_local(prefill, ranks=4)
+            parts, state = [out for out, _ in found], found[0][1]
+        else:
+            out, state = prefill(job)
+            parts = [np.moveaxis(job.allgather(np.moveaxis(out, 2, 0)), 0, 2)]  # joined along the tokens
+        for token in range(PROMPT, TOKENS):
+            out, state = linear_attention(*tokens(token, token + 1), initial_state=state, return_state=True)
+            parts.append(out)
+        whole = linear_attention(*tokens(0, TOKENS))
+        difference = np.abs(np.concatenate(parts, 2) - whole).max() / np.abs(whole).max()
+        assert difference < 1e-5
+        if job.rank == 0:
+            print(f"{PROMPT} tokens on {job.size if job.size > 1 else 4} ranks, {TOKENS - PROMPT} decoded")
+            print(f"as on one process, up to {difference:.0e} of the largest output")
+
+
+if __name__ == "__main__":
+    main()

@@ -27,30 +27,34 @@ inputs = {"input_ids": torch.randint(3, 199, (1, 100)), "attention_mask": torch.
 options = {"max_length": 140, "do_sample": False, "pad_token_id": 0}
 undisturbed = model.generate(**inputs, **options)
 
-comm = Communicator.from_mpi(MPI.COMM_WORLD)
-victim, last_pass, replicas = (int(given) for given in sys.argv[1:] or (1, 20, 1))
-passes = count(1)
+
+def main():
+    comm = Communicator.from_mpi(MPI.COMM_WORLD)
+    victim, last_pass, replicas = (int(given) for given in sys.argv[1:] or (1, 20, 1))
+    passes = count(1)
+
+    def die(*_):
+        if MPI.COMM_WORLD.rank == victim and next(passes) == last_pass:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model.model.layers[1].register_forward_pre_hook(die)  # in the middle of a pass through the layers
+
+    with shard_generation(model, comm, shards=ShardMap(comm.size, block_size=2), replicas=replicas) as cache:
+        while True:
+            try:
+                if cache.comm is not comm:
+                    loss = cache.recover(comm)
+                    inputs.update(cache.inputs)  # the tokens so far
+                    print(f"rank {comm.rank} of {comm.size}, {inputs['input_ids'].shape[1]} tokens: {loss}", flush=True)
+                tokens = model.generate(**inputs, **options, past_key_values=cache)
+                break
+            except RankFailedError:
+                comm = comm.shrink()
+
+    same = torch.equal(tokens, undisturbed)
+    print(f"rank {comm.rank}: {'the same tokens' if same else 'other tokens'} as an undisturbed run", flush=True)
+    comm.close()
 
 
-def die(*_):
-    if MPI.COMM_WORLD.rank == victim and next(passes) == last_pass:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-model.model.layers[1].register_forward_pre_hook(die)  # in the middle of a pass through the layers
-
-with shard_generation(model, comm, shards=ShardMap(comm.size, block_size=2), replicas=replicas) as cache:
-    while True:
-        try:
-            if cache.comm is not comm:
-                loss = cache.recover(comm)
-                inputs |= cache.inputs  # the tokens so far
-                print(f"rank {comm.rank} of {comm.size}, {inputs['input_ids'].shape[1]} tokens: {loss}", flush=True)
-            tokens = model.generate(**inputs, **options, past_key_values=cache)
-            break
-        except RankFailedError:
-            comm = comm.shrink()
-
-same = torch.equal(tokens, undisturbed)
-print(f"rank {comm.rank}: {'the same tokens' if same else 'other tokens'} as an undisturbed run", flush=True)
-comm.close()
+if __name__ == "__main__":
+    main()

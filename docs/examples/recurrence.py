@@ -32,10 +32,15 @@ def recurrence(comm):
     return states(a, b, before["a"] * h_0 + before["b"])[1:]
 
 
-with topocomm.init() as job:
-    parts = topocomm.run_local(recurrence, ranks=3) if job.size == 1 else [job.allgather(recurrence(job))]
-    found, exact = np.concatenate(parts), states(decay, drive, h_0)[1:]
-    np.testing.assert_allclose(found, exact, rtol=1e-12)
-    if job.rank == 0:
-        print(f"{STEPS} steps; the last state is {np.round(found[-1], 3).tolist()}")
-        print(f"largest difference from the loop: {np.abs(found - exact).max():.0e}")
+def main():
+    with topocomm.init() as job:
+        parts = topocomm.run_local(recurrence, ranks=3) if job.size == 1 else [job.allgather(recurrence(job))]
+        found, exact = np.concatenate(parts), states(decay, drive, h_0)[1:]
+        np.testing.assert_allclose(found, exact, rtol=1e-12)
+        if job.rank == 0:
+            print(f"{STEPS} steps; the last state is {np.round(found[-1], 3).tolist()}")
+            print(f"largest difference from the loop: {np.abs(found - exact).max():.0e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,10 +17,15 @@ def best(comm):
     return comm.allreduce(topocomm.topk_value(scores[mine], K, payload=mine), topocomm.TOPK(K))
 
 
-with topocomm.init() as job:
-    result, *others = topocomm.run_local(best, ranks=4) if job.size == 1 else [best(job)]
-    assert all(np.array_equal(result["payload"], other["payload"]) for other in others)
-    assert np.array_equal(result["payload"], np.argsort(-scores, kind="stable")[:K])
-    if job.rank == 0:
-        for place, (number, score) in enumerate(zip(result["payload"], result["values"], strict=True), 1):
-            print(f"{place}. item {number}: {score:.3f}")
+def main():
+    with topocomm.init() as job:
+        result, *others = topocomm.run_local(best, ranks=4) if job.size == 1 else [best(job)]
+        assert all(np.array_equal(result["payload"], other["payload"]) for other in others)
+        assert np.array_equal(result["payload"], np.argsort(-scores, kind="stable")[:K])
+        if job.rank == 0:
+            for place, (number, score) in enumerate(zip(result["payload"], result["values"], strict=True), 1):
+                print(f"{place}. item {number}: {score:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,13 @@
 """Ranks on threads share the cores, so each computes on one: teams of threads would wait for each other."""
 
-import pytest
-import torch
+from importlib.util import find_spec
 
-torch.set_num_threads(1)
+import pytest
+
+if find_spec("torch"):
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

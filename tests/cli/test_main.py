@@ -111,7 +111,7 @@ def test_only_the_chosen_command_is_imported(monkeypatch, capsys):
         (TopologyError("bad\ntext"), 2, "topocomm inspect: bad text"),
         (PlanError("altered"), 2, "topocomm inspect: altered"),
         (DeadlineError("too late"), 1, "topocomm inspect: too late"),
-        (MissingExtraError("MPI", "mpi4py", "mpi"), 1, "pip install 'topocomm[mpi]'"),
+        (MissingExtraError("MPI", "mpi4py", "mpi"), 1, "pip install 'mpi4py"),
         (OSError(13, "Permission denied", "f"), 1, "topocomm inspect: f: Permission denied"),
         (OSError("disk gone"), 1, "topocomm inspect: disk gone"),
         (KeyboardInterrupt(), 130, "interrupted"),

@@ -18,9 +18,11 @@ TUTORIALS = ROOT / "docs/tutorials"
 PRINTS = {  # parts of what an example prints
     "cross_entropy": ["loss 25.1290 over 6 tokens and 5000 words"],
     "custom_operator": ["longest runs of dry days: [78, 85, 80]", "laws that hold: shapes, purity, rows, identity"],
+    "decode": ["of 159 tokens", "60 tokens decoded as by one process"],
     "energy": ["curvature at 0: 0.699 from energies, variance 0.699"],
     "first": ["product ["],
     "linear_attention": ["990 tokens on "],
+    "quantiles": ["50% of the weight is up to 1.001", "largest error of a share: 0.0037; the bound: 0.0098"],
     "recurrence": ["1000 steps; the last state is [4.897, 5.155, -4.075, 2.342]"],
     "topk": ["1. item 36758: 4.732", "5. item 437273: 4.396"],
     "tree": ["rank 0: "],

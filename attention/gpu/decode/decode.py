@@ -361,5 +361,5 @@ def _kernel() -> Any:
     try:
         from attention.gpu.decode.decode_kernel import decode_kernel
     except ModuleNotFoundError as error:
-        raise MissingExtraError("attention on GPUs", "triton", "triton") from error
+        raise MissingExtraError("attention on GPUs", "triton", "attention") from error
     return decode_kernel

@@ -1,5 +1,7 @@
 import pytest
 
+pytest.importorskip("torch", reason="needs torch")
+
 from attention import PreparedDecode
 
 

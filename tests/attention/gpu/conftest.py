@@ -1,9 +1,12 @@
 """Kernels run in Triton's interpreter here, on CPU tensors."""
 
+import pytest
+
+pytest.importorskip("triton", reason="needs triton")
+
 from tests import interpreted  # noqa: F401, I001 before anything that imports triton
 
 import numpy as np
-import pytest
 import torch
 
 from attention.gpu.decode import decode

@@ -1,8 +1,11 @@
 """The tiny model and the prompt that several tests share."""
 
+import pytest
+
+pytest.importorskip("triton", reason="needs triton")
+
 from tests import interpreted  # noqa: F401, I001 before transformers, which imports triton
 
-import pytest
 import torch
 
 from tests.attention.huggingface.tiny_llama import build

@@ -1,7 +1,8 @@
 """A tiny language model on disk, with a tokenizer of its own; torch has one thread again after each job."""
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="needs torch")
 
 
 @pytest.fixture(autouse=True)

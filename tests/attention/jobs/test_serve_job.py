@@ -44,7 +44,7 @@ def test_bad_options(served, capsys):
 def test_a_missing_library_is_named(served, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "attention.serve.http_server", None)
     assert main(["serve", f"--model={served}"]) == 1
-    assert "pip install 'topocomm[serve]'" in error_line(capsys)
+    assert "pip install 'transformers" in error_line(capsys)
 
 
 @pytest.mark.long

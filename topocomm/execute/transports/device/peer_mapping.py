@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from topocomm.errors import TopocommError
+from topocomm.errors import TopocommError, install_command
 from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.device.device_library import Device, visible_devices
 from topocomm.execute.liveness.waiting import Waiting
@@ -123,7 +123,7 @@ def peer_refusal(facts: Sequence[PeerFacts], most_ranks: int) -> str | None:
     if shared is not None:
         return f"processes share the GPU {shared.address}, where they take turns; give each a GPU of its own"
     if way_of(facts) is None:
-        return "no way to map memory between processes is there on all ranks; pip install 'topocomm[nccl-cu12]'"
+        return f"no way to map memory between processes is there on all ranks; {install_command('nccl-cu12')}"
     return None
 
 
