@@ -70,7 +70,7 @@ def test_other_values_are_refused_with_their_path(kind, value, message):
     devices = [{"id": "GPU0", "kind": "gpu"}, {"id": "sw", "kind": kind, "in_network": value}]
     with pytest.raises(TopologyError) as error:
         read(json.dumps({"devices": devices, "links": []}), "a.json")
-    assert str(error.value).startswith(f"a.json: {message}")
+    assert str(error.value).startswith(f"a.json:1: {message}")
 
 
 def test_the_screen_says_it_once_for_hosts_alike():
