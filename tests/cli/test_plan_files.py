@@ -72,7 +72,10 @@ RESIGNED = [
     (("predicted_us", 0.59), "predicted_us is 0.59, the schedule has "),
     (("certificate", "rounds_lower_bound", 2), "the rounds bound is 2, its doubling witness gives 3"),
     (("certificate", "gap", 1.0), "the gap is 1.0, figure and bound give "),
-    (("certificate", "witness", "to", 8), "rank 8 of a witness is outside 0..7"),
+    (
+        ("certificate", "witness", "of", "groups", 0, 0, "GPU9"),
+        "a group of devices names one twice, or one that the topology does not have",
+    ),
 ]
 
 
