@@ -84,7 +84,9 @@ def enable(
 ) -> Sharding:
     """Let plain `model.generate(...)` keep its cache sharded over the ranks; collective.
 
-    In this thread, and in others of a process with one rank: `Thread(target=model.generate, ...)` beside a streamer.
+    In this thread, and in threads of its own (`Thread(target=model.generate, ...)` beside a streamer) of a process that
+    is one rank, as under mpirun; not of `run_local`, whose ranks are threads of one process. Every rank generates, and
+    may have a streamer; one ends when `generate` raises.
 
     Every `generate` begins with a fresh sharded cache, or goes on from the one given as `past_key_values`. It takes the
     place of a static, dynamic or offloaded cache, asked for by `cache_implementation` or given empty. Batches, left
@@ -196,6 +198,21 @@ def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
     ACTIVE.set(state)
 
 
+def _ending_the_stream(generate: Callable[..., Any]) -> Callable[..., Any]:
+    """End the stream where `generate` raises: a program that reads it in another thread would wait for ever."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return generate(*args, **options)
+        except BaseException:
+            if (streamer := options.get("streamer")) is not None:
+                streamer.end()
+            raise
+
+    return call
+
+
+@_ending_the_stream
 def _generate(
     model: PreTrainedModel,
     plain: Callable[..., Any],

@@ -44,6 +44,10 @@ BEGAN_S = time.perf_counter()
 Result = TypeVar("Result")
 
 
+MOST_THREADS = 1024
+"""Ranks on threads: what `topocomm.run_local` takes."""
+
+
 class InputError(TopocommError, ValueError):
     """The user gave something that the job cannot use; exit status 2."""
 
@@ -182,6 +186,8 @@ def speaks() -> bool:
 
 def _on_threads(job: Job[Result], ranks: int) -> int:
     try:
+        if ranks > MOST_THREADS:
+            raise InputError(f"--ranks {ranks}: expected 1 to {MOST_THREADS} threads; mpirun starts more")
         job.prepare(ranks)
     except TopocommError as error:
         return _say_error(job, error)
@@ -190,6 +196,8 @@ def _on_threads(job: Job[Result], ranks: int) -> int:
         results = topocomm.run_local(lambda comm: job.work(comm, cpu_threads), ranks=ranks)
     except TopocommError as error:
         return _say_setting(job, error)
+    except MemoryError as error:
+        return _say_error(job, InputError(f"{error}; a shorter context, or ranks on more hosts, need less of each"))
     return job.report(results[0])
 
 

@@ -58,7 +58,7 @@ def find_model(name: str) -> Path:
     if not (path / "config.json").is_file():
         raise InputError(
             f"--model {name}: expected one of {', '.join(KNOWN)}, or a directory with config.json, "
-            f"model.safetensors and tokenizer.json; nothing is downloaded{did_you_mean(name, KNOWN)}"
+            f"safetensors and tokenizer.json; nothing is downloaded{did_you_mean(name, KNOWN)}"
         )
     return path
 

@@ -59,7 +59,7 @@ def main():
         assert longest.tolist() == [int((ends[1::2] - ends[::2]).max()) for ends in breaks]
         if comm.rank == 0:
             print(f"longest runs of dry days: {longest.tolist()}")
-            print(f"laws that hold: {', '.join(law.name for law in report.laws)}")
+            print(f"laws that hold: {', '.join(law.name for law in report.laws if law.claimed)}")
 
 
 if __name__ == "__main__":

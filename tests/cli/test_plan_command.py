@@ -333,9 +333,11 @@ def test_output_goes_to_a_file_whole(capsys, tmp_path):
     file = tmp_path / "plan.html"
     assert run(capsys, *SMALL, "--format", "html", "--output", str(file)) == (0, "", "")
     assert file.read_text().startswith("<!DOCTYPE html>")
-    text = run(capsys, *SMALL)[1]
-    assert run(capsys, *SMALL, "--output", str(file)) == (0, "", "")
+    html, text = file.read_text(), run(capsys, *SMALL)[1]
+    assert run(capsys, *SMALL, "--format", "text", "--output", str(file)) == (0, "", "")
     assert file.read_text() == text
+    assert run(capsys, *SMALL, "--output", str(file)) == (0, "", "")
+    assert file.read_text() == html, "the ending names the format"
 
 
 def test_a_trace_has_every_message_and_ends_at_the_predicted_time(capsys, tmp_path):

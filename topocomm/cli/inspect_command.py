@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import PurePath
 
 from topocomm.cli.command_ranks import launched_as, speaks
+from topocomm.cli.options.arguments import format_by_name
 from topocomm.cli.options.sources import add_sources, read_job, read_sources, source_words
 from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         TopologyError: The source is unusable, or the format cannot show it.
         OSError: The output cannot be written.
     """
+    args.format = format_by_name(args.format, args.output, FORMATS)
     _check(args)
     topology = _topology(args)
     if not speaks():

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_bytes, parse_ranks, parse_sizes, take_one_size
+from topocomm.cli.options.arguments import (
+    add_sizes,
+    format_by_name,
+    nccl_sizes,
+    parse_bytes,
+    parse_ranks,
+    parse_sizes,
+    take_one_size,
+)
 from topocomm.cli.options.sources import add_sources, read_job
 from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
@@ -110,9 +118,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--format",
         choices=tuple(FORMATS),
-        default="text",
-        help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg is a "
-        "picture, html one to move and zoom with a panel for each round",
+        help="default text, or by the ending of --output; msccl-xml and mscclpp-json are programs for those runtimes "
+        "(sums on GPUs), svg is a picture, html one to move and zoom with a panel for each round",
     )
     parser.add_argument(
         "--runtime",
@@ -133,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    args.format = format_by_name(args.format, args.output, FORMATS) or "text"
     if args.runtime is not None and args.format != "msccl-xml":
         raise PlanError(f"--runtime {args.runtime} goes with --format msccl-xml only: no other format is for a runtime")
     whole = read_job(args)

@@ -24,15 +24,20 @@ FEWEST = 32
 
 
 class Law(NamedTuple):
-    """One law: whether it holds on all values tried, the measured difference, and a counterexample."""
+    """One law: whether it holds on all values tried, the measured difference, and a counterexample.
+
+    One that the operator does not claim, commutativity, cannot be broken.
+    """
 
     name: str
     holds: bool
     detail: str = ""
     counterexample: str = ""
+    claimed: bool = True
 
     def __str__(self) -> str:
-        text = f"{self.name:14} {'holds' if self.holds else 'BROKEN'}{'; ' + self.detail if self.detail else ''}"
+        word = "not claimed" if not self.claimed else "holds" if self.holds else "BROKEN"
+        text = f"{self.name:14} {word}{'; ' + self.detail if self.detail else ''}"
         return text + (f"\n{'':15}{self.counterexample}" if self.counterexample else "")
 
 
@@ -47,12 +52,14 @@ class LawReport:
             after a broken `shapes` none is.
         worst_rounding_ulp: The greatest difference between (a.b).c and a.(b.c), in units of the last place of the
             greatest number involved; 0 where rounding never moved anything.
+        sampled: Whether values came from the operator's `sample`, and were not any arrays of the dtypes.
     """
 
     operator: str
     layout: str
     laws: tuple[Law, ...]
     worst_rounding_ulp: float
+    sampled: bool = True
 
     @property
     def ok(self) -> bool:
@@ -68,7 +75,10 @@ class LawReport:
         head = (
             f"operator {self.operator!r} on {self.layout}: {'ok' if self.ok else 'broken: ' + ', '.join(self.broken)}"
         )
-        return "\n".join([head, *(f"  {law}" for law in self.laws)])
+        lines = [head, *(f"  {law}" for law in self.laws)]
+        if not self.sampled and {*self.broken} - {"shapes", "purity"}:
+            lines.append("  The values tried are any arrays; where only some are values, give the operator a `sample`.")
+        return "\n".join(lines)
 
 
 def check_laws(
@@ -102,7 +112,7 @@ def check_laws(
     count = max(samples, FEWEST)
     layout = sample_layout(as_operator(op), dims, dtype, count)
     laws, worst_ulp = _Trial(op, layout, count, seed).run()
-    return LawReport(op.name, str(layout), tuple(laws), worst_ulp)
+    return LawReport(op.name, str(layout), tuple(laws), worst_ulp, op.sample is not None)
 
 
 class _Case(NamedTuple):
@@ -275,8 +285,8 @@ class _Trial:
             bad = self._unequal(one, other, zeros=True)
             failures += self._example(bad, (case.a, case.b), "ab", {"a.b": one, "b.a": other})
         if not self._op.commutative:
-            hint = "" if failures else ", but it seems to commute: commutative=True would allow more plans"
-            return Law("commutativity", True, "not claimed" + hint)
+            seems = "it seems to commute: commutative=True would allow more plans"
+            return Law("commutativity", True, "so ranks keep their order" if failures else seems, claimed=False)
         return _law("commutativity", failures, "bit for bit", "though claimed")
 
     def _kernels(self) -> list[Law]:

@@ -38,6 +38,9 @@ class ShardedWeights:
     whole_bytes: int
     held_bytes: int
 
+    def __repr__(self) -> str:
+        return f"<ShardedWeights: {self.held_bytes:,} of {self.whole_bytes:,} bytes, {len(self.cut)} parameters cut>"
+
 
 def sharded_weights(model: nn.Module) -> ShardedWeights | None:
     """Return how a model's weights are sharded; None: this process holds them whole."""

@@ -47,6 +47,19 @@ def test_generate_in_a_thread_as_streamers_need_it(llama):
     assert torch.equal(made.sequences, generate(llama, {k: v[1:] for k, v in prompt().items()}).sequences)
 
 
+def test_a_stream_ends_where_generate_raises(llama):
+    def work(comm):
+        with enable(llama, comm):
+            streamer = transformers.TextIteratorStreamer(_Words(), timeout=60)
+            empty = torch.zeros((1, 0), dtype=torch.long)
+            error = in_a_thread(lambda: llama.generate(empty, streamer=streamer))
+            return error, "".join(streamer)
+
+    ((error, text),) = run_local(work, ranks=1)
+    assert "give at least one row" in str(error)
+    assert text == ""
+
+
 class _Words:
     """A tokenizer whose words are the numbers of tokens."""
 

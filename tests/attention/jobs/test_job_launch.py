@@ -164,6 +164,11 @@ def test_bad_ranks_on_threads(capsys, text):
     assert on_threads(capsys, "sum", f"--ranks={text}") == (2, "", line)
 
 
+def test_more_threads_than_there_can_be(capsys):
+    line = "toy: error: --ranks 1025: expected 1 to 1024 threads; mpirun starts more\n"
+    assert on_threads(capsys, "sum", "--ranks=1025") == (2, "", line)
+
+
 def test_help_is_printed_once(ended):
     out, err = speaks_alone(ended[("--help",)], 0, 0)
     assert (out.count("usage: toy"), err) == (1, "")

@@ -5,7 +5,15 @@ import argparse
 import pytest
 
 from topocomm import PlanError, catalog
-from topocomm.cli.options.arguments import add_sizes, nccl_sizes, of, parse_bytes, parse_ranks, parse_sizes
+from topocomm.cli.options.arguments import (
+    add_sizes,
+    format_by_name,
+    nccl_sizes,
+    of,
+    parse_bytes,
+    parse_ranks,
+    parse_sizes,
+)
 
 
 @pytest.mark.parametrize(
@@ -111,3 +119,18 @@ def test_names_in_any_spelling():
     assert parse_ranks("gpu5,Gpu1", catalog("dgx-h100")) == ("GPU5", "GPU1")
     with pytest.raises(PlanError, match="--ranks 5,1: expected a number of ranks, or endpoints by ids, as GPU5,GPU1"):
         parse_ranks("5,1", catalog("dgx-h100"))
+
+
+@pytest.mark.parametrize(
+    ("given", "output", "found"),
+    [
+        (None, "a.svg", "svg"),
+        (None, "b/a.SVG", "svg"),
+        ("json", "a.svg", "json"),
+        (None, "a.txt", None),
+        (None, "svg", None),
+        (None, None, None),
+    ],
+)
+def test_the_ending_of_a_file_names_the_format(given, output, found):
+    assert format_by_name(given, output, ("text", "json", "svg")) == found

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.machines import switch
-from topocomm import PlanError
+from topocomm import PlanError, catalog
 from topocomm.simulation.libraries import names, work_of
 
 
@@ -25,6 +25,7 @@ def test_ranks_are_placed_as_in_a_plan():
         (("rnig", switch(2), "allreduce", 8), r"algorithm 'rnig': expected one of ring"),
         (("ring", switch(2), "alltoall", 8), "algorithm ring: expected one of allreduce, .*, got alltoall"),
         (("ring", switch(2), "allreduce", -1), "expected a payload of at least 0 bytes, got -1"),
+        (("nccl", catalog("cpu-1-socket"), "allreduce", 8), "NCCL joins GPUs, and 'cpu-1-socket' has ranks on a cpu"),
     ],
 )
 def test_what_is_refused(arguments, why):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from topocomm.command_parser import respelled
 from topocomm.errors import PlanError
@@ -96,6 +97,12 @@ def parse_sizes(text: str, row_bytes: int) -> tuple[int, ...]:
         rows.append(max(size_bytes // row_bytes, 1))
         size_bytes *= int(factor)
     return tuple(dict.fromkeys(rows))
+
+
+def format_by_name(given: str | None, output: str | None, formats: Iterable[str]) -> str | None:
+    """Return the format asked for: the one given, else that of the ending of the output file, if it is one."""
+    ending = Path(output).suffix.removeprefix(".").lower() if output else ""
+    return given or (ending if ending in formats else None)
 
 
 def of(names: Iterable[str]) -> Callable[[str], str]:

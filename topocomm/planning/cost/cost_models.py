@@ -37,6 +37,18 @@ SWITCH_US = 2.0
 """Wait of a rank that shares a core: a switch between processes."""
 
 
+def _most(schedule: Schedule) -> tuple[int, int]:
+    """The messages and the transfers, of all slices, up to which a schedule's events are followed."""
+    many_slices = schedule.repeat is not None and schedule.repeat.count > FEW_SLICES
+    return MOST_OF_PIPELINES if many_slices else (MOST_MESSAGES, MOST_TRANSFERS)
+
+
+def adds_rounds(schedule: Schedule, messages: int) -> bool:
+    """Whether the time of a schedule is that of each round's busiest link or port, and not of events."""
+    most, slices = _most(schedule), 1 if schedule.repeat is None else schedule.repeat.count
+    return messages > most[0] or len(schedule.transfers) * slices > most[1]
+
+
 class Cost:
     """Figures of a verified schedule on a machine; those that take time are computed when first needed.
 
@@ -60,9 +72,7 @@ class Cost:
         launch_us: float = 0.0,
         collective: Collective | None = None,
     ) -> None:
-        self._schedule, self._rules = unrolled(schedule), PortRules(ports, port_model)
-        pipelined = schedule.repeat is not None and schedule.repeat.count > FEW_SLICES
-        self._most = MOST_OF_PIPELINES if pipelined else (MOST_MESSAGES, MOST_TRANSFERS)
+        self._schedule, self._rules, self._most = unrolled(schedule), PortRules(ports, port_model), _most(schedule)
         self._endpoints, self._paths, self._row_bytes = endpoints, paths, row_bytes
         self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
         self._routes = routes_of(self._messages, self._schedule, endpoints, paths)

@@ -63,8 +63,6 @@ def _head(page: Page, plan: Plan, topology: Topology) -> float:
         first = (f"{f.alpha_us:.2f} us", f"without bytes, {what}")
     at_most = f"{'below ' * (plan.objective == 'throughput')}the best possible, at most"
     bound = f"{c.gap:.2f} x" if c.gap >= 1.005 else "optimal"
-    if plan.native_call:
-        first = (f"{plan.predicted_us:.2f} us", f"by {plan.native_call}, {what}")
     stats = [
         first,
         (bound, f"no plan beats it ({plan.objective})" if c.gap < 1.005 else at_most),
@@ -127,8 +125,14 @@ def _proof(page: Page, plan: Plan, y: float) -> float:
         bounds.append(f"throughput <= {rounded(c.throughput_upper_bound_gb_per_s)} GB/s")
     proved = [name.replace("_", " ") for name in vars(plan.proof) if getattr(plan.proof, name)]
     notes = [
-        f"No plan beats {', '.join(bounds)}. This one: {c.gap:.3f} x the {plan.objective} bound ({c.argument}).",
+        f"No plan of {plural(plan.ports, 'port')} beats {', '.join(bounds)}. "
+        f"This one: {c.gap:.3f} x the {plan.objective} bound ({c.argument}).",
         f"Proved: {', '.join(proved)}.",
+        *(
+            [f"Calls take {plan.native_call} instead, predicted {plan.predicted_us:.2f} us."]
+            if plan.native_call
+            else []
+        ),
         *(f"Assumed: {note}." for note in plan.assumed),
     ]
     letters = int((WIDTH - 2 * EDGE) / (11.5 * LETTER))

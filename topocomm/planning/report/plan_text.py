@@ -10,7 +10,7 @@ from textwrap import wrap
 import numpy as np
 
 from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN, collective_of
-from topocomm.planning.cost.cost_models import MOST_MESSAGES
+from topocomm.planning.cost.cost_models import MOST_MESSAGES, adds_rounds
 from topocomm.planning.cost.events import simulate
 from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.schedule_work import of_messages
@@ -24,6 +24,10 @@ from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
 WIDTH = 80
+BY_ROUNDS = (
+    "an estimate: a round takes what its busiest link or port does, for the messages are too many to follow; "
+    "topocomm simulate follows them"
+)
 MOST_ROUNDS = 16
 MOST_MOVES, FEW_MOVES = 16, 4
 """Most messages listed of a round, and of those over one set of link kinds where there are many sets."""
@@ -88,6 +92,7 @@ def plan_text(
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {plural(plan.ports, 'port')}, objective {plan.objective}",
         *([f"          {launches}"] if launches else []),
+        *_wrap(" " * 10, BY_ROUNDS if adds_rounds(plan.schedule, f.transfers) else ""),
         *_wrap("  native  ", call),
         *_wrap(
             "  bounds  ",

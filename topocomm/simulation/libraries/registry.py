@@ -53,6 +53,9 @@ def work_of(
     if payload_bytes < 0:
         raise PlanError(f"algorithm {name}: expected a payload of at least 0 bytes, got {payload_bytes}")
     endpoints = place_ranks(topology, ranks)
+    if name.startswith("nccl") and (kinds := {topology.by_id[end].kind for end in endpoints}) != {"gpu"}:
+        kind = min(kinds - {"gpu"})
+        raise PlanError(f"algorithm {name}: NCCL joins GPUs, and {topology.name!r} has ranks on a {kind}; take openmpi")
     if len(endpoints) == 1:
         return WorkBuilder(endpoints).build()
     return chosen.build(topology, collective, payload_bytes, endpoints)
