@@ -93,7 +93,7 @@ def _halvings(count: int, most_radix: int) -> list[tuple[int, int]]:
         return list(pairwise(skips))
 
     fewest = len(steps(most_radix))
-    return next(made for made in map(steps, range(2, most_radix + 1)) if len(made) == fewest)
+    return next(made for made in map(steps, range(2, max(most_radix, 2) + 1)) if len(made) == fewest)  # one group: none
 
 
 class RailsInParts:
