@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,12 +37,12 @@ def combined(
 ) -> Partial | None:
     """Return the merged partial of this rank's heads; None where the engine's own function has to be called.
 
-    Then a warning has said why, once for each reason.
+    Then a warning has said why, once for each reason; nothing is said of a group of one rank.
 
     Args:
         function: Of the engine, for messages.
         partial: As `combine_heads` takes it.
-        group: The engine's coordinator, of more than one rank: it has `cpu_group` and `world_size`.
+        group: The engine's coordinator: it has `cpu_group` and `world_size`.
         natural: Whether lse is a natural logarithm, else one of base 2.
         empty: Gives what `combine_heads` takes as `empty`; called where ours serves.
         heads_first: Whether out of the result is to be contiguous as [own heads, rows, dim].
@@ -53,6 +53,8 @@ def combined(
         MismatchError, DeadlineError, RankFailedError: As `combine_heads`.
     """
     out = partial.out
+    if group.world_size == 1:
+        return None
     if out.ndim == 3 and out.shape[1] % group.world_size:
         raise OperatorError(
             f"{function}: heads must be a multiple of the {group.world_size} ranks of the group, got {out.shape[1]}; "
@@ -68,13 +70,21 @@ def combined(
     return combine.run(partial, "e" if natural else 2, empty(), target, return_lse=return_lse)
 
 
-def misfit(function: Callable[..., Any], parameters: Sequence[str]) -> str | None:
-    """Say how the parameters of an engine's function differ from those that we know; None: they do not."""
-    found = list(inspect.signature(function).parameters)
-    if found == list(parameters):
+def misfit(function: Callable[..., Any], ours: Callable[..., Any]) -> str | None:
+    """Say how the parameters of an engine's function differ from those that we know; None: they do not.
+
+    `ours` takes the engine's function, then these parameters.
+    """
+    found, parameters = list(inspect.signature(function).parameters), parameters_of(ours)
+    if found == parameters:
         return None
     name = getattr(function, "__qualname__", repr(function))
     return f"{name} has the parameters ({', '.join(found)}), and those known are ({', '.join(parameters)})"
+
+
+def parameters_of(ours: Callable[..., Any]) -> list[str]:
+    """Return the parameters of the engine's function that one of ours takes the place of."""
+    return list(inspect.signature(ours).parameters)[1:]
 
 
 def say_once(text: str) -> None:

@@ -16,19 +16,6 @@ from attention.engines.substitution import combined
 from attention.partial import Partial
 
 MODULE = "sglang.srt.layers.dcp.comm"
-PARAMETERS = {
-    "cp_lse_ag_out_rs_mha": ("cp_attn_out", "cp_attn_lse", "cp_group", "return_lse"),
-    "cp_lse_ag_out_rs_mla": ("cp_attn_out", "cp_attn_lse", "cp_group", "ctx", "is_lse_base_on_e"),
-    "dcp_a2a_lse_reduce": (
-        "cp_attn_out",
-        "cp_attn_lse",
-        "cp_group",
-        "is_lse_base_on_e",
-        "cuda_graph_buffers",
-        "comm_backend",
-    ),
-}
-"""Of SGLang's functions, in 0.5.23."""
 
 
 def mha(
@@ -39,10 +26,8 @@ def mha(
     return_lse: bool = False,
 ) -> Any:
     """Return out [B, H/N, D], or (that, lse [B, H/N]); natural logarithms. Errors are those of `combined`."""
-    merged = None
-    if cp_group.world_size > 1:
-        partial = Partial(cp_attn_out, cp_attn_lse)
-        merged = combined("cp_lse_ag_out_rs_mha", partial, cp_group, natural=True, return_lse=return_lse)
+    partial = Partial(cp_attn_out, cp_attn_lse)
+    merged = combined("cp_lse_ag_out_rs_mha", partial, cp_group, natural=True, return_lse=return_lse)
     if merged is None:
         return engines_own(cp_attn_out, cp_attn_lse, cp_group, return_lse=return_lse)
     return (merged.out, merged.lse.to(cp_attn_lse.dtype)) if return_lse else merged.out
@@ -57,10 +42,8 @@ def mla(
     is_lse_base_on_e: bool = False,
 ) -> Any:
     """Return out [H/N, B, D], heads first as SGLang's; logarithms of base 2 by default, as its."""
-    merged = None
-    if cp_group.world_size > 1:
-        partial = Partial(cp_attn_out, cp_attn_lse)
-        merged = combined("cp_lse_ag_out_rs_mla", partial, cp_group, natural=is_lse_base_on_e, heads_first=True)
+    partial = Partial(cp_attn_out, cp_attn_lse)
+    merged = combined("cp_lse_ag_out_rs_mla", partial, cp_group, natural=is_lse_base_on_e, heads_first=True)
     if merged is None:
         return engines_own(cp_attn_out, cp_attn_lse, cp_group, ctx=ctx, is_lse_base_on_e=is_lse_base_on_e)
     return merged.out.transpose(0, 1)
@@ -77,7 +60,7 @@ def a2a(
 ) -> Any:
     """Return out [B, H/N, D]; a `comm_backend` other than "a2a" is a kernel that was asked for, and stays SGLang's."""
     merged = None
-    if cp_group.world_size > 1 and comm_backend == "a2a":
+    if comm_backend == "a2a":
         partial = Partial(cp_attn_out, cp_attn_lse)
         merged = combined("dcp_a2a_lse_reduce", partial, cp_group, natural=is_lse_base_on_e)
     if merged is None:
@@ -97,3 +80,4 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "cp_lse_ag_out_rs_mla": mla,
     "dcp_a2a_lse_reduce": a2a,
 }
+"""By SGLang's functions, whose parameters in 0.5.23 they have."""

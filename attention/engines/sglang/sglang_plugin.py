@@ -10,7 +10,7 @@ def install() -> None:
 
     A function with other parameters than those we know stays as it is, with a warning.
     """
-    from attention.engines.sglang.dcp_hooks import HOOKS, MODULE, PARAMETERS
+    from attention.engines.sglang.dcp_hooks import HOOKS, MODULE
     from attention.engines.substitution import misfit, say_once
 
     try:
@@ -22,7 +22,7 @@ def install() -> None:
         return
     for name, hook in HOOKS.items():
         function = getattr(functions, name, None)
-        fault = f"there is no {name}" if function is None else misfit(function, PARAMETERS[name])
+        fault = f"there is no {name}" if function is None else misfit(function, hook)
         if fault is not None:
             say_once(f"SGLang's {name} stays as it is: {fault}")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from attention.decode.communicators import prepared_call
-from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
+from attention.engines.combine import head_combine
 from attention.partial import Partial
 from topocomm import Communicator
 
@@ -40,9 +40,12 @@ class HeadExchange:
         return torch.cat([self._gathered(q, *part) for part in parts], 1)
 
     def _gathered(self, q: torch.Tensor, part: slice, padded: int) -> torch.Tensor:
-        sent = _filled_up(q, part, padded)
+        count = part.stop - part.start
+        sent = q[:, part].contiguous() if count == padded else q.new_zeros(q.shape[0], padded, q.shape[2])
+        if count < padded:
+            sent[:, :count] = q[:, part]
         everyone: torch.Tensor = prepared_call(self.comm, "allgather", {Q: sent})({Q: sent})[Q]
-        return everyone[:, : part.stop - part.start]
+        return everyone[:, :count]
 
     def merge(self, partial: Partial) -> Partial:
         """Return the merged partial of this rank's heads, out [heads, tokens, d_v] and lse [heads, tokens]; collective.
@@ -53,17 +56,11 @@ class HeadExchange:
         """
         if self.comm.size == 1:
             return partial
-        parts = message_parts(partial.lse.shape[1])
-        if len(parts) == 1:
-            return self._merged(partial, *parts[0])
-        merged = [self._merged(partial, *part) for part in parts]
-        return Partial(torch.cat([x.out for x in merged], 1), torch.cat([x.lse for x in merged], 1))
-
-    def _merged(self, partial: Partial, part: slice, padded: int) -> Partial:
-        sent = {name: _filled_up(x, part, padded) for name, x in partial._asdict().items()}
-        rows = (partial.lse.shape[0] // self.comm.size,) * self.comm.size
-        merged = prepared_call(self.comm, "reduce_scatter", sent, LOGSUMEXP, rows=rows)(sent)
-        return Partial(*(merged[name][:, : part.stop - part.start] for name in (OUT, LSE)))
+        out, lse = partial
+        merged = out.new_empty(out.shape[0] // self.comm.size, *out.shape[1:])
+        by_rows, target = Partial(out.transpose(0, 1), lse.transpose(0, 1)), merged.transpose(0, 1)
+        merged_lse = head_combine(self.comm).run(by_rows, "e", None, target, return_lse=True).lse
+        return Partial(merged, merged_lse.transpose(0, 1))
 
 
 def message_parts(tokens: int) -> list[tuple[slice, int]]:
@@ -73,13 +70,3 @@ def message_parts(tokens: int) -> list[tuple[slice, int]]:
         stop = min(start + MOST_TOKENS, tokens)
         parts.append((slice(start, stop), 1 << (stop - start - 1).bit_length()))
     return parts
-
-
-def _filled_up(x: torch.Tensor, part: slice, tokens: int) -> torch.Tensor:
-    """Return a range of x [heads, tokens, ...] with zeros behind it, contiguous."""
-    count = part.stop - part.start
-    if count == tokens:
-        return x[:, part].contiguous()
-    filled = x.new_zeros(x.shape[0], tokens, *x.shape[2:])
-    filled[:, :count] = x[:, part]
-    return filled

@@ -16,18 +16,8 @@ import torch
 from attention.engines.substitution import combined, misfit, say_once
 from attention.partial import Partial
 
-PARAMETERS = (
-    "cp_attn_out",
-    "cp_attn_lse",
-    "cp_group",
-    "ctx",
-    "return_lse",
-    "is_lse_base_on_e",
-    "seq_lens",
-    "query_start_loc",
-)
-"""Of both functions, in vLLM 0.32 and 0.33."""
 REPLACED = ("cp_lse_ag_out_rs", "dcp_a2a_lse_reduce")
+"""Of vLLM's functions, whose parameters in 0.32 and 0.33 `dcp_combine` has."""
 
 
 def in_place_of(engines_own: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +33,7 @@ def in_place_of(engines_own: Callable[..., Any]) -> Callable[..., Any]:
         function, bound = engines_own.func, engines_own.keywords
     if getattr(function, "__name__", "") not in REPLACED:
         return engines_own
-    fault = misfit(function, PARAMETERS)
+    fault = misfit(function, dcp_combine)
     if fault is not None:
         say_once(f"vLLM's merge stays as it is: {fault}")
         return engines_own
@@ -89,7 +79,7 @@ def dcp_combine(
         return empty_rows(cp_attn_out.shape[0], seq_lens, query_start_loc)
 
     merged = None
-    if cp_group.world_size > 1 and (seq_lens is None) is (query_start_loc is None):
+    if (seq_lens is None) is (query_start_loc is None):
         name = getattr(engines_own, "__name__", "dcp_combine")
         partial = Partial(cp_attn_out, cp_attn_lse)
         merged = combined(name, partial, cp_group, natural=is_lse_base_on_e, empty=empty, return_lse=return_lse)

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from attention.engines import substitution
-from attention.engines.sglang.dcp_hooks import HOOKS, MODULE, PARAMETERS
+from attention.engines.sglang.dcp_hooks import HOOKS, MODULE
 from attention.engines.sglang.sglang_plugin import install
 from tests.attention.engines.sources import path
 
@@ -27,7 +27,9 @@ def known(name):
         return args, kwargs
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    function.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in PARAMETERS[name]])
+    function.__signature__ = inspect.Signature(
+        [inspect.Parameter(each, kind) for each in substitution.parameters_of(HOOKS[name])]
+    )
     return function
 
 

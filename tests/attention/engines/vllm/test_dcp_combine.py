@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attention.engines import substitution
-from attention.engines.vllm.dcp_combine import PARAMETERS, REPLACED, dcp_combine, empty_rows, in_place_of
+from attention.engines.vllm.dcp_combine import REPLACED, dcp_combine, empty_rows, in_place_of
 from tests.attention.engines.partials import assert_merged, formula, partials
 from tests.attention.engines.sources import parameters
 from topocomm import run_local
@@ -18,6 +18,9 @@ class Coordinator:
 
     def __init__(self, comm):
         self.cpu_group, self.world_size, self.rank_in_group = comm, comm.size, comm.rank
+
+
+PARAMETERS = substitution.parameters_of(dcp_combine)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,7 @@ def never(*args, **kwargs):
 
 @pytest.mark.parametrize("function", REPLACED)
 def test_the_parameters_are_those_of_the_installed_vllm(function):
-    assert parameters("vllm", "v1.attention.ops.dcp", function) == PARAMETERS
+    assert parameters("vllm", "v1.attention.ops.dcp", function) == tuple(PARAMETERS)
 
 
 @pytest.mark.parametrize("natural", [True, False])
