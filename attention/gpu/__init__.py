@@ -10,6 +10,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from attention.gpu.limits import DECODE_QUERIES as DECODE_QUERIES
+from attention.gpu.limits import DECODE_WIDEST as DECODE_WIDEST
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -19,11 +22,6 @@ if TYPE_CHECKING:
     from attention.partial import Partial
     from attention.spec import Spec
     from attention.visibility import Masking
-
-DECODE_QUERIES = 16
-"""The most queries that count as decoding."""
-DECODE_WIDEST = {2: 576, 4: 256}
-"""The greatest head dim that the decode kernel takes, by bytes of an item of q."""
 
 
 def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | None = None) -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 SHARED_KIB = {"sm_80": 163, "sm_89": 99, "sm_90": 227, "sm_100": 227, "gfx9": 64, "other": 48}
 """Shared memory of one program by generation: CUDA C programming guide, compute capabilities; AMD CDNA guides."""
 
+DECODE_QUERIES = 16
+"""The most queries that count as decoding."""
+DECODE_WIDEST = {2: 576, 4: 256}
+"""The greatest head dim that the decode kernel takes, by bytes of an item of q: what registers hold."""
+
 FEWEST_COLUMNS = 16
 """Columns that matrix units take at least."""
 

@@ -1,4 +1,4 @@
-"""Errors by class, the order of pairs, and the worst rows."""
+"""Errors by class, and the worst rows."""
 
 from itertools import pairwise
 from math import inf
@@ -10,7 +10,6 @@ from topocomm.calibration.error_report import (
     SIZE_CLASSES,
     RowError,
     error_table,
-    order_right,
     row_errors,
     summary,
     text,
@@ -42,16 +41,6 @@ def test_errors_of_a_class():
     assert large.bias == pytest.approx(1.1)
     assert summary("all", "all", errors).rows == 4
     assert "allreduce nccl device" in text([small, large])
-
-
-def test_order_of_pairs():
-    a, b = made_models(hosts=(1, 2))
-    other = made_models(hosts=(1,), collective="broadcast")[0]
-    assert order_right([row(a, 8, 10, 10), row(a, 16, 20, 30)]) == (1, 1)
-    assert order_right([row(a, 8, 10, 30), row(a, 16, 20, 20)]) == (0, 1)
-    assert order_right([row(a, 8, 10, 30), row(a, 16, 11, 20)]) == (0, 0)  # they differ by less than a fifth
-    assert order_right([row(a, 8, 10, 10), row(b, 8, 20, 30)]) == (0, 0)  # not as many ranks
-    assert order_right([row(a, 8, 10, 10), row(other, 8, 20, 30)]) == (0, 0)  # another collective
 
 
 def test_the_worst_rows_are_one_of_each_table():

@@ -10,8 +10,10 @@ from tests.calibration.tables import made_models
 from tools.evidence import __main__ as program
 from tools.evidence.gather import gather
 from tools.evidence.machines import place_of, ports_named
+from tools.evidence.page import order_right
 from topocomm import TopocommError
-from topocomm.calibration.measured_table import MeasuredTable
+from topocomm.calibration.error_report import RowError
+from topocomm.calibration.measured_table import MeasuredRow, MeasuredTable
 from topocomm.simulation.libraries.job_shape import job_shape
 
 
@@ -143,3 +145,17 @@ def test_a_folder_without_tables(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         program.main()
     assert "no table that can be used" in capsys.readouterr().err
+
+
+def row(model, payload_bytes, measured_us, predicted_us):
+    return RowError(model, MeasuredRow(payload_bytes, measured_us), predicted_us, False)
+
+
+def test_order_of_pairs():
+    a, b = made_models(hosts=(1, 2))
+    other = made_models(hosts=(1,), collective="broadcast")[0]
+    assert order_right([row(a, 8, 10, 10), row(a, 16, 20, 30)]) == (1, 1)
+    assert order_right([row(a, 8, 10, 30), row(a, 16, 20, 20)]) == (0, 1)
+    assert order_right([row(a, 8, 10, 30), row(a, 16, 11, 20)]) == (0, 0)  # they differ by less than a fifth
+    assert order_right([row(a, 8, 10, 10), row(b, 8, 20, 30)]) == (0, 0)  # not as many ranks
+    assert order_right([row(a, 8, 10, 10), row(other, 8, 20, 30)]) == (0, 0)  # another collective

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.calibration.error_report import ErrorRow, RowError, error_table, order_right, summary, worst
+from topocomm.calibration.error_report import ErrorRow, RowError, error_table, summary, worst
 from topocomm.calibration.fit_figures import Fit
 from topocomm.simulation.libraries.library_figures import TABLE
 
 from .gather import Family
 
 MIB = 1 << 20
+APART = 1.2
+"""Ratio of two measured times from which their order is scored."""
 
 
 class Scored(NamedTuple):
@@ -68,6 +71,26 @@ def goal_lines(scored: Sequence[Scored]) -> list[str]:
     row("nominal, from 16 MiB: median error", "30 %", median, [at(own, 16 * MIB, top) for own in nominals])
     row("nominal: order right", "90 %", order, nominals)
     return lines
+
+
+def order_right(errors: Sequence[RowError]) -> tuple[int, int]:
+    """Return (pairs in the right order, pairs scored): rows of one table, or of one size on as many ranks.
+
+    Scored are pairs whose measured times differ by more than a fifth.
+    """
+    right = total = 0
+    for a, b in combinations(errors, 2):
+        same_table = a.model is b.model
+        first, second = a.model.table, b.model.table
+        same_call = a.row.payload_bytes == b.row.payload_bytes and (first.ranks, first.collective) == (
+            second.ranks,
+            second.collective,
+        )
+        times = sorted((a.row.time_us, b.row.time_us))
+        if (same_table or same_call) and times[1] > APART * times[0]:
+            total += 1
+            right += (a.row.time_us < b.row.time_us) == (a.predicted_us < b.predicted_us)
+    return right, total
 
 
 def class_lines(errors: Sequence[RowError]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +18,6 @@ SIZE_CLASSES: tuple[tuple[str, int, int], ...] = (
     (">= 16 MiB", 16 * MIB, 1 << 62),
 )
 """Name, least bytes, bytes that are too many."""
-APART = 1.2
-"""Ratio of two measured times from which their order is scored."""
 
 
 class RowError(NamedTuple):
@@ -95,26 +92,6 @@ def summary(name: str, size_class: str, errors: Sequence[RowError]) -> ErrorRow:
         float(np.quantile(relative, 0.9)),
         float(np.median(ratios)),
     )
-
-
-def order_right(errors: Sequence[RowError]) -> tuple[int, int]:
-    """Return (pairs in the right order, pairs scored): rows of one table, or of one size on as many ranks.
-
-    Scored are pairs whose measured times differ by more than a fifth.
-    """
-    right = total = 0
-    for a, b in combinations(errors, 2):
-        same_table = a.model is b.model
-        first, second = a.model.table, b.model.table
-        same_call = a.row.payload_bytes == b.row.payload_bytes and (first.ranks, first.collective) == (
-            second.ranks,
-            second.collective,
-        )
-        times = sorted((a.row.time_us, b.row.time_us))
-        if (same_table or same_call) and times[1] > APART * times[0]:
-            total += 1
-            right += (a.row.time_us < b.row.time_us) == (a.predicted_us < b.predicted_us)
-    return right, total
 
 
 def worst(errors: Iterable[RowError], count: int) -> list[RowError]:

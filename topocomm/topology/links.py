@@ -109,6 +109,22 @@ _ASSUMED = {
 _UNKNOWN_KIND = LinkKind("unknown", 1.25, _NETWORK_US, "10 Gb/s network, the slowest in the table")
 
 
+_NVLINK_BY_SM = {60: "nvlink1", 70: "nvlink2", 72: "nvlink2", 75: "nvlink2", 80: "nvlink3", 86: "nvlink3-rtx"}
+_NVLINK_BY_SM |= {90: "nvlink4", 100: "nvlink5", 103: "nvlink5"}
+_XGMI_BY_GCN = {"908": "xgmi-mi100", "910": "xgmi-mi250", "90a": "xgmi-mi250", "950": "xgmi-mi350"}
+_XGMI_BY_GCN |= {"940": "xgmi-mi300", "941": "xgmi-mi300", "942": "xgmi-mi300"}
+"""Generations by compute capability, as in NCCL's `ncclTopoNVLinkBw`, and by architecture, as in RCCL's `topo.h`."""
+PCIE_LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5, 128.0: 15.0}
+"""Nominal GB/s of one lane by GT/s (PCI Express base specification), as `KINDS` has them for 16 lanes."""
+
+
+def kind_of(family: str, sm: int | None, gcn: str | None) -> str:
+    """Return the row of `KINDS` for `nvlink` or `xgmi`; the family where `sm` or `gcn` does not tell the generation."""
+    if family == "xgmi":
+        return _XGMI_BY_GCN.get((gcn or "").strip().lower().removeprefix("gfx"), "xgmi")
+    return _NVLINK_BY_SM.get(sm or 0, "nvlink")
+
+
 def assume(kind: str) -> LinkKind:
     """Return the figures that planners assume for a link of a family without figures of its own.
 

@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 
+from attention.gpu.limits import DECODE_QUERIES, DECODE_WIDEST
 from attention.partial import Partial
 from attention.spec import Spec
 from attention.visibility import Masking
 from topocomm import OperatorError
 
-MOST_QUERIES = 16
-WIDEST = {2: 576, 4: 256}
-"""Head dim that the registers hold, by bytes of an item that is multiplied."""
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -33,15 +31,15 @@ def check_inputs(
         _check_array(name, x, q, interpreted)
     batch, heads, q_len, d = q.shape
     shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    if not 1 <= q_len <= MOST_QUERIES:
-        raise _fault(f"q_len must be 1 to {MOST_QUERIES}, got {q_len}; the prefill kernel takes more")
+    if not 1 <= q_len <= DECODE_QUERIES:
+        raise _fault(f"q_len must be 1 to {DECODE_QUERIES}, got {q_len}; the prefill kernel takes more")
     if k.shape[:3] != v.shape[:3] or k.dtype != v.dtype:
         raise _fault(f"k and v must agree in all but the head dim, got {shapes}, {k.dtype} and {v.dtype}")
     if k.shape[3] != d or not (masking.block_tables is not None or k.shape[0] == batch):
         raise _fault(f"q and k must agree in batch and head dim, got {shapes}")
     if k.shape[1] == 0 or heads % k.shape[1]:
         raise _fault(f"the heads of q must be a multiple of those of k and v, got {shapes}")
-    widest = WIDEST[4 if q.dtype == torch.float32 else 2]
+    widest = DECODE_WIDEST[4 if q.dtype == torch.float32 else 2]
     if not (1 <= d <= widest and 1 <= v.shape[3] <= widest):
         raise _fault(f"head dims of {q.dtype} must be 1 to {widest}, got {shapes}")
     if k.dtype != q.dtype and k.dtype not in BYTES:

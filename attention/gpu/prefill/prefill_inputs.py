@@ -179,16 +179,8 @@ def _run_start(positions: torch.Tensor) -> int | None:
 def _visibility(
     function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
 ) -> Visibility:
-    batch, _, q_len, _ = q_shape
-    if masking.kv_mask is not None:
-        mask = torch.as_tensor(masking.kv_mask)
-        if mask.dtype != torch.bool or mask.shape not in ((n,), (1, n), (batch, n)):
-            raise OperatorError(
-                f"{function}: kv_mask must be bool [{n}] or [batch, {n}] with batch {batch}, True where a key exists; "
-                f"got {mask.dtype} {list(mask.shape)}"
-            )
     if spec.needs_positions and masking.q_positions is not None:
-        sizes = zip(masking[:2], (q_len, n), strict=True)
+        sizes = zip(masking[:2], (q_shape[2], n), strict=True)
         positions = [torch.arange(x, x + count) if isinstance(x, int) else tensor_of(x) for x, count in sizes]
         known = [x for x in positions if x.is_cpu and x.numel()]  # those on a GPU are not read
         if known:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.doctor.machines import changed_links, found, recoded, without_devices
 from topocomm import catalog
 from topocomm.doctor.checks.job_checks import Started, check_hosts, check_local_ranks, check_rank_order, order_of_hosts
-from topocomm.topology.draw.names import natural
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import RankPlace
 

@@ -1,6 +1,7 @@
 import pytest
 
-from topocomm.topology.draw.names import counts, label, listed, natural, plural, ranges, rate_words
+from topocomm.topology.draw.names import counts, label, listed, plural, ranges, rate_words
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.model import Device, Topology
 
 

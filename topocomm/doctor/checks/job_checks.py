@@ -10,7 +10,8 @@ from typing import NamedTuple
 from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.checks.nic_checks import nearest
 from topocomm.doctor.finding import Finding
-from topocomm.topology.draw.names import natural, plural, ranges, some
+from topocomm.topology.draw.names import plural, ranges, some
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.model import RankPlace, Topology
 
 HOSTS, ORDER, LOCAL = "hosts alike", "rank order", "local ranks"

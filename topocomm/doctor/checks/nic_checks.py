@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.checks.pcie_checks import family
 from topocomm.doctor.finding import Finding, Level
-from topocomm.topology.draw.names import natural, plural, ranges, some
+from topocomm.topology.draw.names import plural, ranges, some
 from topocomm.topology.inference.host_tree import LEVELS, NODE
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.model import Device, Topology
 
 PAIRS, PLACE = "GPU-NIC pairs", "NIC NUMA nodes"

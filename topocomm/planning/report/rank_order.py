@@ -22,7 +22,7 @@ from topocomm.planning.planner import make_plan
 from topocomm.planning.report.plan_comparison import figure_of
 from topocomm.planning.request import Request, layout_of, place_ranks, port_model_of, whole_layout
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.topology.draw.names import natural
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.model import Topology
 
 MOST_SWAPPED = 12

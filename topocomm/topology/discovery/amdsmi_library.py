@@ -17,20 +17,11 @@ from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
 from topocomm.topology.inference.host_tree import PairKey
 from topocomm.topology.inference.nvlink import GpuFabric
 from topocomm.topology.inference.xgmi import joined_by_tables, xgmi_links
-from topocomm.topology.links import KINDS
+from topocomm.topology.links import KINDS, kind_of
 from topocomm.topology.model import Device
 
 SOURCE = "amdsmi"
 MAX_GPUS = 256
-_KIND_BY_TARGET = {
-    "gfx908": "xgmi-mi100",
-    "gfx90a": "xgmi-mi250",
-    "gfx940": "xgmi-mi300",
-    "gfx941": "xgmi-mi300",
-    "gfx942": "xgmi-mi300",
-    "gfx950": "xgmi-mi350",
-}
-"""xGMI generation by architecture, as in RCCL's `topo.h`."""
 
 
 def find_amdsmi() -> Any | None:
@@ -117,7 +108,7 @@ class _Reader(DriverModule):
         joined, silent = joined_by_tables(pairs, weights, rates)
         targets = {self._asic(name).get("target_graphics_version") for name in self.handles}
         target = str(targets.pop()).lower() if len(targets) == 1 else ""
-        kind = KINDS.get(_KIND_BY_TARGET.get(re.split(r"[^0-9a-z]", target)[0], ""))
+        kind = KINDS.get(kind_of("xgmi", None, re.split(r"[^0-9a-z]", target)[0]))
         if kind is not None:
             joined = {
                 pair: figures._replace(gb_per_s=figures.lanes * kind.gb_per_s if figures.lanes else None)

@@ -17,6 +17,7 @@ from topocomm.topology.discovery.gpu_host import DriverModule, GpuFacts
 from topocomm.topology.discovery.pci_sysfs import NVSWITCH_CLASS, PciBus, short_bus_id
 from topocomm.topology.inference.cpu_lists import cpu_ranges
 from topocomm.topology.inference.nvlink import GpuFabric, nvlink_fabric
+from topocomm.topology.links import kind_of
 from topocomm.topology.model import Device
 
 SOURCE = "NVML"
@@ -33,17 +34,6 @@ _READ = 0
 _SWITCH_END = 2
 """NVML_NVLINK_DEVICE_TYPE_SWITCH."""
 _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-_KIND_BY_CAPABILITY = {
-    (6, 0): "nvlink1",
-    (7, 0): "nvlink2",
-    (7, 5): "nvlink2",
-    (8, 0): "nvlink3",
-    (8, 6): "nvlink3-rtx",
-    (9, 0): "nvlink4",
-    (10, 0): "nvlink5",
-    (10, 3): "nvlink5",
-}
-"""NVLink generation by compute capability, as NCCL's `ncclTopoNVLinkBw` takes it."""
 _REDUCING = ("nvlink4", "nvlink5")
 """Generations whose NVSwitches can reduce."""
 
@@ -173,9 +163,10 @@ class _Reader(DriverModule):
         if hidden:
             words = ", ".join(f"{n} of {name}" for name, n in hidden.items())
             self.warnings.append(f"NVLinks to what is not shown here are left out: {words}")
-        asked = "nvmlDeviceGetCudaComputeCapability"
-        capabilities = {name: tuple(self.ask(asked, handle) or ()) for name, handle in self.handles.items()}
-        kinds = {name: _KIND_BY_CAPABILITY.get(own, "nvlink") for name, own in capabilities.items()}
+        kinds = {}
+        for name, handle in self.handles.items():
+            major, minor = self.ask("nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)
+            kinds[name] = kind_of("nvlink", 10 * major + minor, None)
         agreed = {}
         for a, b in combinations(self.handles, 2):
             of_a, of_b = counts[a, b], counts[b, a]

@@ -11,8 +11,9 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topocomm.topology.discovery.sysfs import LANE_GB_PER_S, entries, numa_of, number_in, text_in
+from topocomm.topology.discovery.sysfs import entries, numa_of, number_in, text_in
 from topocomm.topology.inference.pci_tree import Bridge, bus_key
+from topocomm.topology.links import PCIE_LANE_GB_PER_S
 
 GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 """VGA, 3D and other display controllers, processing accelerators."""
@@ -96,7 +97,7 @@ class PciBus:
             return None
         speed = (device.gpu_vendor and self._most_gts(device)) or device.speed_gts
         width = device.width or device.max_width
-        lane = LANE_GB_PER_S.get(speed or 0.0)
+        lane = PCIE_LANE_GB_PER_S.get(speed or 0.0)
         return lane * width if lane and width else None
 
     def _most_gts(self, device: PciDevice) -> float | None:

@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 from topocomm.topology.inference.cpu_lists import Core, cpu_ranges, cpus_of
 from topocomm.topology.inference.pci_tree import Leaf, core_graph, natural
+from topocomm.topology.links import PCIE_LANE_GB_PER_S
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Topology
-
-LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5}
-"""Nominal PCIe rate of one lane by GT/s (PCI Express base specification, generations 1 to 6)."""
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
@@ -82,7 +80,7 @@ def find_nics(sysfs: Path) -> Iterator[Nic]:
                 continue
             devices_with_port.add(key)
             pci = Path(path[: path.rindex(bus_id) + len(bus_id)]) if bus_id else Path(path)
-            lane = LANE_GB_PER_S.get(number_in(pci / "current_link_speed") or 0.0)
+            lane = PCIE_LANE_GB_PER_S.get(number_in(pci / "current_link_speed") or 0.0)
             width = number_in(pci / "current_link_width")
             rate = lane * width if lane and width and width > 0 else None
             yield Nic(port.name, numa_of(pci), bus_id, _port_gb_per_s(port, kind), rate)

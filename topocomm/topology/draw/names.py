@@ -84,12 +84,6 @@ def ranges(names: Iterable[str]) -> str:
     return ", ".join(prefix + number_ranges(numbers) for prefix, numbers in numbers_of.items())
 
 
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a sort key that takes numbers by value, leading zeros aside: GPU2 before GPU10."""
-    parts = ((part, part.isdecimal(), part.lstrip("0")) for part in re.findall(r"\d+|\D+", name))
-    return [(True, len(digits), digits) if is_number else (False, 0, part) for part, is_number, digits in parts]
-
-
 def some(names: Sequence[str], limit: int = 4) -> str:
     """Return the first names as a phrase, and the number of the others."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

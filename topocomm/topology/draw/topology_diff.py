@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topocomm.topology.draw.device_tree import local
-from topocomm.topology.draw.names import counts, natural, plural, ranges, some
+from topocomm.topology.draw.names import counts, plural, ranges, some
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.model import Link, Topology
 
 Facts = dict[str, str]

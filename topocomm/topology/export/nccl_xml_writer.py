@@ -34,9 +34,9 @@ from topocomm.topology.draw.device_tree import shared_cpus
 from topocomm.topology.inference.gpu_vendor import is_amd
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.inference.nccl_paths import ADAPTER, PORT, is_port
-from topocomm.topology.links import KINDS
+from topocomm.topology.links import KINDS, kind_of
 from topocomm.topology.model import Device, Link, Topology
-from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import HIDDEN, NPU_CLASS, NVSWITCH_CLASS, RATE, kind_of
+from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import HIDDEN, NPU_CLASS, NVSWITCH_CLASS, RATE
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS, bus_key, cpu_mask, pcie_attributes
 
 MAX_ELEMENTS = 256

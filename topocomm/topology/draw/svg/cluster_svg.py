@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from topocomm.topology.draw.describe import device_words, devices_words, links_words
 from topocomm.topology.draw.device_tree import FABRICS, Host, alike
-from topocomm.topology.draw.names import label, natural, plural, ranges, rate_words
+from topocomm.topology.draw.names import label, plural, ranges, rate_words
 from topocomm.topology.draw.svg.colours import kind_class
 from topocomm.topology.draw.svg.host_svg import SIZE, Cable
 from topocomm.topology.draw.svg.plot import BAR_HEIGHT
 from topocomm.topology.draw.svg.svg_page import LETTER, Page, Point, fitted
+from topocomm.topology.inference.pci_tree import natural
 from topocomm.topology.model import ENDPOINT_KINDS, Device, Link
 
 CELL, PITCH, ROW = 13.0, 17.0, 16.0

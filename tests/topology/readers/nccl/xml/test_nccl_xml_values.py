@@ -3,8 +3,8 @@
 import pytest
 
 from topocomm.errors import TopologyError
+from topocomm.topology.links import PCIE_LANE_GB_PER_S
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import (
-    PCIE_LANE_GB_PER_S,
     bus_key,
     cpu_mask,
     cpu_words,

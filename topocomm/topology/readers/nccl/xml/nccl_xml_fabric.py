@@ -7,7 +7,7 @@ from collections import defaultdict
 from itertools import chain
 
 from topocomm.errors import TopologyError
-from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
+from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways, kind_of
 from topocomm.topology.model import Device, Link
 from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Gpu, Notes, System
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key, is_hidden, whole
@@ -28,22 +28,10 @@ _RATE = re.compile(r"\d{1,4}(?:\.\d{1,12})?")
 _MAX_COUNT = 64
 """Links to one target; no GPU has more than 18."""
 
-_NVLINK_BY_SM = {60: "nvlink1", 70: "nvlink2", 72: "nvlink2", 75: "nvlink2", 80: "nvlink3", 86: "nvlink3-rtx"}
-_NVLINK_BY_SM |= {90: "nvlink4", 100: "nvlink5", 103: "nvlink5"}
-_XGMI_BY_GCN = {"908": "xgmi-mi100", "910": "xgmi-mi250", "90a": "xgmi-mi250", "950": "xgmi-mi350"}
-_XGMI_BY_GCN |= {"940": "xgmi-mi300", "941": "xgmi-mi300", "942": "xgmi-mi300"}
-
 
 def gcn_of(gpu: Gpu) -> str | None:
     """Return `910` or `gfx942`, as the file has it; None for GPUs that are not AMD's."""
     return None if gpu.element is None else gpu.element.attributes.get("gcn")
-
-
-def kind_of(tag: str, sm: int | None, gcn: str | None) -> str:
-    """Return the row of `links.KINDS` for a link, or the family where `sm` or `gcn` does not tell the generation."""
-    if tag == "xgmi":
-        return _XGMI_BY_GCN.get((gcn or "").strip().lower().removeprefix("gfx"), "xgmi")
-    return _NVLINK_BY_SM.get(sm or 0, "nvlink")
 
 
 class Fabric:

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.cpu_lists import mask_of
+from topocomm.topology.links import PCIE_LANE_GB_PER_S
 from topocomm.topology.readers.plain.safe_xml import Element
-
-PCIE_LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5, 128.0: 15.0}
-"""Nominal GB/s of one lane by GT/s, as `links.KINDS` has them for 16 lanes."""
 
 DEFAULT_GT_PER_S = 8.0
 DEFAULT_WIDTH = 16
