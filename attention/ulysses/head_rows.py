@@ -46,26 +46,18 @@ class HeadRows:
 
     def inputs(self, of_kv: torch.dtype | None = None) -> list[TokenRows]:
         """Return the rows of q, k and v for every place, or of their gradients: those of k and v of a dtype given."""
-        of_kv, found = of_kv or self.of_kv, []
-        for place in range(self.grid.width):
-            (first, stop), (first_kv, stop_kv) = self.grid.heads_of(place), self.grid.kv_heads_of(place)
-            kv_heads = stop_kv - first_kv
-            parts = (
-                Part("q", stop - first, self.d, self.of_q),
-                Part("k", kv_heads, self.d, of_kv),
-                Part("v", kv_heads, self.d_v, of_kv),
-            )
-            found.append(TokenRows(self.batch, parts))
-        return found
+        of_kv = of_kv or self.of_kv
+        return self._rows({"q": self.of_q, "k": of_kv, "v": of_kv})
 
     def results(self) -> list[TokenRows]:
         """Return the rows of out and, if it is returned, lse, of every place, or of their gradients."""
+        return self._rows({"out": self.of_q} | ({"lse": torch.float32} if self.has_lse else {}))
+
+    def _rows(self, dtypes: dict[str, torch.dtype]) -> list[TokenRows]:
         found = []
         for place in range(self.grid.width):
-            first, stop = self.grid.heads_of(place)
-            parts = [Part("out", stop - first, self.d_v, self.of_q)]
-            if self.has_lse:
-                parts.append(Part("lse", stop - first, 1, torch.float32))
+            heads = {name: self.heads(name, place) for name in dtypes}
+            parts = (Part(name, x.stop - x.start, self._dim(name), dtypes[name]) for name, x in heads.items())
             found.append(TokenRows(self.batch, tuple(parts)))
         return found
 
@@ -76,5 +68,7 @@ class HeadRows:
     def empty(self, name: str, tokens: int, dtype: torch.dtype) -> torch.Tensor:
         """Return an uninitialised tensor [batch, all heads, tokens, dim] of a part's name."""
         heads = self.grid.kv_heads if name in ("k", "v") else self.grid.heads
-        dim = {"q": self.d, "k": self.d, "v": self.d_v, "out": self.d_v, "lse": 1}[name]
-        return torch.empty((self.batch, heads, tokens, dim), dtype=dtype, device=self.device)
+        return torch.empty((self.batch, heads, tokens, self._dim(name)), dtype=dtype, device=self.device)
+
+    def _dim(self, name: str) -> int:
+        return {"q": self.d, "k": self.d, "v": self.d_v, "out": self.d_v, "lse": 1}[name]

@@ -31,12 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """How rows are laid out: parts one after the other, each [batch, heads, dim] of its token.
-
-    Attributes:
-        batch: Sequences.
-        parts: In order.
-    """
+    """How rows are laid out: parts one after the other, each [batch, heads, dim] of its token."""
 
     batch: int
     parts: tuple[Part, ...]

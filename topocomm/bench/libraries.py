@@ -49,11 +49,7 @@ class Library(ABC):
 
 
 class MpiLibrary(Library):
-    """Blocking MPI collectives on buffers, on a duplicate of the communicator given; collective.
-
-    Args:
-        comm: An mpi4py intracommunicator.
-    """
+    """Blocking MPI collectives on buffers, on a duplicate of the mpi4py intracommunicator given; collective."""
 
     def __init__(self, comm: Any) -> None:
         self.mpi = load_mpi()

@@ -26,13 +26,7 @@ LEAST_EFFECT = 0.01
 
 @dataclass(frozen=True)
 class TableModel:
-    """A table and what predicts it.
-
-    Attributes:
-        table: The times.
-        shape: The ranks.
-        library: What ran.
-    """
+    """A table of times, and what predicts it: its ranks, and the library that ran."""
 
     table: MeasuredTable
     shape: JobShape
