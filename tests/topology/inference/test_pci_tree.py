@@ -8,6 +8,7 @@ from topocomm.topology.inference.pci_tree import (
     MAX_GPUS,
     Bridge,
     Leaf,
+    address,
     bus_key,
     check_size,
     natural,
@@ -95,6 +96,12 @@ def test_nodes_and_what_is_at_none_meet_at_the_host():
         "GPU2": "pcie",
     }
     assert latency_us(topology, "GPU0", "GPU1") == PATH_LATENCY_US["SYS"]
+
+
+def test_addresses_of_numbers():
+    assert address("26000") == "0000:26:00.0"
+    assert address("100a1b3") == "0010:0a:1b.3"
+    assert address("f" * 16) is None
 
 
 def test_addresses_sort_by_number_and_unknown_ones_come_last():

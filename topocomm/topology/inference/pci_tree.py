@@ -65,6 +65,14 @@ def with_domain(bus_id: str) -> str:
     return f"0000:{bus_id}" if match and match.group(1) is None else bus_id
 
 
+def address(bus_id: str) -> str | None:
+    """Return a PCI address from NCCL's number: `26000` is 0000:26:00.0; None for other numbers."""
+    number = int(bus_id, 16)
+    if number >= 1 << 52:
+        return None
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
+
+
 def path_code(a: Leaf, b: Leaf) -> str | None:
     """Return NCCL's code for the PCIe path of two devices; None where it depends on unknown NUMA nodes."""
     shared = 0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import group_words
+from topocomm.topology.inference.pci_tree import address
 from topocomm.topology.merge.cluster import host_name
 from topocomm.topology.model import Device, Topology
 
@@ -27,12 +28,8 @@ def bus_key(text: str | None) -> str | None:
     text = (text or "").strip()
     if (match := _ADDRESS.fullmatch(text)) is not None:
         domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
-    elif _NUMBER.fullmatch(text):
-        number = int(text, 16)
-        domain, bus, device, function = number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF
-    else:
-        return None
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+        return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+    return address(text) if _NUMBER.fullmatch(text) else None
 
 
 def label(topology: Topology) -> str:

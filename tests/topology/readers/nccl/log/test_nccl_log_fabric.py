@@ -1,7 +1,6 @@
 """From a machine of a log to devices, links and pairs."""
 
 from tests.topology.readers.nccl.log.logs import MATRIX, SWITCHED, by, codes, links, read
-from topocomm.topology.readers.nccl.log.nccl_log_fabric import address
 
 
 def test_a_switched_machine():
@@ -87,9 +86,3 @@ def test_virtual_nics_repeat_and_have_no_place():
     assert [d.id for d in topology.devices].count("NET1") == 1
     assert (net.name, net.numa, net.bus_id) == ("docker0", None, None)
     assert topology.by_id["NET0"].name == "eth0"
-
-
-def test_addresses_of_numbers():
-    assert address("26000") == "0000:26:00.0"
-    assert address("100a1b3") == "0010:0a:1b.3"
-    assert address("f" * 16) is None

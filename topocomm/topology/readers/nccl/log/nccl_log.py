@@ -23,13 +23,14 @@ from pathlib import PurePath
 from typing import Any
 
 from topocomm.errors import TopologyError
+from topocomm.topology.inference.pci_tree import address
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, RankPlace, Topology
 from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
 from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels
 from topocomm.topology.readers.nccl.log.nccl_log_comms import communicator
-from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, address
+from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric
 from topocomm.topology.readers.nccl.log.nccl_log_lines import matches, parts
 from topocomm.topology.readers.nccl.log.nccl_log_machines import machines
 

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from topocomm.topology.inference.host_tree import LEVELS, host_tree
 from topocomm.topology.inference.nccl_paths import ADAPTER
-from topocomm.topology.inference.pci_tree import coded_pair
+from topocomm.topology.inference.pci_tree import address, coded_pair
 from topocomm.topology.links import NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link, Pair
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
@@ -31,14 +31,6 @@ _SHAPES: dict[str, tuple[str, DeviceKind, str]] = {
     "DEV": ("board", "switch", "board with several GPUs"),
     "CPU": ("numa", "numa", ""),
 }
-
-
-def address(bus_id: str) -> str | None:
-    """Return a PCI address from NCCL's number: `26000` is 0000:26:00.0; None for other numbers."""
-    number = int(bus_id, 16)
-    if number >= 1 << 52:
-        return None
-    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
 
 
 def numa_of(machine: Machine, node: Key) -> int | None:

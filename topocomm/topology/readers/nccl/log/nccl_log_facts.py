@@ -12,8 +12,9 @@ from itertools import combinations
 from typing import Any
 
 from topocomm.topology.inference.gpu_vendor import VENDOR
+from topocomm.topology.inference.pci_tree import address
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
-from topocomm.topology.readers.nccl.log.nccl_log_fabric import address, numa_of
+from topocomm.topology.readers.nccl.log.nccl_log_fabric import numa_of
 from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, Warn
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
 from topocomm.topology.readers.nccl.log.nccl_log_system import FAST, NO_LIMIT, Key, Search, Tree, key, searches
