@@ -1,6 +1,6 @@
 import pytest
 
-from topocomm.topology.links import KINDS, PATH_LATENCY_US, assume, both_ways
+from topocomm.topology.links import KINDS, PATH_LATENCY_US, PCIE_LANE_GB_PER_S, assume, both_ways, kind_of
 
 
 def test_every_row_has_figures_and_a_source():
@@ -25,6 +25,35 @@ def test_every_row_has_figures_and_a_source():
 )
 def test_datasheet_totals(kind, lanes, total):
     assert KINDS[kind].gb_per_s * lanes == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("family", "sm", "gcn", "kind"),
+    [
+        ("nvlink", 60, None, "nvlink1"),
+        ("nvlink", 72, None, "nvlink2"),
+        ("nvlink", 86, None, "nvlink3-rtx"),
+        ("nvlink", 103, None, "nvlink5"),
+        ("nvlink", 121, None, "nvlink"),
+        ("nvlink", None, None, "nvlink"),
+        ("xgmi", None, "gfx910", "xgmi-mi250"),
+        ("xgmi", 304, " GFX942", "xgmi-mi300"),
+        ("xgmi", None, "gfx906", "xgmi"),
+        ("xgmi", None, None, "xgmi"),
+    ],
+)
+def test_a_gpu_tells_the_generation_of_its_links(family, sm, gcn, kind):
+    assert kind_of(family, sm, gcn) == kind
+    assert kind == family or kind in KINDS
+
+
+def test_lanes_of_pcie_have_the_rates_of_the_table():
+    of_table = {
+        gts: KINDS[kind].gb_per_s
+        for kind, gts in zip(("pcie3", "pcie4", "pcie5", "pcie6"), (8, 16, 32, 64), strict=True)
+    }
+    assert {gts: 16 * PCIE_LANE_GB_PER_S[gts] for gts in of_table} == of_table
+    assert PCIE_LANE_GB_PER_S[128.0] == 2 * PCIE_LANE_GB_PER_S[64.0]
 
 
 def test_both_ways_takes_figures_from_the_table():
