@@ -127,6 +127,8 @@ class GroupCalls:
                 same_dtype((*outputs, tensor), "gather")
                 for rank, output in enumerate(outputs):
                     same_items(output.numel(), tensor.numel(), f"gather, output {rank}")
+            elif outputs:
+                raise OperatorError(f"gather: expected outputs on root {root} only, got {len(outputs)}")
         if value.numel():
             result = torch.empty(value.numel() * self.size, dtype=value.dtype) if is_root else None
             self._calls.run(("gather", None, root, (value.numel(),) * self.size), value, result)
@@ -144,6 +146,8 @@ class GroupCalls:
                 for rank, tensor in enumerate(tensors):
                     same_items(output.numel(), tensor.numel(), f"scatter, input {rank}")
                 value = join(tensors, "scatter", moved=True)
+            elif tensors:
+                raise OperatorError(f"scatter: expected tensors on root {root} only, got {len(tensors)}")
             else:  # never read: it says the shape
                 value = torch.empty(result.numel() * self.size, dtype=result.dtype)
         if result.numel():
