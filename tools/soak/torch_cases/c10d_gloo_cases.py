@@ -78,7 +78,7 @@ def fork() -> None:
     def start(case: Any) -> None:
         case._start_processes(multiprocessing.get_context("fork").Process)
 
-    MultiProcessTestCase._spawn_processes = start  # type: ignore[method-assign]
+    MultiProcessTestCase._spawn_processes = start  # type: ignore[method-assign, assignment]
 
 
 def adopt() -> None:
@@ -126,7 +126,7 @@ def adopt() -> None:
             work.wait()
             return work
 
-        TopocommProcessGroup._issue = issue_and_wait  # type: ignore[method-assign]
+        TopocommProcessGroup._issue = issue_and_wait  # type: ignore[method-assign, assignment]
         try:
             with case.assertRaises((RuntimeError, ValueError, TypeError, TopocommError)):  # noqa: PT027 - is unittest's
                 yield
