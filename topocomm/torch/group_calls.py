@@ -6,8 +6,7 @@ on one rank the others are told, who may be in the call already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -26,12 +25,29 @@ from topocomm.torch.values import flat, flat_bytes, flat_target, join, put, put_
 Tensors = Sequence[torch.Tensor]
 
 
+class _Checking:
+    """Tells the other ranks of arguments that are wrong here, and says whose they are."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OperatorError):
+            problem = OperatorError(f"rank {self._session.rank}: {error}")
+            self._session.refuse(AGREEMENT_TAG, problem)
+            raise problem from None
+
+
 class GroupCalls:
     """What one rank of a group calls. Methods have torch's names and meaning; `root` is a rank of the group."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.rank, self.size = session.rank, session.size
+        self._checking = _Checking(session)
         self._calls = CallCache(session)
         self._rows = RowCounts(self._calls, session)
 
@@ -44,7 +60,7 @@ class GroupCalls:
         if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
             self._allreduce_sparse(tensor, op)
             return
-        with self._checking():
+        with self._checking:
             value = flat(tensor, "all_reduce")
             operator, factor, averages = reduction = reduction_of(op, value.dtype)
         if not value.numel():
@@ -61,7 +77,7 @@ class GroupCalls:
         if len(tensors) == 1:
             self.allreduce(tensors[0], op)
             return
-        with self._checking():
+        with self._checking:
             same_dtype(tensors, "all_reduce_coalesced")
             value = join(tensors, "all_reduce_coalesced")
         self.allreduce(value, op)
@@ -69,7 +85,7 @@ class GroupCalls:
 
     def reduce(self, tensor: torch.Tensor, op: Any, root: int) -> None:
         """Reduce to the root, in place; elsewhere the tensor stays as it is."""
-        with self._checking():
+        with self._checking:
             self._check_root(root, "reduce")
             value = flat(tensor, "reduce")
             reduction = reduction_of(op, value.dtype)
@@ -84,7 +100,7 @@ class GroupCalls:
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         """Write the root's tensor to all."""
-        with self._checking():
+        with self._checking:
             self._check_root(root, "broadcast")
             value = flat_bytes(tensor, "broadcast")
         if value.numel():
@@ -94,7 +110,7 @@ class GroupCalls:
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Write all ranks' tensors, of equal size, to `output`, one after the other."""
         what = "all_gather_into_tensor"
-        with self._checking():
+        with self._checking:
             same_dtype((output, tensor), what)
             value, result = flat_bytes(tensor, what), flat_target(output, what)
             same_items(result.numel(), value.numel() * self.size, what)
@@ -105,7 +121,7 @@ class GroupCalls:
     def allgather(self, outputs: Tensors, tensor: torch.Tensor) -> None:
         """Write rank r's tensor to `outputs[r]`; sizes may differ, and are known to all ranks by their outputs."""
         what = "all_gather"
-        with self._checking():
+        with self._checking:
             self._check_list(outputs, what)
             same_dtype((*outputs, tensor), what)
             value = flat_bytes(tensor, what)
@@ -119,7 +135,7 @@ class GroupCalls:
     def gather(self, outputs: Tensors, tensor: torch.Tensor, root: int) -> None:
         """Write rank r's tensor to `outputs[r]` on the root; all tensors have the same size."""
         is_root = self.rank == root
-        with self._checking():
+        with self._checking:
             self._check_root(root, "gather")
             value = flat_bytes(tensor, "gather")
             if is_root:
@@ -137,7 +153,7 @@ class GroupCalls:
 
     def scatter(self, output: torch.Tensor, tensors: Tensors, root: int) -> None:
         """Write the root's `tensors[r]` to rank r's output; all have the same size."""
-        with self._checking():
+        with self._checking:
             self._check_root(root, "scatter")
             result = flat_target(output, "scatter")
             if self.rank == root:
@@ -157,7 +173,7 @@ class GroupCalls:
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> None:
         """Write this rank's part of the reduction of `tensor`, in equal parts."""
         what = "reduce_scatter_tensor"
-        with self._checking():
+        with self._checking:
             same_dtype((output, tensor), what)
             value = flat(tensor, what)
             same_items(output.numel() * self.size, value.numel(), f"{what} on {self.size} ranks, in all")
@@ -166,7 +182,7 @@ class GroupCalls:
     def reduce_scatter(self, output: torch.Tensor, tensors: Tensors, op: Any) -> None:
         """Write the reduction of all ranks' `tensors[rank]`; sizes may differ, all ranks have the same list of them."""
         what = "reduce_scatter"
-        with self._checking():
+        with self._checking:
             self._check_list(tensors, what)
             same_dtype((*tensors, output), what)
             value = join(tensors, what)
@@ -178,7 +194,7 @@ class GroupCalls:
     ) -> None:
         """Send `counts[r]` entries of axis 0 to rank r, of which `output_counts[r]` come; empty: equal parts."""
         what = "all_to_all_single"
-        with self._checking():
+        with self._checking:
             same_dtype((output, tensor), what)
             value, result = flat_bytes(tensor, what), flat_target(output, what)
             sent = self._items(tensor, value, counts, f"{what}, input")
@@ -192,7 +208,7 @@ class GroupCalls:
     def alltoall(self, outputs: Tensors, tensors: Tensors) -> None:
         """Send `tensors[r]` to rank r, whose tensor comes to `outputs[r]`."""
         what = "all_to_all"
-        with self._checking():
+        with self._checking:
             self._check_list(outputs, what)
             self._check_list(tensors, what)
             same_dtype((*outputs, *tensors), what)
@@ -209,7 +225,7 @@ class GroupCalls:
 
     def _allreduce_sparse(self, tensor: torch.Tensor, op: Any) -> None:
         """Sum tensors of which ranks hold different items: all gather all items, and add them up alike."""
-        with self._checking():
+        with self._checking:
             if reduction_of(op, tensor.dtype) != (SUM, None, False):
                 raise OperatorError(f"all_reduce of sparse tensors: expected SUM, got {op}; pass x.to_dense()")
         own = tensor.detach().coalesce()
@@ -227,7 +243,7 @@ class GroupCalls:
     def _reduce_scatter(
         self, output: torch.Tensor, value: torch.Tensor, op: Any, counts: tuple[int, ...], what: str
     ) -> None:
-        with self._checking():
+        with self._checking:
             reduction = reduction_of(op, value.dtype)
             result = flat_target(output, what)
         if not value.numel():
@@ -243,7 +259,7 @@ class GroupCalls:
         """Exchange parts whose sizes ranks tell each other first."""
         pairs = self._rows.of_alltoall(value, sent)
         assert pairs is not None, "rows are given"
-        with self._checking():
+        with self._checking:
             comes = pairs[self.rank :: self.size]
             if list(comes) != list(got):
                 raise OperatorError(f"{what}: expected outputs of {list(comes)} items by rank, got {list(got)}")
@@ -269,13 +285,3 @@ class GroupCalls:
     def _check_list(self, tensors: Tensors, what: str) -> None:
         if len(tensors) != self.size:
             raise OperatorError(f"{what}: expected {self.size} tensors, one for each rank, got {len(tensors)}")
-
-    @contextmanager
-    def _checking(self) -> Iterator[None]:
-        """Tell the other ranks of arguments that are wrong here, and say whose they are."""
-        try:
-            yield
-        except OperatorError as error:
-            problem = OperatorError(f"rank {self.rank}: {error}")
-            self._session.refuse(AGREEMENT_TAG, problem)
-            raise problem from None
