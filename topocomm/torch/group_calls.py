@@ -19,7 +19,7 @@ from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
 from topocomm.execute.session import Session
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.builtin import SUM
-from topocomm.torch.reduce_ops import reduction_of
+from topocomm.torch.reduce_ops import Reduction, reduction_of
 from topocomm.torch.values import flat, flat_bytes, flat_target, join, put, put_all, same_dtype, same_items
 
 Tensors = Sequence[torch.Tensor]
@@ -62,13 +62,13 @@ class GroupCalls:
             return
         with self._checking:
             value = flat(tensor, "all_reduce")
-            operator, factor, averages = reduction = reduction_of(op, value.dtype)
+            reduction = reduction_of(op, value.dtype)
         if not value.numel():
             return
-        if factor is not None:
+        if reduction.factor is not None:
             reduction.scaled(value, in_place=True)
-        self._calls.run(operator, value, value)
-        if averages:
+        self._calls.run(reduction.operator, value, value)
+        if reduction.averages:
             reduction.finish(value, self.size)
         put(tensor, value)
 
@@ -226,7 +226,7 @@ class GroupCalls:
     def _allreduce_sparse(self, tensor: torch.Tensor, op: Any) -> None:
         """Sum tensors of which ranks hold different items: all gather all items, and add them up alike."""
         with self._checking:
-            if reduction_of(op, tensor.dtype) != (SUM, None, False):
+            if reduction_of(op, tensor.dtype) != Reduction(SUM):
                 raise OperatorError(f"all_reduce of sparse tensors: expected SUM, got {op}; pass x.to_dense()")
         own = tensor.detach().coalesce()
         rows = gather_rows(self._calls, self._session, own.values())

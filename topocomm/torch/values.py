@@ -36,7 +36,7 @@ def flat(tensor: Any, what: str) -> torch.Tensor:
     numpy_dtype(tensor.dtype)
     if tensor.is_complex():
         tensor = tensor.resolve_conj()
-    items: torch.Tensor = tensor.reshape(-1)
+    items: torch.Tensor = tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.reshape(-1)
     return items
 
 

@@ -62,9 +62,9 @@ def note_cases_of_gpus() -> None:
 
     if not torch.cuda.is_available():
         common_distributed.skip_if_lt_x_gpu = needs  # type: ignore[assignment]
-        torch.cuda.set_device = lambda _: None
+        torch.cuda.set_device = lambda device: None
         torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
-        torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
+        torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[method-assign]
 
 
 def fork() -> None:
