@@ -8,6 +8,7 @@
 /* As in sum_lowering.py: what vanishes beside no other share, and the classes of shares. */
 static const double LEAST = 0x1p-96;
 static const float NEGLIGIBLE = 1, SIGNIFICANT = 4096;
+static const float MOST = 0x1p100;
 
 /* The largest magnitude of a row, NaN where it has one: magnitudes are ordered as their bits are. */
 static float largest_of(const float *row, int64_t dim) {
@@ -37,10 +38,13 @@ static int encode_row(const Shares *s, int64_t row, double reference) {
     s->lost[row] = (float)lost;
     s->present[row] = empty ? 0 : light ? NEGLIGIBLE : SIGNIFICANT;
     s->product[row] = vanishes ? NEGLIGIBLE : product > 0 ? SIGNIFICANT : 0;
+    float factor = (float)weight;
     if (weight == 0) /* whatever the row holds */
         memset(sum, 0, (size_t)s->dim * sizeof *sum);
-    else
+    else if (light)
         INDEPENDENT for (int64_t j = 0; j < s->dim; j++) sum[j] = (float)(weight * out[j]);
+    else /* twice as many at a time */
+        INDEPENDENT for (int64_t j = 0; j < s->dim; j++) sum[j] = factor * out[j];
     return !(lost || light || vanishes);
 }
 
@@ -56,8 +60,12 @@ int FOR(PROCESSOR, encode_rows)(const Shares *shares, const double *reference) {
 void FOR(PROCESSOR, decode_rows)(const Shares *s, const double *reference) {
     for (int64_t row = 0; row < s->rows; row++) {
         const float *sum = s->sum + row * s->dim;
-        float total = s->weight[row], divisor = total == 0 ? 1 : total, *out = s->result_out + row * s->dim;
-        INDEPENDENT for (int64_t j = 0; j < s->dim; j++) out[j] = sum[j] / divisor;
+        float total = s->weight[row], divisor = total == 0 ? 1 : total, inverse = 1 / divisor;
+        float *out = s->result_out + row * s->dim;
+        if (divisor > MOST) /* whose inverse has fewer digits */
+            INDEPENDENT for (int64_t j = 0; j < s->dim; j++) out[j] = sum[j] / divisor;
+        else
+            INDEPENDENT for (int64_t j = 0; j < s->dim; j++) out[j] = sum[j] * inverse;
         s->result_lse[row] = total == 0 ? -INFINITY : (float)(reference[row] + log((double)total));
     }
 }

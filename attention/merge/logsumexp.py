@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from topocomm import Layout
 
+MOST = 2.0**100
+"""Sums of weights beyond have inverses with few digits in float32."""
 OUT = "out"
 LSE = "lse"
 
@@ -113,7 +115,8 @@ def _encode(value: Mapping[str, Any], reference: Any, ranks: int, sums: Mapping[
     weights = weigh(value[LSE], reference, ranks, largest)
     for name, column in zip(SUM_COLUMNS, weights, strict=True):
         sums[name][...] = column
-    weight = weights.weight[:, None]
+    light = weights.present == 1  # below 2^-96: a float32 may have few digits of it, or none
+    weight = xp.where(light, weights.weight, wide(sums["weight"]))[:, None]
     with np.errstate(all="ignore"):  # what rows of weight 0 hold is dropped
         sums[OUT][...] = xp.where(weight == 0, 0.0, wide(out) * weight)
 
@@ -124,8 +127,9 @@ def _exact(sums: Mapping[str, Any]) -> Any:
 
 def _decode(sums: Mapping[str, Any], reference: Any, result: Mapping[str, Any]) -> None:
     xp, total = functions(sums[OUT]), sums["weight"]
-    with np.errstate(divide="ignore"):
-        result[OUT][...] = sums[OUT] / xp.where(total == 0, 1.0, total)[:, None]
+    with np.errstate(all="ignore"):  # of sums that are not exact the result is not used
+        divisor = xp.where(total == 0, 1.0, total)[:, None]
+        result[OUT][...] = xp.where(divisor > MOST, sums[OUT] / divisor, sums[OUT] * (1 / divisor))
         result[LSE][...] = xp.where(total == 0, -xp.inf, reference + xp.log(wide(total)))
 
 

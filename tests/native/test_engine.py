@@ -71,7 +71,6 @@ class Memory:
             "epoch": array("q", [0]),
             "position": rank,
             "looks": 0,
-            "most_looks": 10,
             "final": FINISHED,
             "fold": _native.fold_address("sum", "f8"),
             "calls_before_trial": 8,

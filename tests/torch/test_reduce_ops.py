@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch._C._distributed_c10d import _make_nccl_premul_sum  # noqa: E402 - where there is torch
 from torch.distributed import AllreduceOptions, ReduceOp  # noqa: E402
 
-from topocomm.torch.reduce_ops import OPERATORS, reduction_of  # noqa: E402
+from topocomm.torch.reduce_ops import OPERATORS, Reduction, reduction_of  # noqa: E402
 
 
 def test_every_kind_of_torch_has_an_operator():
@@ -20,7 +20,7 @@ def test_kinds_and_ops_mean_the_same():
     options = AllreduceOptions()
     options.reduceOp = ReduceOp.AVG
     for op in (ReduceOp.AVG, options.reduceOp):
-        assert reduction_of(op, torch.float32) == (SUM, None, True)
+        assert reduction_of(op, torch.float32) == Reduction(SUM, averages=True)
 
 
 def test_bools_are_added_by_logic():

@@ -122,7 +122,6 @@ class Engine:
         epoch: array[int],
         position: int,
         looks: int,
-        most_looks: int,
         final: int,
         fold: int,
         calls_before_trial: int,
@@ -146,8 +145,8 @@ class Engine:
         """
     def start(self) -> None:
         """Start at the beginning; of programs without arrays."""
-    def go_on(self) -> int:
-        """Go on with what was begun; return its state."""
+    def go_on(self, sleep_us: int = 0, /) -> int:
+        """Go on with what was begun; return its state. It may sleep this long at a time while it waits."""
     def withdraw(self) -> None:
         """Let no rank pull from the value any more, after a call that failed."""
     def behind(self) -> list[int]:

@@ -101,7 +101,7 @@ static PyObject *run_call(PyObject *capsule, PyObject *const *args, Py_ssize_t c
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     int sweep = note_call(self->record.buf, self->places, self->tag, self->sweep_mask);
-    int state = begin_call(engine, arrays, direct);
+    int state = begin_call(engine, arrays, direct, CALL_SLEEP_US);
     if (state == THROUGH && !sweep)
         return result;
     return Py_BuildValue("(iN)", state == THROUGH ? SWEEP : state, result);

@@ -1,7 +1,6 @@
 /* Runs an engine: see engine.h. */
 #include "engine.h"
 
-#include <sched.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -88,24 +87,6 @@ static void learn(Engine *engine) {
     engine->until_choice--;
 }
 
-static void publish(const Engine *engine, int64_t progress) {
-    _Atomic int64_t *own = &engine->counters[engine->position * COUNTER_WORDS];
-    atomic_store_explicit(own, *engine->epoch * STRIDE + progress, memory_order_release);
-}
-
-/* The looks that are left when all counters stand where they must; 0 if they do not. */
-static int64_t await_counters(const Engine *engine, const Wait *wait, int64_t count, int64_t looks) {
-    int64_t base = *engine->epoch * STRIDE, patient = looks - engine->looks;
-    for (const Wait *end = wait + count; wait < end; wait++)
-        while (progress_of(engine, wait->rank) < base + wait->progress) {
-            if (--looks <= 0)
-                return 0;
-            if (looks <= patient)
-                sched_yield();
-        }
-    return looks;
-}
-
 static int64_t set(_Atomic int64_t *word, int64_t value) {
     atomic_store_explicit(word, value, memory_order_relaxed);
     return value;
@@ -123,11 +104,11 @@ State run(Engine *engine) {
     const Wait *waits = engine->section[WAITS];
     const Copy *made = engine->section[MADE];
     const Stage *stage = engine->section[STAGES], *end = stage + engine->count[STAGES];
-    int64_t state = peek(&engine->state), number = peek(&engine->stage), looks = engine->most_looks;
+    int64_t state = peek(&engine->state), number = peek(&engine->stage);
     if (state == THROUGH)
         return THROUGH;
     if (number < 0) {
-        if (await_counters(engine, engine->section[CREDITS], engine->count[CREDITS], looks) <= 0)
+        if (!await_counters(engine, engine->section[CREDITS], engine->count[CREDITS]))
             return WAITING;
         engine->worked = -now(engine);
         write_value(engine);
@@ -138,8 +119,7 @@ State run(Engine *engine) {
         if (state == WAITING) {
             publish(engine, stage->progress);
             engine->worked += now(engine);
-            looks = await_counters(engine, waits + engine->wait, stage->waits, looks);
-            if (looks <= 0 || !pull_pieces(engine, stage->pulls))
+            if (!await_counters(engine, waits + engine->wait, stage->waits) || !pull_pieces(engine, stage->pulls))
                 return WAITING;
             if (engine->fold == NULL && stage->tasks > 0)
                 return set(&engine->state, TO_FOLD);

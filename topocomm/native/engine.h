@@ -17,6 +17,9 @@ enum { MOST_FIELDS = 4, COUNTER_WORDS = 8 }; /* a progress counter has a cache l
 enum {
     STRIDE = 1 << 16,      /* counter values of one call: epoch * STRIDE + progress */
     FINISHED = STRIDE - 1, /* the progress of a rank that is through: more than any stage's */
+    YIELDS = 2,            /* of the core in one stage, before this rank sleeps */
+    PATIENCE_NS = 50000,   /* of a rank with a core of its own, before it sleeps */
+    CALL_SLEEP_US = 1000,  /* limit of a sleep in a call that blocks, before the caller sees how long it waited */
     CALLS_A_TRIAL = 4,     /* calls on trial past the caches, then by plain stores; the first of each warms up */
     CALLS_A_CHOICE = 512   /* calls until the way to write is chosen anew, the last ones on trial */
 };
@@ -84,8 +87,7 @@ typedef struct {
     _Atomic int64_t *counters;
     int64_t ranks;        /* how many counters */
     long long position;   /* which one is this rank's */
-    long long looks;      /* at a counter, before the core is given away after every look */
-    long long most_looks; /* in one go */
+    long long looks;      /* at counters in one stage, before the core is given away */
     long long final;      /* progress to publish when through; 0 where no rank waits for it */
     const int64_t *epoch; /* number of calls on this memory, the running one included */
     /* The program. */
@@ -95,6 +97,7 @@ typedef struct {
     char wrong[160];
     /* The call. */
     char *data[2 * MOST_FIELDS];
+    long long sleep_us; /* limit of a sleep; 0: this rank does not sleep */
     int direct; /* whether folds may read the caller's arrays: not where the result goes to the same memory */
     _Atomic int64_t state;    /* a State; other threads look at this and at `stage` while the engine runs */
     _Atomic int64_t stage;    /* -1: before the value is written */
@@ -118,6 +121,10 @@ void start(Engine *engine, int direct);
 
 /* Go on with a call. */
 State run(Engine *engine);
+
+/* Publish this rank's progress; wait until others have theirs: 0 where they have not, in time. */
+void publish(const Engine *engine, int64_t progress);
+int await_counters(const Engine *engine, const Wait *wait, int64_t count);
 
 /* Write where this rank's value is, for others to pull from; and 0 in its place, after a call that failed. */
 void publish_addresses(const Engine *engine);

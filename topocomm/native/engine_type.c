@@ -30,9 +30,10 @@ static void exchange(EngineObject *self, PyObject **arrays) {
     }
 }
 
-static State go_on(EngineObject *self) {
+static State go_on(EngineObject *self, long long sleep_us) {
     PyObject *arrays[2 * MOST_FIELDS] = {NULL};
     self->running = 1;
+    self->engine.sleep_us = sleep_us;
     PyThreadState *thread = PyEval_SaveThread();
     State state = run(&self->engine);
     PyEval_RestoreThread(thread);
@@ -43,11 +44,11 @@ static State go_on(EngineObject *self) {
     return state;
 }
 
-State begin_call(EngineObject *self, PyObject **arrays, int direct) {
+State begin_call(EngineObject *self, PyObject **arrays, int direct, long long sleep_us) {
     exchange(self, arrays); /* for those of a call that failed */
     ++*(int64_t *)self->epoch.buf;
     start(&self->engine, direct);
-    State state = go_on(self);
+    State state = go_on(self, sleep_us);
     release(arrays);
     return state;
 }
@@ -75,7 +76,7 @@ static PyObject *engine_begin(PyObject *object, PyObject *args) {
         return fail("an engine runs one call at a time");
     for (int index = 0; index < 2 * MOST_FIELDS; index++)
         Py_XINCREF(arrays[index]);
-    return PyLong_FromLong(begin_call(self, arrays, direct));
+    return PyLong_FromLong(begin_call(self, arrays, direct, 0));
 }
 
 static PyObject *engine_start(PyObject *object, PyObject *none) {
@@ -87,10 +88,12 @@ static PyObject *engine_start(PyObject *object, PyObject *none) {
     return Py_NewRef(Py_None);
 }
 
-static PyObject *engine_go_on(PyObject *object, PyObject *none) {
+static PyObject *engine_go_on(PyObject *object, PyObject *args) {
     EngineObject *self = (EngineObject *)object;
-    (void)none;
-    return self->running ? fail("an engine runs one call at a time") : PyLong_FromLong(go_on(self));
+    long long sleep_us = 0;
+    if (!PyArg_ParseTuple(args, "|L:go_on", &sleep_us))
+        return NULL;
+    return self->running ? fail("an engine runs one call at a time") : PyLong_FromLong(go_on(self, sleep_us));
 }
 
 static PyObject *engine_behind(PyObject *object, PyObject *none) {
@@ -180,8 +183,8 @@ static int is_whole(const Py_buffer *buffer, Py_ssize_t unit) {
 }
 
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named) {
-    static char *names[] = {"words",    "value", "result",     "memory", "counters", "epoch",
-                            "position", "looks", "most_looks", "final",  "fold",     "calls_before_trial", NULL};
+    static char *names[] = {"words",    "value", "result", "memory", "counters",           "epoch",
+                            "position", "looks", "final",  "fold",   "calls_before_trial", NULL};
     PyObject *value, *result;
     Py_buffer words;
     unsigned long long fold;
@@ -190,9 +193,9 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
         return NULL;
     Engine *engine = &self->engine;
     int right = PyArg_ParseTupleAndKeywords(
-        args, named, "y*O!O!w*w*w*LLLLKL:Engine", names, &words, &PyTuple_Type, &value, &PyTuple_Type, &result,
-        &self->memory, &self->counters, &self->epoch, &engine->position, &engine->looks, &engine->most_looks,
-        &engine->final, &fold, &engine->until_choice);
+        args, named, "y*O!O!w*w*w*LLLKL:Engine", names, &words, &PyTuple_Type, &value, &PyTuple_Type, &result,
+        &self->memory, &self->counters, &self->epoch, &engine->position, &engine->looks, &engine->final, &fold,
+        &engine->until_choice);
     if (right) {
         Py_ssize_t fields = PyTuple_Size(value);
         engine->fields = fields <= MOST_FIELDS ? (int)fields : 0;
@@ -245,7 +248,7 @@ int is_engine(PyObject *object) { return (destructor)PyType_GetSlot(Py_TYPE(obje
 static PyMethodDef engine_methods[] = {
     {"begin", engine_begin, METH_VARARGS, NULL},
     {"start", engine_start, METH_NOARGS, NULL},
-    {"go_on", engine_go_on, METH_NOARGS, NULL},
+    {"go_on", engine_go_on, METH_VARARGS, NULL},
     {"behind", engine_behind, METH_NOARGS, NULL},
     {"withdraw", engine_withdraw, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

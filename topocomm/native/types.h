@@ -65,7 +65,7 @@ PyObject *fail(const char *text);
 void release(PyObject *const *arrays);
 
 /* Begin a call, counted, on arrays whose references become the engine's, and run it. Another may not be running. */
-State begin_call(EngineObject *self, PyObject **arrays, int direct);
+State begin_call(EngineObject *self, PyObject **arrays, int direct, long long sleep_us);
 
 /* Make a call, a function; see the stub, as for sums. */
 PyObject *bind_call(PyObject *module, PyObject *args, PyObject *named);

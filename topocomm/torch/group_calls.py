@@ -6,8 +6,7 @@ on one rank the others are told, who may be in the call already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -20,10 +19,26 @@ from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
 from topocomm.execute.session import Session
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.builtin import SUM
-from topocomm.torch.reduce_ops import reduction_of
+from topocomm.torch.reduce_ops import Reduction, reduction_of
 from topocomm.torch.values import flat, flat_bytes, flat_target, join, put, put_all, same_dtype, same_items
 
 Tensors = Sequence[torch.Tensor]
+
+
+class _Checking:
+    """Tells the other ranks of arguments that are wrong here, and says whose they are."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OperatorError):
+            problem = OperatorError(f"rank {self._session.rank}: {error}")
+            self._session.refuse(AGREEMENT_TAG, problem)
+            raise problem from None
 
 
 class GroupCalls:
@@ -32,6 +47,7 @@ class GroupCalls:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.rank, self.size = session.rank, session.size
+        self._checking = _Checking(session)
         self._calls = CallCache(session)
         self._rows = RowCounts(self._calls, session)
 
@@ -44,15 +60,15 @@ class GroupCalls:
         if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
             self._allreduce_sparse(tensor, op)
             return
-        with self._checking():
+        with self._checking:
             value = flat(tensor, "all_reduce")
-            operator, factor, averages = reduction = reduction_of(op, value.dtype)
+            reduction = reduction_of(op, value.dtype)
         if not value.numel():
             return
-        if factor is not None:
+        if reduction.factor is not None:
             reduction.scaled(value, in_place=True)
-        self._calls.run(operator, value, value)
-        if averages:
+        self._calls.run(reduction.operator, value, value)
+        if reduction.averages:
             reduction.finish(value, self.size)
         put(tensor, value)
 
@@ -61,7 +77,7 @@ class GroupCalls:
         if len(tensors) == 1:
             self.allreduce(tensors[0], op)
             return
-        with self._checking():
+        with self._checking:
             same_dtype(tensors, "all_reduce_coalesced")
             value = join(tensors, "all_reduce_coalesced")
         self.allreduce(value, op)
@@ -69,7 +85,7 @@ class GroupCalls:
 
     def reduce(self, tensor: torch.Tensor, op: Any, root: int) -> None:
         """Reduce to the root, in place; elsewhere the tensor stays as it is."""
-        with self._checking():
+        with self._checking:
             self._check_root(root, "reduce")
             value = flat(tensor, "reduce")
             reduction = reduction_of(op, value.dtype)
@@ -84,7 +100,7 @@ class GroupCalls:
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         """Write the root's tensor to all."""
-        with self._checking():
+        with self._checking:
             self._check_root(root, "broadcast")
             value = flat_bytes(tensor, "broadcast")
         if value.numel():
@@ -94,7 +110,7 @@ class GroupCalls:
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Write all ranks' tensors, of equal size, to `output`, one after the other."""
         what = "all_gather_into_tensor"
-        with self._checking():
+        with self._checking:
             same_dtype((output, tensor), what)
             value, result = flat_bytes(tensor, what), flat_target(output, what)
             same_items(result.numel(), value.numel() * self.size, what)
@@ -105,7 +121,7 @@ class GroupCalls:
     def allgather(self, outputs: Tensors, tensor: torch.Tensor) -> None:
         """Write rank r's tensor to `outputs[r]`; sizes may differ, and are known to all ranks by their outputs."""
         what = "all_gather"
-        with self._checking():
+        with self._checking:
             self._check_list(outputs, what)
             same_dtype((*outputs, tensor), what)
             value = flat_bytes(tensor, what)
@@ -119,7 +135,7 @@ class GroupCalls:
     def gather(self, outputs: Tensors, tensor: torch.Tensor, root: int) -> None:
         """Write rank r's tensor to `outputs[r]` on the root; all tensors have the same size."""
         is_root = self.rank == root
-        with self._checking():
+        with self._checking:
             self._check_root(root, "gather")
             value = flat_bytes(tensor, "gather")
             if is_root:
@@ -127,6 +143,8 @@ class GroupCalls:
                 same_dtype((*outputs, tensor), "gather")
                 for rank, output in enumerate(outputs):
                     same_items(output.numel(), tensor.numel(), f"gather, output {rank}")
+            elif outputs:
+                raise OperatorError(f"gather: expected outputs on root {root} only, got {len(outputs)}")
         if value.numel():
             result = torch.empty(value.numel() * self.size, dtype=value.dtype) if is_root else None
             self._calls.run(("gather", None, root, (value.numel(),) * self.size), value, result)
@@ -135,7 +153,7 @@ class GroupCalls:
 
     def scatter(self, output: torch.Tensor, tensors: Tensors, root: int) -> None:
         """Write the root's `tensors[r]` to rank r's output; all have the same size."""
-        with self._checking():
+        with self._checking:
             self._check_root(root, "scatter")
             result = flat_target(output, "scatter")
             if self.rank == root:
@@ -144,6 +162,8 @@ class GroupCalls:
                 for rank, tensor in enumerate(tensors):
                     same_items(output.numel(), tensor.numel(), f"scatter, input {rank}")
                 value = join(tensors, "scatter", moved=True)
+            elif tensors:
+                raise OperatorError(f"scatter: expected tensors on root {root} only, got {len(tensors)}")
             else:  # never read: it says the shape
                 value = torch.empty(result.numel() * self.size, dtype=result.dtype)
         if result.numel():
@@ -153,7 +173,7 @@ class GroupCalls:
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> None:
         """Write this rank's part of the reduction of `tensor`, in equal parts."""
         what = "reduce_scatter_tensor"
-        with self._checking():
+        with self._checking:
             same_dtype((output, tensor), what)
             value = flat(tensor, what)
             same_items(output.numel() * self.size, value.numel(), f"{what} on {self.size} ranks, in all")
@@ -162,7 +182,7 @@ class GroupCalls:
     def reduce_scatter(self, output: torch.Tensor, tensors: Tensors, op: Any) -> None:
         """Write the reduction of all ranks' `tensors[rank]`; sizes may differ, all ranks have the same list of them."""
         what = "reduce_scatter"
-        with self._checking():
+        with self._checking:
             self._check_list(tensors, what)
             same_dtype((*tensors, output), what)
             value = join(tensors, what)
@@ -174,7 +194,7 @@ class GroupCalls:
     ) -> None:
         """Send `counts[r]` entries of axis 0 to rank r, of which `output_counts[r]` come; empty: equal parts."""
         what = "all_to_all_single"
-        with self._checking():
+        with self._checking:
             same_dtype((output, tensor), what)
             value, result = flat_bytes(tensor, what), flat_target(output, what)
             sent = self._items(tensor, value, counts, f"{what}, input")
@@ -188,7 +208,7 @@ class GroupCalls:
     def alltoall(self, outputs: Tensors, tensors: Tensors) -> None:
         """Send `tensors[r]` to rank r, whose tensor comes to `outputs[r]`."""
         what = "all_to_all"
-        with self._checking():
+        with self._checking:
             self._check_list(outputs, what)
             self._check_list(tensors, what)
             same_dtype((*outputs, *tensors), what)
@@ -205,8 +225,8 @@ class GroupCalls:
 
     def _allreduce_sparse(self, tensor: torch.Tensor, op: Any) -> None:
         """Sum tensors of which ranks hold different items: all gather all items, and add them up alike."""
-        with self._checking():
-            if reduction_of(op, tensor.dtype) != (SUM, None, False):
+        with self._checking:
+            if reduction_of(op, tensor.dtype) != Reduction(SUM):
                 raise OperatorError(f"all_reduce of sparse tensors: expected SUM, got {op}; pass x.to_dense()")
         own = tensor.detach().coalesce()
         rows = gather_rows(self._calls, self._session, own.values())
@@ -223,7 +243,7 @@ class GroupCalls:
     def _reduce_scatter(
         self, output: torch.Tensor, value: torch.Tensor, op: Any, counts: tuple[int, ...], what: str
     ) -> None:
-        with self._checking():
+        with self._checking:
             reduction = reduction_of(op, value.dtype)
             result = flat_target(output, what)
         if not value.numel():
@@ -239,7 +259,7 @@ class GroupCalls:
         """Exchange parts whose sizes ranks tell each other first."""
         pairs = self._rows.of_alltoall(value, sent)
         assert pairs is not None, "rows are given"
-        with self._checking():
+        with self._checking:
             comes = pairs[self.rank :: self.size]
             if list(comes) != list(got):
                 raise OperatorError(f"{what}: expected outputs of {list(comes)} items by rank, got {list(got)}")
@@ -265,13 +285,3 @@ class GroupCalls:
     def _check_list(self, tensors: Tensors, what: str) -> None:
         if len(tensors) != self.size:
             raise OperatorError(f"{what}: expected {self.size} tensors, one for each rank, got {len(tensors)}")
-
-    @contextmanager
-    def _checking(self) -> Iterator[None]:
-        """Tell the other ranks of arguments that are wrong here, and say whose they are."""
-        try:
-            yield
-        except OperatorError as error:
-            problem = OperatorError(f"rank {self.rank}: {error}")
-            self._session.refuse(AGREEMENT_TAG, problem)
-            raise problem from None

@@ -45,6 +45,7 @@ class TopocommProcessGroup(dist.ProcessGroup):
         self._store, self._session = store, communicator.session
         self._calls = GroupCalls(communicator.session)
         self._order = IssueOrder(f"calls of rank {rank}")
+        self._issued = 0
         self._waiting = communicator.session.waiting
         self._messages = Messages(c10d.PrefixStore("topocomm/messages", store), rank, size, self._waiting)
         self._others = OtherDevices(c10d.PrefixStore("topocomm/devices", store), rank, size, timeout)
@@ -69,24 +70,28 @@ class TopocommProcessGroup(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Any:
         """Reduce all tensors in place."""
-        opts = _options(opts, c10d.AllreduceCoalescedOptions)
-        if not tensors[0].is_cpu:
-            return self._elsewhere(tensors[0]).allreduce_coalesced(tensors, opts)
+        opts, first = _options(opts, c10d.AllreduceCoalescedOptions), _first(tensors)
+        if not first.is_cpu:
+            return self._elsewhere(first).allreduce_coalesced(tensors, opts)
         op = opts.reduceOp
         call = lambda: self._calls.allreduce_coalesced(tensors, op)  # noqa: E731
         return self._issue(call, tensors, opts, "all_reduce_coalesced")
 
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = SUM, timeout: timedelta | None = None) -> Any:
+    def reduce(  # type: ignore[override]
+        self, tensors: Any, opts: Any = None, op: Any = SUM, timeout: timedelta | None = None, *, root: int = 0
+    ) -> Any:
         """Reduce to a root, in place: `[tensor], ReduceOptions`, or `tensor, root, op`."""
-        tensor, opts = _only(tensors), _rooted(opts, c10d.ReduceOptions, timeout, op)
+        tensor, opts = _only(tensors), _rooted(opts, root, c10d.ReduceOptions, timeout, op)
         if not tensor.is_cpu:
             return self._elsewhere(tensor).reduce([tensor], opts)
         op, root = opts.reduceOp, opts.rootRank
         return self._issue(lambda: self._calls.reduce(tensor, op, root), [tensor], opts, "reduce")
 
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def broadcast(  # type: ignore[override]
+        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int = 0
+    ) -> Any:
         """Write the root's tensor to all: `[tensor], BroadcastOptions`, or `tensor, root`."""
-        tensor, opts = _only(tensors), _rooted(opts, c10d.BroadcastOptions, timeout)
+        tensor, opts = _only(tensors), _rooted(opts, root, c10d.BroadcastOptions, timeout)
         if not tensor.is_cpu:
             return self._elsewhere(tensor).broadcast([tensor], opts)
         root = opts.rootRank
@@ -108,13 +113,13 @@ class TopocommProcessGroup(dist.ProcessGroup):
         if not tensor.is_cpu:
             return self._elsewhere(tensor).allgather(outputs, tensors, opts)
         places = _only(outputs) if isinstance(tensors, (list, tuple)) else outputs
-        return self._issue(lambda: self._calls.allgather(places, tensor), [places], opts, "all_gather")
+        return self._issue(lambda: self._calls.allgather(places, tensor), places, opts, "all_gather")
 
     def allgather_coalesced(self, outputs: Any, tensors: Sequence[torch.Tensor], opts: Any = None) -> Any:
         """Write all ranks' lists of tensors to `outputs[rank]`."""
-        opts = _options(opts, c10d.AllgatherOptions)
-        if not tensors[0].is_cpu:
-            return self._elsewhere(tensors[0]).allgather_coalesced(outputs, tensors, opts)
+        opts, first = _options(opts, c10d.AllgatherOptions), _first(tensors)
+        if not first.is_cpu:
+            return self._elsewhere(first).allgather_coalesced(outputs, tensors, opts)
 
         def call() -> None:
             for index, tensor in enumerate(tensors):
@@ -124,9 +129,9 @@ class TopocommProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: Any, tensors: Sequence[torch.Tensor], opts: Any = None) -> Any:
         """As `all_gather_single`, of several tensors."""
-        opts = _options(opts, c10d.AllgatherOptions)
-        if not tensors[0].is_cpu:
-            return self._elsewhere(tensors[0]).allgather_into_tensor_coalesced(outputs, tensors, opts)
+        opts, first = _options(opts, c10d.AllgatherOptions), _first(tensors)
+        if not first.is_cpu:
+            return self._elsewhere(first).allgather_into_tensor_coalesced(outputs, tensors, opts)
 
         def call() -> None:
             for output, tensor in zip(outputs, tensors, strict=True):
@@ -134,18 +139,22 @@ class TopocommProcessGroup(dist.ProcessGroup):
 
         return self._issue(call, outputs, opts, "all_gather_into_tensor")
 
-    def gather(self, outputs: Any, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def gather(  # type: ignore[override]
+        self, outputs: Any, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int = 0
+    ) -> Any:
         """Write all ranks' tensors to a list on the root: `[[outputs]] or [], [tensor], GatherOptions`."""
-        tensor, opts = _only(tensors), _rooted(opts, c10d.GatherOptions, timeout)
+        tensor, opts = _only(tensors), _rooted(opts, root, c10d.GatherOptions, timeout)
         if not tensor.is_cpu:
             return self._elsewhere(tensor).gather(outputs, tensors, opts)
         root = opts.rootRank
         places = (_only(outputs) if isinstance(tensors, (list, tuple)) else outputs) if outputs else []
-        return self._issue(lambda: self._calls.gather(places, tensor, root), [places], opts, "gather")
+        return self._issue(lambda: self._calls.gather(places, tensor, root), places, opts, "gather")
 
-    def scatter(self, outputs: Any, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def scatter(  # type: ignore[override]
+        self, outputs: Any, tensors: Any, opts: Any = None, timeout: timedelta | None = None, *, root: int = 0
+    ) -> Any:
         """Write the root's list of tensors to all ranks: `[output], [[tensors]] or [], ScatterOptions`."""
-        output, opts = _only(outputs), _rooted(opts, c10d.ScatterOptions, timeout)
+        output, opts = _only(outputs), _rooted(opts, root, c10d.ScatterOptions, timeout)
         if not output.is_cpu:
             return self._elsewhere(output).scatter(outputs, tensors, opts)
         root = opts.rootRank
@@ -172,9 +181,9 @@ class TopocommProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Any, tensors: Sequence[torch.Tensor], opts: Any = None) -> Any:
         """As `reduce_scatter_single`, of several tensors."""
-        opts = _options(opts, c10d.ReduceScatterOptions)
-        if not tensors[0].is_cpu:
-            return self._elsewhere(tensors[0]).reduce_scatter_tensor_coalesced(outputs, tensors, opts)
+        opts, first = _options(opts, c10d.ReduceScatterOptions), _first(tensors)
+        if not first.is_cpu:
+            return self._elsewhere(first).reduce_scatter_tensor_coalesced(outputs, tensors, opts)
         op = opts.reduceOp
 
         def call() -> None:
@@ -239,6 +248,13 @@ class TopocommProcessGroup(dist.ProcessGroup):
         """Begin to receive a tensor from whichever rank sends one with this tag."""
         return self._messages.receive_tensor(_only(tensors), None, tag)
 
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: all ranks count from 0."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Return how many collective calls this rank has issued on the group."""
+        return self._issued
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time limit of every wait from now on."""
         self._messages._set_default_timeout(timeout)
@@ -265,6 +281,7 @@ class TopocommProcessGroup(dist.ProcessGroup):
 
     def _issue(self, call: Callable[[], None], outputs: Sequence[Any], opts: Any, what: str) -> Any:
         """Make a call now where the program waits for it, else issue it; return torch's handle."""
+        self._issued += 1
         if opts.timeout != UNSET:
             call = self._limited(call, opts.timeout)
         if opts.asyncOp:
@@ -336,10 +353,19 @@ def _options(opts: Any, kind: Any, timeout: timedelta | None = None) -> Any:
     return made
 
 
-def _rooted(opts: Any, kind: Any, timeout: timedelta | None, op: Any = None) -> Any:
+def _first(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the first of several tensors."""
+    if not tensors:
+        raise OperatorError("expected tensors, got an empty list")
+    return tensors[0]
+
+
+def _rooted(opts: Any, root: int, kind: Any, timeout: timedelta | None, op: Any = None) -> Any:
     """Return options of a kind: those given, or new ones with a root in their place."""
     if isinstance(opts, kind):
+        if tensor := getattr(opts, "rootTensor", 0):
+            raise OperatorError(f"expected one tensor a rank, which is root tensor 0, got root tensor {tensor}")
         return opts
     made = _options(op, kind, timeout)
-    made.rootRank = opts or 0
+    made.rootRank = root if opts is None else opts
     return made

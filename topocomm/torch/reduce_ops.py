@@ -35,6 +35,8 @@ class Reduction(NamedTuple):
     factor: Any = None
     """A number or a tensor of one item; None: values stay as they are."""
     averages: bool = False
+    takes_factor: bool = False
+    """Whether the factor is still to be taken from the ReduceOp."""
 
     def scaled(self, value: torch.Tensor, *, in_place: bool) -> torch.Tensor:
         """Return what a rank puts in; `in_place` says whether the value's memory may be written."""
@@ -56,10 +58,11 @@ def reduction_of(op: Any, dtype: torch.dtype) -> Reduction:
         OperatorError: There is none.
     """
     kind = op if isinstance(op, KINDS) else op.op
-    if kind == ReduceOp.PREMUL_SUM:
+    reduction = _plain(kind, dtype)
+    if reduction.takes_factor:  # looked up: a comparison of kinds takes microseconds
         _, factor = op.__getstate__()  # the only way to the factor
-        return _plain(kind, dtype)._replace(factor=factor)
-    return _plain(kind, dtype)
+        return reduction._replace(factor=factor)
+    return reduction
 
 
 @cache
@@ -68,7 +71,7 @@ def _plain(kind: Any, dtype: torch.dtype) -> Reduction:
     takes = kind not in (ReduceOp.AVG, ReduceOp.PREMUL_SUM) or dtype != torch.bool
     if operator is None or not takes:
         raise OperatorError(f"{kind} of {dtype}: expected one of {', '.join(OPERATORS_BY_NAME)}, of numbers")
-    return Reduction(operator, averages=kind == ReduceOp.AVG)
+    return Reduction(operator, averages=kind == ReduceOp.AVG, takes_factor=kind == ReduceOp.PREMUL_SUM)
 
 
 OPERATORS_BY_NAME = [str(kind).removeprefix("RedOpType.") for kind in OPERATORS]

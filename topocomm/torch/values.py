@@ -36,7 +36,7 @@ def flat(tensor: Any, what: str) -> torch.Tensor:
     numpy_dtype(tensor.dtype)
     if tensor.is_complex():
         tensor = tensor.resolve_conj()
-    items: torch.Tensor = tensor.reshape(-1)
+    items: torch.Tensor = tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.reshape(-1)
     return items
 
 
@@ -57,9 +57,8 @@ def flat_target(tensor: Any, what: str) -> torch.Tensor:
 
 def put(tensor: torch.Tensor, items: torch.Tensor) -> None:
     """Write items, one axis, to a tensor unless they lie in its memory already."""
-    tensor = tensor.detach()
     if items.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
-        tensor.copy_(items.view(tensor.dtype).view(tensor.shape))
+        tensor.detach().copy_(items.view(tensor.dtype).view(tensor.shape))
 
 
 def join(tensors: Iterable[Any], what: str, *, moved: bool = False) -> torch.Tensor:

@@ -110,3 +110,24 @@ def test_lengths_are_checked():
     fixed["lse"].flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         LOWERING.bind(x, 2, empty(4, 3, floats), fixed)
+
+
+def test_light_weights_and_large_sums_keep_their_digits():
+    """A weight of 2^-140 has few digits in float32, and so has the inverse of a sum of 2^126."""
+    x = {"out": np.full((1, 8), 1.7 * 2.0**100, np.float32), "lse": np.full(1, -97, np.float32)}
+    ours, theirs = empty(1, 8, floats), empty(1, 8, floats)
+    result = {"out": floats((1, 8)), "lse": floats(1)}
+    shares = bound(x, ours, result)
+    LOWERING.encode(x, np.zeros(1), 3, theirs)
+    shares.send(np.zeros(1))
+    for sums in (ours, theirs):
+        np.testing.assert_allclose(sums["out"], np.exp(-97.0) * x["out"].astype(np.float64), rtol=1e-7)
+    ours["out"][...], ours["weight"][...] = 1.3 * 2.0**125, 1.7 * 2.0**126
+    for name in ("lost", "present", "product"):
+        ours[name][...] = 0 if name == "lost" else 4096
+    plain = {name: np.empty_like(array) for name, array in result.items()}
+    LOWERING.decode(ours, np.zeros(1), plain)
+    assert shares.receive(np.zeros(1))
+    wanted = ours["out"].astype(np.float64) / ours["weight"][:, None]
+    for got in (result, plain):
+        np.testing.assert_allclose(got["out"], wanted, rtol=1e-7)

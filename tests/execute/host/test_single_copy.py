@@ -99,7 +99,7 @@ def test_memory_that_cannot_be_read_is_an_error():
         def behind(self):
             return [2]
 
-        def go_on(self):
+        def go_on(self, sleep_us):
             return self.state
 
     shared = SharedMemory(aligned_buffer(1024), 0, range(RANKS), cores=2)

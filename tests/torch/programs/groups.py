@@ -3,9 +3,10 @@
 import random
 import warnings
 
+import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _make_nccl_premul_sum
+from torch._C._distributed_c10d import BroadcastOptions, _make_nccl_premul_sum
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout, timedelta
 
@@ -92,6 +93,28 @@ def handles(rank, size):
     assert torch.equal(again, torch.full((2,), float(size)))
 
 
+def direct_calls(rank, size):
+    """Calls of a group's methods, as some programs and torch's own test cases make them."""
+    group = dist.new_group()
+    assert group._get_sequence_number_for_group() == 0
+    x = torch.tensor([float(rank)])
+    assert group.broadcast(x, root=size - 1).get_future().wait()[0].item() == size - 1
+    places = [torch.empty(1) for _ in range(size)]
+    assert group.allgather([places], [x]).get_future().wait() == [torch.tensor([size - 1.0])] * size
+    gathered = group.gather([places] if rank == 0 else [], [x], root=0).get_future().wait()
+    assert len(gathered) == (size if rank == 0 else 0)
+    assert group._get_sequence_number_for_group() == 3
+    wrong = BroadcastOptions()
+    wrong.rootTensor = 1
+    for call, words in (
+        (lambda: group.allreduce_coalesced([]), "expected tensors, got an empty list"),
+        (lambda: group.broadcast([x], wrong), "got root tensor 1"),
+        (lambda: group.gather([places], [x], root=(rank + 1) % (size + 1)).wait(), "gather"),
+    ):
+        with pytest.raises(topocomm.TopocommError, match=words):
+            call()
+
+
 def subgroups(rank, size):
     mesh = init_device_mesh("cpu", (max(1, size // 2), min(2, size)), mesh_dim_names=("outer", "inner"))
     for name in ("outer", "inner"):
@@ -122,7 +145,7 @@ def main():
     warnings.simplefilter("ignore", FutureWarning)
     dist.init_process_group("topocomm")
     rank, size = dist.get_rank(), dist.get_world_size()
-    for part in (reductions, uneven, handles, subgroups, limits):
+    for part in (reductions, uneven, handles, direct_calls, subgroups, limits):
         part(rank, size)
         dist.barrier()
     dist.destroy_process_group()

@@ -91,7 +91,7 @@ def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare
     def tensors(x: Any, out: Any) -> Any:
         try:
             value = None if x is None else arrays(x)
-            target = None if out is None else arrays(out)
+            target = None if out is None else value if out is x else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None
         result = fast_path(value, target)

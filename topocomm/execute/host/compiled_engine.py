@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from topocomm.execute.calls.structure import Fields
 from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.liveness.pollable import AwaitedMessages
-from topocomm.execute.transports.shared_memory import LOOKS, SharedMemory
+from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch, Message
 from topocomm.native import _native
 from topocomm.native._native import FINISHED, MOST_FIELDS, STRIDE, THROUGH, TO_FOLD, WAITING
@@ -29,8 +29,8 @@ MEMORIES = 2
 """Memories of a prepared call, used in turn."""
 CALLS_BEFORE_TRIAL = 8
 """Calls that warm up a memory before the trial of plain and streaming stores."""
-MOST_LOOKS = 2 * LOOKS
-"""Looks at counters between two looks at the clock."""
+MOST_SLEEP_S = 0.01
+"""Limit of a sleep between two looks at the clock."""
 Waits = Sequence[tuple[int, int]]
 """(position of a rank, its progress)."""
 Sizes = Mapping[tuple[int, int], int]
@@ -95,7 +95,8 @@ class CompiledRun(Batch):
     def wait(self, timeout_s: float) -> bool:
         native = self._native
         until_s = time.monotonic() + timeout_s if timeout_s > 0 else 0.0
-        while not self.follow(native.go_on() if native.state == WAITING else native.state):
+        sleep_us = int(1e6 * min(max(timeout_s, 0.0), MOST_SLEEP_S))
+        while not self.follow(native.go_on(sleep_us) if native.state == WAITING else native.state):
             if timeout_s <= 0 or time.monotonic() >= until_s:
                 return False
         return True
@@ -266,7 +267,6 @@ def native_engine(
         epoch=shared.calls,
         position=shared.position,
         looks=shared.looks,
-        most_looks=MOST_LOOKS,
         final=0 if work is None or work.synchronises else FINISHED,
         fold=fold,
         calls_before_trial=CALLS_BEFORE_TRIAL,

@@ -39,8 +39,8 @@ FIRST_SEGMENT_BYTES = 256 << 10
 MOST_SEGMENT_BYTES = 16 << 20
 """A larger segment is opened for a call only that needs it: what one long-lived call keeps of others is bounded."""
 LOOKS = 2000
-"""Looks at a counter, about a nanosecond each, before the core is given away after every look: another process may
-need it to come to the point that is awaited. Where ranks share cores it is given away at once."""
+"""Looks at counters, about a nanosecond each, before the core is given away, and then slept: another process may need
+it to come to the point that is awaited. Where ranks share cores it is given away at once."""
 
 
 def open_region(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> Buffer | None:
@@ -96,7 +96,7 @@ class SharedMemory:
         counters: int64, one progress counter per rank on a cache line each, by position.
         memories: uint8 arrays.
         calls: One number, the `epoch`. Compiled code writes to it where it lies.
-        looks: Looks at a counter before the core is given away after every look.
+        looks: Looks at counters before the core is given away.
     """
 
     def __init__(

@@ -1,0 +1,65 @@
+"""Ranks that wait for counters in shared memory sleep, and are woken up once: when the last one awaited is there."""
+
+import threading
+import time
+
+import pytest
+
+from topocomm.execute.host.compiled_engine import shared_stage
+from topocomm.execute.host.staged_engine import aligned_buffer
+from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
+from topocomm.native._native import THROUGH, WAITING
+
+MASK, SLEEPERS = 1, 3
+LONG_US = 60_000_000
+LIMIT_S = 20.0
+
+
+def memory_of(ranks):
+    region = aligned_buffer(ranks * COUNTER_BYTES + 256)
+    region[...] = 0
+    return [SharedMemory(region, rank, range(ranks), cores=1) for rank in range(ranks)]
+
+
+def stage(shared, *waits):
+    """An engine that publishes 1 and waits for others to do so."""
+    run = shared_stage(shared, 1, [(rank, 1) for rank in waits])
+    run.start()
+    return run._native
+
+
+def wait_until(condition):
+    until_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 40])
+def test_the_last_rank_awaited_wakes_up_the_sleeper(ranks):
+    memories = memory_of(ranks)
+    words = memories[0].counters
+    states = []
+    engine = stage(memories[0], *range(1, ranks))
+    sleeper = threading.Thread(target=lambda: states.append(engine.go_on(LONG_US)))
+    sleeper.start()
+    for rank in range(1, ranks):
+        wait_until(lambda bit=rank & 31: words[SLEEPERS] == 1 and words[MASK] & 1 << bit)
+        assert not states
+        assert stage(memories[rank]).go_on() == THROUGH
+        if rank < min(ranks, 32) - 1:
+            assert not words[MASK] & 1 << rank
+    sleeper.join(LIMIT_S)
+    assert states == [THROUGH]
+    assert words[SLEEPERS] == 0 and words[MASK] == 0
+
+
+def test_a_sleep_has_a_limit_and_is_asked_for():
+    memories = memory_of(2)
+    engine = stage(memories[0], 1)
+    assert engine.go_on() == WAITING
+    begin_s = time.monotonic()
+    assert engine.go_on(30_000) == WAITING
+    assert 0.03 <= time.monotonic() - begin_s < LIMIT_S
+    assert memories[0].counters[SLEEPERS] == 0
+    assert stage(memories[1], 0).go_on() == engine.go_on() == THROUGH

@@ -1,0 +1,112 @@
+/* Waiting of an engine (engine.h): looks at counters, then gives the core away a few times, then sleeps.
+ *
+ * Ranks that only give their core away take it in turns with each other, at the cost of the share that the system grants
+ * them, while the rank that they await has to wait for a core that another program uses. One that sleeps costs nothing,
+ * and is run at once when it wakes up. A change of processes is cheaper than a sleep, so it comes first.
+ *
+ * A rank that sleeps says in its own line which ranks it awaits, and at which value of their counters: in a mask, of
+ * which each of them takes its bit when its counter is there. The last one wakes it up, so it wakes up once. Bits may be
+ * taken too early, by a rank 32 positions on or for an earlier sleep: it then looks, and sleeps again. All of this is
+ * sequentially consistent: a rank either sees that another one sleeps, or was seen before that slept. */
+#define _GNU_SOURCE
+#include "engine.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+enum { MASK = 1, TARGET, SLEEPERS }; /* words of a line after the counter; the last one in the first line only */
+
+#if defined(__linux__)
+static _Atomic int64_t *word_of(const Engine *engine, int64_t rank, int64_t word) {
+    return &engine->counters[rank * COUNTER_WORDS + word];
+}
+
+/* A futex has 32 bits: the first half of the word. */
+static _Atomic uint32_t *mask_of(const Engine *engine, int64_t rank) {
+    return (_Atomic uint32_t *)(void *)word_of(engine, rank, MASK);
+}
+
+static uint32_t bit_of(int64_t rank) { return 1u << (rank & 31); }
+
+/* Wake up ranks that await no other one any more. */
+static void wake(const Engine *engine, int64_t value) {
+    uint32_t own = bit_of(engine->position);
+    for (int64_t rank = 0; rank < engine->ranks; rank++) {
+        _Atomic uint32_t *mask = mask_of(engine, rank);
+        if ((atomic_load(mask) & own) && atomic_load(word_of(engine, rank, TARGET)) <= value &&
+            (atomic_fetch_and(mask, ~own) & ~own) == 0)
+            syscall(SYS_futex, mask, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+void publish(const Engine *engine, int64_t progress) {
+    int64_t value = *engine->epoch * STRIDE + progress;
+    atomic_store(word_of(engine, engine->position, 0), value);
+    if (atomic_load(word_of(engine, 0, SLEEPERS)) > 0)
+        wake(engine, value);
+}
+
+/* Sleep until the first rank that is behind and those awaited alike stand where they must; 0 where time is over. */
+static int sleep_until_there(const Engine *engine, const Wait *wait, const Wait *end) {
+    _Atomic uint32_t *mask = mask_of(engine, engine->position);
+    int64_t base = *engine->epoch * STRIDE, target = wait->progress;
+    struct timespec limit = {engine->sleep_us / 1000000, engine->sleep_us % 1000000 * 1000};
+    uint32_t left = 0;
+    long outcome = 0;
+    for (const Wait *other = wait; other < end; other++)
+        if (other->progress == target && progress_of(engine, other->rank) < base + target)
+            left |= bit_of(other->rank);
+    atomic_store(word_of(engine, engine->position, TARGET), base + target);
+    atomic_store(mask, left);
+    atomic_fetch_add(word_of(engine, 0, SLEEPERS), 1);
+    for (const Wait *other = wait; other < end; other++)
+        if (other->progress == target && atomic_load(word_of(engine, other->rank, 0)) >= base + target)
+            atomic_fetch_and(mask, ~bit_of(other->rank));
+    while (outcome == 0 && (left = atomic_load(mask)) != 0) /* not 0 where a bit went meanwhile, or a signal came */
+        outcome = syscall(SYS_futex, mask, FUTEX_WAIT, left, &limit, NULL, 0) < 0 && errno != EAGAIN;
+    atomic_fetch_sub(word_of(engine, 0, SLEEPERS), 1);
+    atomic_store(mask, 0);
+    return outcome == 0;
+}
+#else
+void publish(const Engine *engine, int64_t progress) {
+    _Atomic int64_t *own = &engine->counters[engine->position * COUNTER_WORDS];
+    atomic_store_explicit(own, *engine->epoch * STRIDE + progress, memory_order_release);
+}
+
+static int sleep_until_there(const Engine *engine, const Wait *wait, const Wait *end) {
+    return (void)engine, (void)wait, (void)end, sched_yield(), 1;
+}
+#endif
+
+/* Whether a rank with a core of its own has not waited long: one that slept would come back later than by a look. The
+ * time is up at once where another program had the core. */
+static int is_early(const Engine *engine, int64_t *until_ns) {
+    struct timespec now;
+    if (engine->looks <= 0)
+        return 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    *until_ns = *until_ns ? *until_ns : now_ns + PATIENCE_NS;
+    return now_ns < *until_ns;
+}
+
+int await_counters(const Engine *engine, const Wait *wait, int64_t count) {
+    int64_t base = *engine->epoch * STRIDE, looks = engine->looks, until_ns = 0;
+    for (const Wait *end = wait + count; wait < end; wait++)
+        while (progress_of(engine, wait->rank) < base + wait->progress) {
+            if (looks-- > 0)
+                continue;
+            if (looks >= -YIELDS || is_early(engine, &until_ns))
+                sched_yield();
+            else if (engine->sleep_us <= 0 || !sleep_until_there(engine, wait, end))
+                return 0;
+        }
+    return 1;
+}
