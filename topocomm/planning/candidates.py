@@ -34,6 +34,7 @@ from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, over_rails, parts_over_rails, scans
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
+from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
@@ -216,6 +217,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
         for pattern in islice(groups.patterns(), worth):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
     yield from scans(request, groups)
+    yield from relay_chains(request, groups)
 
 
 _BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {
