@@ -30,7 +30,11 @@ _TREES = {
     "allgather": "forest",
     "reduce_scatter": "forest",
 }
-_PARTS = {"scan": "rails-scan", "exscan": "rails-scan", **dict.fromkeys(_TREES, "rails-halving, rails-by")}
+_PARTS = {
+    "scan": "rails-scan, rails-chain",
+    "exscan": "rails-scan, rails-chain",
+    **dict.fromkeys(_TREES, "rails-halving, rails-by"),
+}
 _PARTS.update(dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-trees, rails-through"))
 _FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
