@@ -59,6 +59,7 @@ def test_relays_are_for_hosts_of_few_ranks():
     assert "relay-chain: for at most 16 ranks, or hosts of so many that are alike" in left_out(machine, wanted)
     assert "relay-chain" not in tried(machine, wanted)
     assert "relay-chain" in tried(machine, request(machine, "scan", 1 << 20))
+    assert "relay-chain: for at most 8 ranks of a host" in left_out(machine, request(machine, "reduce", 1 << 20))
 
 
 def test_processors_are_not_pipelined():

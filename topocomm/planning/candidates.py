@@ -127,6 +127,7 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
     yield from over_rails(request, groups)
+    yield from relay_chains(request, groups)
 
 
 def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:

@@ -11,6 +11,7 @@ from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, MOST_TREE
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request
+from topocomm.planning.routing.member_ring import MOST_PATH_MEMBERS
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.model import Topology
 
@@ -73,8 +74,11 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         return
     patterns = RankPatterns(request, PathFinder(topology))
     groups = patterns.hierarchy.groups
-    if name in ("scan", "exscan") and chain_period(request, patterns) > MOST_PERIOD:
+    if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
         yield "relay-chain", f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike"
+    members = max(inside.members for inside in patterns.hosts.insides)
+    if name in ("reduce", "broadcast") and members > MOST_PATH_MEMBERS:
+        yield "relay-chain", f"for at most {MOST_PATH_MEMBERS} ranks of a host"
     if name in ("reduce", "broadcast") and ranks > MOST_TREE_RANKS and groups.count < ranks:
         yield "rails-trees, rails-through", f"for at most {MOST_TREE_RANKS} ranks"
     if name in ("scan", "exscan") and groups.count > MOST_RING_RANKS:

@@ -1,4 +1,4 @@
-"""Scan and exscan along a chain of ranks whose links go over several ways at once: relays carry, and only ends fold.
+"""Scan, reduce and broadcast along a chain of ranks whose links go over several ways at once: relays only carry.
 
 The value is cut where one of the links changes its way, so a chunk has one way on each link. Those that go from
 one rank to another at the same time are one message. In slices every rank sends and receives the value about once, and
@@ -21,16 +21,17 @@ from topocomm.planning.schedule.schedule_builder import schedule_of_columns
 
 OWN, BEFORE, RESULT, RELAYED = range(4)
 """Slots: the own value, what comes before it, both folded, and the first of those that a rank carries for others."""
-GRID = 128
+GRID = 32
 """Shares are rounded to such parts, so that links change their ways at the same rows or far from each other."""
 Message = tuple[int, int, tuple[int, int]]
 """(rank of a host whose link it is of, hop on the way, its ends)."""
 
 
-def relay_chain_scan(flow: ChainFlow, rows: int, *, own: bool, at_once: bool = False) -> tuple[Schedule, int]:
-    """Return the scan, or without `own` the exscan, along the chain, and the rounds between its slices.
+def relay_chain(flow: ChainFlow, rows: int, name: str, *, at_once: bool = False) -> tuple[Schedule, int]:
+    """Return a collective along the chain, and the rounds between its slices.
 
-    With `at_once` the messages of a period have no turns, and a slice begins a round after the one before.
+    `name` is scan, exscan, reduce (to the last rank) or broadcast (from the first). With `at_once` the messages of a
+    period have no turns, and a slice begins a round after the one before.
     """
     edges = _edges(flow, rows)
     turns: Mapping[Message, int] = defaultdict(int) if at_once else _turns(flow)
@@ -38,25 +39,31 @@ def relay_chain_scan(flow: ChainFlow, rows: int, *, own: bool, at_once: bool = F
     longest = [max(len(way) for way, _ in ways) - 1 for ways in flow.ways]
     before = np.concatenate([[0], np.cumsum(longest)])
     """Hops of a host before those of each link, and of all its links."""
-    moves = []
+    passed_on, moves = BEFORE if name == "broadcast" else RESULT, []
     for rank, chunk, way in _ways_by_chunk(flow, edges):
         carried = RELAYED + rank, RELAYED + rank + flow.period  # for the next host, for that of the host before
         host = np.arange(flow.hosts - (flow.hosts > 1 and rank == flow.period - 1))
         for hop, ends in enumerate(pairwise(way)):
             src, dst = (host * flow.period + end for end in ends)
             round_ = (host * before[-1] + before[rank] + hop) * period + turns[rank, hop, ends]
-            sent = carried[ends[0] // flow.period] if hop else np.where(src, RESULT, OWN)
+            sent = carried[ends[0] // flow.period] if hop else np.where(src, passed_on, OWN)
             arrived = BEFORE if ends[1] == way[-1] else carried[ends[1] // flow.period]
             columns = np.broadcast_arrays(round_, src, sent, dst, arrived, chunk, NO_PATH)
             moves.append(np.stack(columns, axis=1))
     ranks, every = np.arange(flow.period * flow.hosts), np.arange(len(edges) - 1)
-    folding = ranks[1:] if own else ranks[1:-1]
+    folding = {"exscan": ranks[1:-1], "broadcast": ranks[:0]}.get(name, ranks[1:])
     links = np.divmod(folding - 1, flow.period)
     heard = (links[0] * before[-1] + before[links[1] + 1]) * period - 1
-    results = [(ranks[:1], OWN), (ranks[1:], RESULT)] if own else [(ranks[1:], BEFORE)]
+    results = {
+        "scan": [(ranks[:1], OWN), (ranks[1:], RESULT)],
+        "exscan": [(ranks[1:], BEFORE)],
+        "reduce": [(ranks[-1:], RESULT)],
+        "broadcast": [(ranks[:1], OWN), (ranks[1:], BEFORE)],
+    }[name]
     return schedule_of_columns(
         len(ranks),
         [(low, high - low) for low, high in pairwise(edges)],
+        inputs=np.zeros((1, 3), np.int64) if name == "broadcast" else None,
         outputs=np.concatenate([_columns(receivers[:, None], slot, every) for receivers, slot in results]),
         transfers=np.concatenate([np.zeros((0, 7), np.int64), *moves]),
         combines=_columns(heard[:, None], folding[:, None], RESULT, every),

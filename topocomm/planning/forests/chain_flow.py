@@ -19,10 +19,11 @@ from topocomm.planning.routing.routes import Ints, Routes
 
 MOST_PERIOD, MOST_TWO_RELAYS = 16, 8
 """Ranks of the largest host, and of the largest whose links go over two relays other than a rail's."""
-HOP_PRICE = 0.02
+HOP_PRICE = 0.01
 """What a message of the whole payload costs in shares of the fastest rate: every hop delays what follows."""
-LEAST_SHARE, SOLVED = 0.04, 2
-"""Shares below it are not worth a message; and how often the program is solved, the last times without their ways."""
+LEAST_SHARE, LEAST_OF_WIDEST, SOLVED = 0.08, 0.4, 2
+"""A share below it, and below that part of the widest way's, is not worth a message; and how often the program is
+solved, the last times without their ways."""
 FAST_ENOUGH = 1.05
 """By how much longer than the payload at the fastest rate a port may be busy if no relay is looked for."""
 STRAIGHT = 2
@@ -187,7 +188,7 @@ def _same_links(routes: Routes, paths: PathFinder, hosts: int) -> tuple[Ints, In
 
 def _kept(ways: Iterable[Way], shares: Sequence[float]) -> tuple[tuple[Way, float], ...]:
     """The ways that are worth their messages, the widest first, with shares that sum to 1."""
-    least = min(LEAST_SHARE, max(shares))
+    least = min(LEAST_SHARE, LEAST_OF_WIDEST * max(shares))
     pairs = sorted(((share, way) for way, share in zip(ways, shares, strict=True) if share >= least), reverse=True)
     in_all = sum(share for share, _ in pairs)
     return tuple((way, share / in_all) for share, way in pairs)
