@@ -48,7 +48,7 @@ def member_path(endpoints: Sequence[str], paths: PathFinder, first: int) -> tupl
         return None
     time = np.zeros((count, count))
     time[a, b] = 1 / rates
-    best = {(1 << first, first): (0.0, (first,))}
+    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(1 << first, first): (0.0, (first,))}
     """By members on the way, as bits, and the last of them."""
     for _ in range(count - 1):
         longer: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
