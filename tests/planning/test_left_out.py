@@ -51,6 +51,17 @@ def test_operators_that_do_not_commute_have_no_parts_over_rails():
     assert not {"rails-halving", "rails-by"} & tried(hosts(3, 2), wanted)
 
 
+def test_relays_are_for_hosts_of_few_ranks():
+    machine = hosts(2, 9)
+    beyond = request(machine, "scan", 1 << 20, ranks=(*machine.endpoints[:9], machine.endpoints[17]))
+    assert not any("relay-chain" in line for line in left_out(machine, beyond))  # ten ranks as if in one host
+    wanted = request(machine, "scan", 1 << 20, ranks=machine.endpoints[:17])
+    assert "relay-chain: for at most 16 ranks, or hosts of so many that are alike" in left_out(machine, wanted)
+    assert "relay-chain" not in tried(machine, wanted)
+    assert "relay-chain" in tried(machine, request(machine, "scan", 1 << 20))
+    assert "relay-chain: for at most 8 ranks of a host" in left_out(machine, request(machine, "reduce", 1 << 20))
+
+
 def test_processors_are_not_pipelined():
     machine = joined((2, 2))
     assert "forest, two-tree: with objective auto for GPUs only" in left_out(
@@ -60,7 +71,7 @@ def test_processors_are_not_pipelined():
 
 def test_ranks_without_a_rail_are_named():
     uneven = joined((3, 2))
-    assert "rails-scan: some rank is on no rail that every host has" in left_out(
+    assert "rails-scan, rails-chain: some rank is on no rail that every host has" in left_out(
         uneven, request(uneven, "scan", 1 << 20)
     )
     assert not {"rails-scan"} & tried(uneven, request(uneven, "scan", 1 << 20))

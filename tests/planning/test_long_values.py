@@ -44,6 +44,17 @@ def test_scans_go_along_a_chain_in_slices(name):
     assert made.algorithm.startswith("chain-") and made.certificate.gap < 1.2
 
 
+@pytest.mark.parametrize("name", ["scan", "exscan"])
+def test_scans_over_many_rails_go_from_host_to_host(name):
+    """By parts to all hosts and back it was 2.04 times the bound."""
+    assert offered(hosts(2, 4), name, 64 * MIB, "rails-chain") == []
+    assert offered(hosts(3, 4), name, 64 * MIB, "rails-chain") == list(TREE_SLICES)
+    machine = catalog("p4d", hosts=8)
+    made = plan(machine, name, payload_bytes=64 * MIB)
+    assert made.algorithm.startswith("rails-chain") and made.certificate.gap < 1.4
+    check_certificate(machine, made)
+
+
 def test_slices_are_tried_until_more_gain_nothing():
     machine = hosts(4, 4)
     request = request_on(machine, "reduce", SUM, SUM.default_layout(8 * MIB // 4))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 
 from topocomm.errors import PlanError
 from topocomm.planning.algorithms import (
@@ -34,7 +34,9 @@ from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, over_rails, parts_over_rails, scans
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
+from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
+from topocomm.planning.routing.member_relays import NO_RELAY, member_relays
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
@@ -126,6 +128,7 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
     yield from over_rails(request, groups)
+    yield from relay_chains(request, groups)
 
 
 def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -156,12 +159,23 @@ def _alltoall_builds(request: Request, groups: RankPatterns) -> Builds:
     yield "flat", partial(alltoall.flat_alltoall, parts, count)
     if not groups.hierarchy.flat:
         yield "rails", partial(alltoall.rails_alltoall, parts, count, groups.hierarchy.groups, groups.order)
+    if request.bytes_count and count <= MOST_RING_RANKS:
+        yield from _alltoall_by_hosts(request, groups)
     if not many:
         for ports in sorted({1, request.ports}):
             name = f"dissemination-{ports}" if ports > 1 else "dissemination"
             yield name, partial(in_parts.gossip_alltoall, multiport.circulant_gossip(count, ports), parts, count)
         for pattern in groups.patterns():
             yield pattern.name, partial(in_parts.gossip_alltoall, pattern.gossip, parts, count)
+
+
+def _alltoall_by_hosts(request: Request, groups: RankPatterns) -> Builds:
+    """Host after host, where there are several or members relay."""
+    parts, starts, order = request.collective.parts, groups.host_starts, groups.order
+    ends = [request.endpoints[rank] for rank in order]
+    insides = [member_relays(ends[low:high], groups.paths) for low, high in pairwise(starts)]
+    if len(insides) > 1 or (insides[0][0] != NO_RELAY).any():
+        yield "by-hosts", partial(alltoall.hosts_alltoall, parts, len(order), starts, order, insides)
 
 
 def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -216,6 +230,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
         for pattern in islice(groups.patterns(), worth):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
     yield from scans(request, groups)
+    yield from relay_chains(request, groups)
 
 
 _BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {

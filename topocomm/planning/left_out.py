@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_parts
 from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS
+from topocomm.planning.forests.chain_flow import MOST_PERIOD
 from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, MOST_TREE_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
+from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request
+from topocomm.planning.routing.member_ring import MOST_PATH_MEMBERS
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.model import Topology
 
@@ -18,7 +21,7 @@ _RINGS = {
     "broadcast": "scatter-ring, scatter-dissemination",
     "allgather": "doubling, ring",
     "reduce_scatter": "halving, ring",
-    "alltoall": "dissemination",
+    "alltoall": "dissemination, by-hosts",
 }
 _LISTED = {"allreduce": "recursive-doubling, binomial, circulant", "scan": "chain", "exscan": "chain, 1-2-3-doubling"}
 _TREES = {
@@ -28,7 +31,11 @@ _TREES = {
     "allgather": "forest",
     "reduce_scatter": "forest",
 }
-_PARTS = {"scan": "rails-scan", "exscan": "rails-scan", **dict.fromkeys(_TREES, "rails-halving, rails-by")}
+_PARTS = {
+    "scan": "rails-scan, rails-chain",
+    "exscan": "rails-scan, rails-chain",
+    **dict.fromkeys(_TREES, "rails-halving, rails-by"),
+}
 _PARTS.update(dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-trees, rails-through"))
 _FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
@@ -65,7 +72,13 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
     if name in _FOLDS and not request.operator.commutative:
         yield _PARTS[name], f"{request.operator.name} does not commute"
         return
-    groups = RankPatterns(request, PathFinder(topology)).hierarchy.groups
+    patterns = RankPatterns(request, PathFinder(topology))
+    groups = patterns.hierarchy.groups
+    if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
+        yield "relay-chain", f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike"
+    members = max(inside.members for inside in patterns.hosts.insides)
+    if name in ("reduce", "broadcast") and members > MOST_PATH_MEMBERS:
+        yield "relay-chain", f"for at most {MOST_PATH_MEMBERS} ranks of a host"
     if name in ("reduce", "broadcast") and ranks > MOST_TREE_RANKS and groups.count < ranks:
         yield "rails-trees, rails-through", f"for at most {MOST_TREE_RANKS} ranks"
     if name in ("scan", "exscan") and groups.count > MOST_RING_RANKS:

@@ -165,3 +165,6 @@ def scans(request: Request, groups: RankPatterns) -> Builds:
         fits = [n for n in SCAN_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS]
         if wanted and bare.count <= MOST_RING_RANKS and fits:
             yield from _sliced(request, rails_scan(bare, rows, max(fits), own=own), name)
+        if wanted and 2 < bare.count <= MOST_RING_RANKS and name != "direct":
+            chained = rails_scan(bare, rows, 1, own=own, chained=True)
+            yield from _pipelined(request, groups, chained, 1, "rails-chain")

@@ -1,11 +1,13 @@
 """Rings follow the fastest links; where all pairs are as good there is none."""
 
+from itertools import islice, pairwise, permutations
+
 import numpy as np
 import pytest
 
-from tests.machines import switch
+from tests.machines import line, switch
 from topocomm import catalog
-from topocomm.planning.routing.member_ring import member_ring
+from topocomm.planning.routing.member_ring import MOST_PATH_MEMBERS, member_path, member_ring
 from topocomm.planning.routing.paths import PathFinder
 
 
@@ -40,3 +42,26 @@ def test_the_double_links_of_a_dgx_1():
     at = np.array(ring_of(machine))
     rates = PathFinder(machine).routes(machine.endpoints, at, np.roll(at, -1)).gb_per_s
     assert rates.min() == PathFinder(machine).routes(machine.endpoints, at[:1], at[1:2]).gb_per_s[0] > 25
+
+
+@pytest.mark.parametrize("system", ["dgx-1-v100", "mi250x", "rtx4090-pcie-4-2-socket"])
+@pytest.mark.parametrize("first", [0, 3])
+def test_no_path_through_all_members_takes_less(system, first):
+    machine = catalog(system)
+    ends, paths = machine.endpoints, PathFinder(machine)
+    path = member_path(ends, paths, first)
+    assert path[0] == first and sorted(path) == list(range(len(ends)))
+
+    def time(way):
+        return sum(1 / paths.cheapest(ends[a], ends[b]).gb_per_s for a, b in pairwise(way))
+
+    others = [(first, *rest) for rest in islice(permutations(set(path) - {first}), 0, None, 7)]
+    assert time(path) <= min(map(time, others)) + 1e-12
+
+
+def test_groups_without_a_path_of_their_own():
+    paths = PathFinder(switch(MOST_PATH_MEMBERS + 1))
+    ends = paths.topology.endpoints
+    assert [member_path(ends[:count], paths, 0) for count in (1, 4, MOST_PATH_MEMBERS + 1)] == [None] * 3
+    row = line(4)
+    assert member_path(row.endpoints, PathFinder(row), 0) is None

@@ -1,4 +1,4 @@
-"""In which order parts travel around a group of ranks whose members had better not all send to each other at once."""
+"""In which order values travel around or along a group of ranks that had better not all send to each other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from topocomm.planning.routing.routes import Ints
 
 MOST_STEPS = 20_000
 """Steps of the search for a ring over the fastest links; then slower ones are taken."""
+MOST_PATH_MEMBERS = 8
+"""Members up to which the fastest path is found, in count^2 2^count steps."""
 SLOWER = 1.05
 """By how much longer the busiest link may take where all send to each other, which needs fewer rounds."""
 
@@ -29,6 +31,34 @@ def member_ring(endpoints: Sequence[str], paths: PathFinder) -> tuple[int, ...] 
     at = np.array(ring)
     around_us = (count - 1) * _busiest(endpoints, paths, at, np.roll(at, -1))
     return None if _busiest(endpoints, paths, a, b) <= SLOWER * around_us else tuple(ring)
+
+
+def member_path(endpoints: Sequence[str], paths: PathFinder, first: int) -> tuple[int, ...] | None:
+    """Return the members of a group in the order of the fastest path that begins at one of them, by index.
+
+    It is that of the least time if each link of the path carries one unit after the other (Held, Karp 1962). None where
+    there are too many members, all pairs are as good, or some have no route.
+    """
+    count = len(endpoints)
+    if not 1 < count <= MOST_PATH_MEMBERS:
+        return None
+    a, b = (x.ravel() for x in np.nonzero(~np.eye(count, dtype=bool)))
+    rates = paths.routes(endpoints, a, b).gb_per_s
+    if rates.min() in (0.0, rates.max()):
+        return None
+    time = np.zeros((count, count))
+    time[a, b] = 1 / rates
+    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(1 << first, first): (0.0, (first,))}
+    """By members on the way, as bits, and the last of them."""
+    for _ in range(count - 1):
+        longer: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
+        for (passed, last), (us, way) in best.items():
+            for member in range(count):
+                if not passed >> member & 1:
+                    key, found = (passed | 1 << member, member), (us + float(time[last, member]), (*way, member))
+                    longer[key] = min(longer.get(key, found), found)
+        best = longer
+    return min(best.values())[1]
 
 
 def _busiest(endpoints: Sequence[str], paths: PathFinder, src: Ints, dst: Ints) -> float:

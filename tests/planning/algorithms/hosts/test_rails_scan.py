@@ -23,7 +23,12 @@ def test_any_number_of_groups(name, count, members):
     ranks = groups.starts[-1]
     if ranks < 2:
         return
-    schedule = rails_scan(groups, 1000, 5 if count % 3 == 0 else 64, own=name == "scan")
+    right(rails_scan(groups, 1000, 5 if count % 3 == 0 else 64, own=name == "scan"), name)
+    right(rails_scan(groups, 1000, 64, own=name == "scan", chained=True), name)
+
+
+def right(schedule, name):
+    ranks = schedule.ranks
     for slices in (1, 3):
         proof = verify(sliced(schedule, slices, 1), Collective(name, ranks))
         assert proof.complete and proof.each_contribution_once and proof.order_kept
@@ -47,3 +52,13 @@ def test_little_goes_between_groups(count):
 
 def test_rows_that_are_fewer_than_pieces():
     verify(rails_scan(groups_of(3, 3, 3), 2, 64, own=True), Collective("scan", 9))
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 16])
+def test_half_of_that_goes_along_a_chain_of_groups(count):
+    groups, rows = groups_of(*[4] * count), 4 * 1000
+    schedule = rails_scan(groups, rows, 64, own=True, chained=True)
+    src, dst, chunk = schedule.transfers[:, [1, 3, 5]].T
+    sent = np.array(schedule.chunks)[chunk, 1] * (src // 4 != dst // 4)
+    assert np.bincount(src, sent, minlength=4 * count).max() == rows / 4
+    assert len(np.unique(schedule.transfers[:, 0])) == count - 1 + 2

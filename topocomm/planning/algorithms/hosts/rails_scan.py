@@ -3,7 +3,8 @@
 Inside every group each rank gets one part of all values. Its fold over the group goes, in pieces, to one group each on
 the rail, which sends every group the fold of those before it. Then the rank has what its members need, in rank order. A
 rank sends and receives what it does in an allreduce by parts, in as many messages in a row, where a scan by doubling
-sends its value ceil(log2 P) times.
+sends its value ceil(log2 P) times. `chained`, a group hears what comes before it from the group before and passes it
+on: half the bytes between groups, in a row of messages, so in slices.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ NO_SLOT = -1
 """Mark of what is not there: nothing comes before the first rank."""
 
 
-def rails_scan(groups: Groups, rows: int, most_pieces: int, *, own: bool) -> Schedule:
+def rails_scan(groups: Groups, rows: int, most_pieces: int, *, own: bool, chained: bool = False) -> Schedule:
     """Return the scan, or without `own` the exscan; every rank is on a rail (`fits_parts`), in rank order.
 
     Parts have `most_pieces` pieces at most; where there are more groups, those that own none send and receive less.
     """
-    rails, pieces = len(common_rails(groups)), min(groups.count, most_pieces)
+    rails, pieces = len(common_rails(groups)), 1 if chained else min(groups.count, most_pieces)
     chunks = [(first + low, n) for first, part in split_rows(rows, rails) for low, n in split_rows(part, pieces)]
-    return _RailsScan(groups, chunks, pieces).scan(own=own)
+    return _RailsScan(groups, chunks, pieces).scan(own=own, chained=chained)
 
 
 class _RailsScan(RailsInParts):
@@ -43,19 +44,40 @@ class _RailsScan(RailsInParts):
         self.own_result = self.heard + 1
         self.result = self.own_result + self.most
 
-    def scan(self, *, own: bool) -> Schedule:
+    def scan(self, *, own: bool, chained: bool) -> Schedule:
         """Write all phases."""
         inside = int(self.most > 1)
         if inside:
             self._flat_in(np.arange(self.count), self.most, np.arange(self.most))
-        self._tell_owners(inside)
-        self._fold_before(inside)
-        self._tell_groups(inside + 1)
-        slots = self._fold_members(inside + 1)
+        if chained:
+            self._pass_on(inside)
+        else:
+            self._tell_owners(inside)
+            self._fold_before(inside)
+            self._tell_groups(inside + 1)
+        last = inside + max(self.count - 2, 0) if chained else inside + 1
+        slots = self._fold_members(last)
         if not own:  # that of the member before, and what came before the group for its first
             first = np.broadcast_to(self._before_slots()[:, None, None], slots[:, :, :1].shape)
             slots = np.concatenate([first, slots[:, :, :-1]], axis=2)
-        return self.schedule(self._tell_members(inside + 2, slots))
+        return self.schedule(self._tell_members(last + 1, slots))
+
+    def _pass_on(self, round_: int) -> None:
+        """Every group sends the next one what it heard with its own."""
+        chunks = self.chunk(self.rails[:, None], self.pieces)
+        for group in range(1, self.count):
+            sent = self.before if group > 1 else self.total
+            self.send(
+                round_ + group - 1,
+                self.on_rail[group - 1, :, None],
+                sent,
+                self.on_rail[group, :, None],
+                self.heard,
+                chunks,
+            )
+            if group < self.count - 1:
+                self.combine(round_ + group - 1, self.on_rail[group, :, None], self.before, chunks)
+                self.operands.append(np.tile([self.heard, self.total], (chunks.size, 1)))
 
     def _tell_owners(self, round_: int) -> None:
         """Every group sends the group that owns a piece its fold of it."""
