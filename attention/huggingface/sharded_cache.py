@@ -222,7 +222,9 @@ class ShardedCache(Cache):
         """
         layer = self.sharded_layers[layer_idx]
         step = layer.step
-        if step is not None and step.add(key_states, value_states):
+        if step is not None and (
+            step.add(key_states, value_states) or (step.next_run() and step.add(key_states, value_states))
+        ):
             return step.shown
         return layer.update(key_states, value_states, *args, **kwargs)
 
