@@ -165,6 +165,11 @@ class TokenRows:
         return self._known[: self.k.rows]
 
     @property
+    def prepared_positions(self) -> Positions:
+        """The same, and behind them those of `prepare` and any other numbers."""
+        return self._known
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of keys and values."""
         return self.k.rows * (self.k.row_bytes + self.v.row_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,7 +115,7 @@ class ShardedKVCache:
         self._keep(k, v, None, self._tokens_in(k, v), evict=evict)
 
     def next_run(self) -> tuple[int, bool]:
-        """Return how many of the next tokens this rank may add to `storage` by itself, and count with `grow`.
+        """Return how many of the next tokens this rank may add to `storage` by itself, and count in `counters`.
 
         It owns all of them, or none, as is said too. 0: `append` has more to do, such as memory to find, tokens to drop
         or copies to keep.
@@ -132,12 +133,15 @@ class ShardedKVCache:
             return stop - position, False
         return self._own.prepare(owned) if len(owned) == stop - position else 0, True
 
-    def grow(self, *, own: bool) -> None:
-        """Count one more token, of such a run."""
-        self.length += 1
-        if own:
-            self._own.k.rows += 1
-            self._own.v.rows += 1
+    @property
+    def counters(self) -> tuple[Any, Any, Any]:
+        """What counts a token of such a run: `length` of the first, and where it is owned `rows` of the others."""
+        return self, self._own.k, self._own.v
+
+    @property
+    def prepared_positions(self) -> Positions:
+        """`known_positions`, and behind them those of such a run."""
+        return self._own.prepared_positions
 
     def first_seen_row(self) -> int:
         """Return which of the owned rows is the first that the last token sees."""

@@ -1,15 +1,16 @@
 """Decode steps bound to the memory in which keys and values lie: nothing is done twice that no token changes.
 
 In a model each layer's step follows on a pass over its weights, which leaves neither the interpreter's nor torch's
-memory in the caches: what is not looked at costs nothing.
+memory in the caches: what is not looked at costs nothing. So all of a step is one call in C, attention/kernels/step.c,
+but for what few models have.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.dlpack import to_dlpack  # type: ignore[attr-defined]
 
 from attention.decode.reductions import AllReduce
 from attention.local.compiled_attention import StepKernel
@@ -18,56 +19,98 @@ from attention.partial import Partial, add_sinks
 from attention.spec import Spec
 from topocomm import Communicator
 
+Attend = Callable[[torch.Tensor, Any, Mapping[str, Any]], torch.Tensor | None]
+
+
+class Alike(NamedTuple):
+    """What calls of a bound step have in common; with the kind None nothing is compared.
+
+    Attributes:
+        kind: The attribute `kind` of a mask: that very object.
+        options: By name, these very objects.
+        harmless: Names of options whose values may be any.
+        n_options: How many options there are.
+    """
+
+    kind: object = None
+    options: dict[str, Any] = {}  # noqa: RUF012 - read only
+    harmless: tuple[str, ...] = ()
+    n_options: int = 0
+
+
+ANY = Alike()
+_NO_REDUCTION: tuple[Any, ...] = (None, None, 0, None, None)
+
 
 class BoundStep:
     """Steps of one kind on the CPU over a range of rows of one memory; `PreparedDecode.bind` makes them.
 
     Attributes:
-        append: Copies k [batch, kv_heads, 1, d] and v [batch, kv_heads, 1, d_v] into a row, given its number, or with
-            -1 nowhere; False, and nothing done, where they are of another kind or ask for gradients.
+        begin: Says which rows the next steps see, and how many more they may add: a `StorageRun`'s items.
+        append: Adds k [batch, kv_heads, 1, d] and v [batch, kv_heads, 1, d_v] as the next row, or counts them where
+            another rank owns it; False, and nothing done, where they are of another kind or ask for gradients, or no
+            more may be added.
+        attend: Attends the rows, reduces, and returns out, of q's dtype and as many numbers as were asked for, given q,
+            a mask and options; collective. Once after each of the others. None, and nothing done, where q, mask or
+            options are of another kind, q asks for gradients, or the reduction was freed for others.
         most_keys: Returns of how many rows at most a range may be; others go other ways.
     """
 
     def __init__(
-        self, comm: Communicator, reduction: AllReduce, kernel: StepKernel, spec: Spec, k: torch.Tensor, v: torch.Tensor
+        self,
+        comm: Communicator,
+        reduction: AllReduce,
+        kernel: StepKernel,
+        spec: Spec,
+        dtype: torch.dtype,
+        storage: tuple[torch.Tensor, torch.Tensor],
+        shape: tuple[int, ...] | None = None,
+        alike: Alike = ANY,
+        counters: tuple[Any, Any, Any] = (None, None, None),
     ) -> None:
-        """Bind to k [batch, kv_heads, rows, d] and v [batch, kv_heads, rows, d_v], which stay where they are."""
-        self._reduction = reduction if comm.size > 1 else None
-        self._shape, self._sinks = reduction.shape, spec.sinks
-        self.most_keys = kernel.most_keys
-        self.append, self._attend = kernel.bind(k, v)
-        self._targets: dict[int, tuple[Any, Any, Any]] = {}
-        """By the address of a send buffer's dict: that, and its out and lse as DLPack capsules."""
-        self._own = reduction.empty()
-        self._own_lse = self._own[LSE].__dlpack__()
+        """Bind to k [batch, kv_heads, rows, d] and v [batch, kv_heads, rows, d_v], which stay where they are.
 
-    def run(self, q: torch.Tensor, first: int, end: int) -> torch.Tensor | None:
-        """Attend the rows [first, end), reduce, and return out [batch, heads, q_len, d_v] of q's dtype; collective.
-
-        None, and nothing done, where q is of another kind than was prepared, or asks for gradients.
+        Args:
+            comm: The ranks.
+            reduction: As it was prepared.
+            kernel: Likewise.
+            spec: Likewise.
+            dtype: Of the queries.
+            storage: k and v.
+            shape: Of the results, as many numbers as [batch, heads, q_len, d_v]; None: this.
+            alike: What else calls have in common.
+            counters: What has a `length`, and two that have `rows`, to count added tokens and rows in.
         """
-        if self._reduction is None:
-            result = torch.empty(self._shape, dtype=torch.float32)
-            if not self._attend(q, first, end, to_dlpack(result), self._own_lse):
-                return None
-            merged = self._own
-        else:
-            call = self._reduction.call()
-            sent = call.input
-            if sent is None:
-                sent = self._own
-            known = self._targets.get(id(sent))
-            _, out, lse = known if known is not None and known[0] is sent else self._capsules(sent)
-            if not self._attend(q, first, end, out, lse):
-                return None
-            merged = call(sent)
-            result = torch.from_numpy(merged[OUT])
-        if self._sinks is not None:
-            result = add_sinks(Partial(result, torch.from_numpy(merged[LSE])), self._sinks).out
-        return result if q.dtype is torch.float32 else result.to(q.dtype)
+        own, sinks = reduction.empty(), spec.sinks
+        inputs: tuple[Any, ...] = (own,)
+        turns, reduce = None, _NO_REDUCTION
+        if comm.size > 1:
+            call, calls, dropped = reduction.planned()
+            (inputs, turns), reduce = call.turns, (call, calls, dropped, OUT, LSE)
+        sent = tuple([own if x is None else x for x in inputs])
+        memories = tuple([(x, x[OUT].__dlpack__(), x[LSE].__dlpack__()) for x in sent])
+        shape = reduction.shape if shape is None else shape
+        first_shape = shape if sinks is None else reduction.shape
+        result_dtype = None if dtype is torch.float32 or sinks is not None else dtype
+        result = (first_shape,), {"dtype": torch.float32}, result_dtype, sinks is not None
+        in_turn = memories, None if turns is None else turns.__dlpack__()
+        self.most_keys = kernel.most_keys
+        self.begin, self.append, attend = kernel.bind(*storage, result, in_turn, reduce, counters, alike, None)
+        self.attend: Attend = attend if sinks is None else _with_sinks(attend, sinks, own[LSE], dtype, shape)
 
-    def _capsules(self, sent: dict[str, Any]) -> tuple[Any, Any, Any]:
-        if len(self._targets) > 2:  # of calls that were freed
-            self._targets.clear()
-        known = self._targets[id(sent)] = sent, sent[OUT].__dlpack__(), sent[LSE].__dlpack__()
-        return known
+
+def _with_sinks(
+    attend: Callable[..., Any], sinks: Any, own_lse: Any, dtype: torch.dtype, shape: tuple[int, ...]
+) -> Attend:
+    """Steps that give out and lse, lse None where it is in `own_lse`, with sinks counted."""
+
+    def run(q: torch.Tensor, mask: Any, options: Mapping[str, Any]) -> torch.Tensor | None:
+        result = attend(q, mask, options)
+        if result is None:
+            return None
+        out, lse = result
+        partial = Partial(out, torch.from_numpy(own_lse if lse is None else lse))
+        merged: torch.Tensor = add_sinks(partial, sinks).out.to(dtype).view(shape)
+        return merged
+
+    return run

@@ -218,17 +218,18 @@ class PreparedDecode:
             return merged if return_lse else merged.out
         return self._checked_step(verified, arrays, Options(self.spec, masking, return_lse, out, self.options.result))
 
-    def bind(self, k: torch.Tensor, v: torch.Tensor) -> BoundStep | None:
+    def bind(self, k: torch.Tensor, v: torch.Tensor, **rest: Any) -> BoundStep | None:
         """Return this step for queries of its kind and ranges of these keys and values, the shortest way there is.
 
-        k [batch, kv_heads, rows, d] and v [batch, kv_heads, rows, d_v] are of the prepared kind, on the CPU. None: such
-        steps have none.
+        k [batch, kv_heads, rows, d] and v [batch, kv_heads, rows, d_v] are of the prepared kind, on the CPU; `rest` are
+        arguments of `BoundStep`. None: such steps have none.
         """
         if type(self._reduction) is not AllReduce or type(self._local) is not HostKernel or self._verifies:
             return None
         if self.spec.needs_positions or self._has_positions:
             return None
-        return BoundStep(self.comm, self._reduction, self._local.kernel, self.spec, k, v)
+        dtype = self._kind["dtype of q"]
+        return BoundStep(self.comm, self._reduction, self._local.kernel, self.spec, dtype, (k, v), **rest)
 
     def _checked_step(self, verified: bool, arrays: tuple[Any, Any, Any], options: Options) -> Any:
         """A step with every check, of arrays that ask for no gradients; collective."""

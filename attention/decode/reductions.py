@@ -11,7 +11,7 @@ import torch
 from attention.arrays import Inputs, empty_partial
 from attention.cache.shards import ShardMap
 from attention.decode.canonical import canonical_partials
-from attention.decode.communicators import cached_call, calls_of, prepared_call, stream_order_of
+from attention.decode.communicators import CachedCalls, cached_call, calls_of, prepared_call, stream_order_of
 from attention.decode.sharded import ShardedCall, part_of
 from attention.decode.verification import Verification
 from attention.gpu.placement import on_gpu
@@ -53,6 +53,10 @@ class AllReduce(Reduction):
         if self._calls.dropped != self._dropped:
             self._call, self._dropped = cached_call(self.comm, self._key, self._prepare), self._calls.dropped
         return self._call
+
+    def planned(self) -> tuple[PreparedCall, CachedCalls, int]:
+        """Return the same, all calls of the communicator, and their `dropped` up to which it stays."""
+        return self.call(), self._calls, self._dropped
 
     def _prepare(self) -> PreparedCall:
         return self.comm.prepare("allreduce", like=self.empty(), operator=LOGSUMEXP)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from attention.decode.bound_step import Attend
 from attention.decode.prepared import DecodeOptions, PreparedDecode, prepared_step
 from attention.decode.three_allreduce import three_allreduce_decode
 from attention.decode.tree_decode import tree_decode
@@ -18,7 +19,7 @@ from attention.huggingface.active import Active, active
 from attention.huggingface.hf_layers import WITHOUT, ShardedLayer, autocast, no_autocast
 from attention.huggingface.hf_masks import GIVE_CACHE, PositionMask, checked_mask, sharded_mask
 from attention.huggingface.latents import LatentLayer, attend_latents
-from attention.huggingface.layer_step import HARMLESS, LayerStep
+from attention.huggingface.layer_step import HARMLESS
 from attention.huggingface.split_pass import Split
 from attention.ring.ring_decode import ring_decode
 from attention.spec import Spec
@@ -66,15 +67,25 @@ def sharded_attention(
     Raises:
         OperatorError: What this layer asks for is not covered, or not by this call; the message names the layer.
     """
-    found: Callable[[], LayerStep | None] | None = vars(key).get("layer_step")
-    step = None if found is None else found()
-    if step is not None:
-        out = step.attend(query, attention_mask, options)
+    attend: Attend | None = getattr(key, "sharded_attend", None)
+    if attend is not None:
+        out = attend(query, attention_mask, options)
         if out is not None:
             return out, None
+    return checked_attention(module, (query, key, value), attention_mask, options), None
+
+
+def checked_attention(
+    module: torch.nn.Module,
+    arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    attention_mask: Any,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """Return what `sharded_attention` does for (query, key, value), after all checks; steps like it may go shorter."""
+    query, key, value = arrays
     state = active()
     layer, name = _layer_of(state, module, key)
-    if step is not None:
+    if layer.step is not None:  # which shows those of its first step
         key, value = layer.show()
     given = dict(options)
     mask = checked_mask(attention_mask, layer, name, options.pop("sliding_window", None))
@@ -92,10 +103,11 @@ def sharded_attention(
     layer.attended()
     weights = state.cache.weights
     heads = None if weights is None or layer.split is not None else weights.heads
-    alike = query is plain_query and mask.present is None and type(layer) is ShardedLayer
+    plain_mask = mask.present is None or mask.padding is not None
+    alike = query is plain_query and plain_mask and type(layer) is ShardedLayer
     if alike and last and state.decode is METHODS["tree"]:
         layer.bind(call.prepared(query, key, value), query, mask, given, heads)
-    return (out if heads is None else out[:, :, heads]).contiguous(), None
+    return (out if heads is None else out[:, :, heads]).contiguous()
 
 
 @dataclass

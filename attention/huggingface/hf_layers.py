@@ -13,7 +13,7 @@ from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import Positions
 from attention.decode.prepared import PreparedDecode
-from attention.huggingface.layer_step import LayerStep
+from attention.huggingface.layer_step import LayerStep, bind_layer
 from attention.huggingface.split_pass import KeysAndValues, Split
 from attention.huggingface.weights.head_split import HeadSplit
 from topocomm import MissingExtraError, OperatorError, TopocommError
@@ -193,13 +193,13 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return keys, values
 
     def bind(self, prepared: PreparedDecode, query: torch.Tensor, mask: Any, options: Any, heads: slice | None) -> None:
-        """Let steps like this one, which is done, go the shortest way, if there is one; arguments of a `LayerStep`."""
+        """Let steps like this one, which is done, go the shortest way, if there is one; arguments of `bind_layer`."""
         if self.step is None:
             keys, values = self.show()
-            bound = prepared.bind(*self.store.storage)
+            bound = bind_layer(self.store, prepared, query, mask, options, heads)
             if bound is not None:
-                self.step = LayerStep(self.store, bound, (keys, values), query, mask, options, heads)
-                vars(keys)["layer_step"] = ref(self.step)  # its memory is given back with it, not by the collector
+                self.step = LayerStep(self.store, bound[0], (keys, values), mask.padding)
+                vars(keys)["sharded_attend"] = bound[1]
 
 
 def autocast(x: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from types import FunctionType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
+from attention.gpu.placement import on_gpu
 from attention.huggingface.active import active
 from attention.huggingface.hf_layers import WITHOUT, ShardedLayer
 from topocomm import MissingExtraError, OperatorError
@@ -46,12 +49,22 @@ class PositionMask:
         present: Which positions hold tokens, bool [batch, kv_length]; None: all.
         model: The type of the model that asked for it.
         causal: Whether a query sees no later keys.
+        padding: Of each entry of the batch, how many tokens at the beginning are none, where no others are padding and
+            each entry has a token; else None.
     """
 
     window: int | None
     present: torch.Tensor | None
     model: str = ""
     causal: bool = True
+    padding: tuple[int, ...] | None = None
+
+    @cached_property
+    def kind(self) -> object:
+        """One object for all masks of which decode steps are alike; another one each time where they may not be."""
+        if not self.causal or (self.present is not None and self.padding is None):
+            return object()
+        return _kind_of(self.window, self.padding)
 
     def __getattr__(self, name: str) -> Any:
         raise MaskError(
@@ -114,7 +127,25 @@ def sharded_mask(
             f"static cache, which is whole on every rank: {GIVE_CACHE}"
         )
     present = attention_mask.bool()
-    return PositionMask(window, None if bool(present.all()) else present, model)
+    if bool(present.all()):
+        return PositionMask(window, None, model)
+    return PositionMask(window, present, model, padding=_padding_of(present) if q_length == 1 else None)
+
+
+def _padding_of(present: torch.Tensor) -> tuple[int, ...] | None:
+    """How many tokens at the beginning of each entry are padding; None where others are, or a whole entry."""
+    if on_gpu(present):  # steps there are not bound, and reading waits
+        return None
+    tokens = present.numpy()
+    first = tokens.argmax(1)
+    if not tokens[:, -1].all() or (np.count_nonzero(tokens, 1) != tokens.shape[1] - first).any():
+        return None
+    return tuple(first.tolist())
+
+
+@lru_cache(maxsize=256)
+def _kind_of(window: int | None, padding: tuple[int, ...] | None) -> object:
+    return object()
 
 
 def checked_mask(mask: Any, layer: ShardedLayer, name: str, sliding_window: int | None) -> PositionMask:

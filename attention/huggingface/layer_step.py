@@ -8,13 +8,14 @@ way that checks it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import is_, itemgetter
 from typing import Any
 
 import torch
 
 from attention.cache.kv_cache import ShardedKVCache
-from attention.decode.bound_step import BoundStep
+from attention.cache.storage_run import StorageRun
+from attention.decode.bound_step import Alike, Attend, BoundStep
+from attention.decode.prepared import PreparedDecode
 
 HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hidden_states", "return_dict"})
 """Keyword arguments that reach the attention function but do not change its result."""
@@ -23,81 +24,74 @@ Shown = tuple[torch.Tensor, torch.Tensor]
 
 
 class LayerStep:
-    """Decode steps like one that was made, until the cache changes otherwise than by one token in each of them."""
+    """Decode steps like one that was made, until the cache changes otherwise than by one token in each of them.
 
-    def __init__(
-        self,
-        store: ShardedKVCache,
-        bound: BoundStep,
-        shown: Shown,
-        query: torch.Tensor,
-        mask: Any,
-        options: Mapping[str, Any],
-        heads: slice | None,
-    ) -> None:
-        """Go on from a step of one query a batch entry.
+    Attributes:
+        add: Keeps the next token's k [batch, kv_heads, 1, d] and v, if it is like the others and one of the run that
+            `next_run` began; False, and nothing done, elsewhere.
+        shown: The keys and values that `update` gives, by which the attention function knows this step.
+    """
 
-        Args:
-            store: The layer's, whose memory `bound` has.
-            bound: How its rows are attended.
-            shown: The keys and values that `update` gives, by which the attention function knows this step.
-            query: As the step had it, [batch, heads, 1, d].
-            mask: Likewise, the `PositionMask`, without padding.
-            options: What the attention function was given besides, two arguments at least.
-            heads: Those that are given back; None: all.
-        """
-        self.shown = shown
-        self._store, self._bound, self._heads = store, bound, heads
-        self._append, self._first_row = bound.append, None if store.window else store.seen_in_storage()[0]
-        self._end, self._left, self._own = store.seen_in_storage()[1], 0, False
-        self._mask_type, self._window = type(mask), mask.window
-        alike = [name for name in options if name not in HARMLESS]
-        self._values_of = itemgetter(*alike, *HARMLESS.intersection(options))
-        self._values = [options[name] for name in alike]
-        self._count = len(options)
-        self._sinks = _version_of(options.get("s_aux"))
-        self._out_shape = query.shape[0], query.shape[2], query.shape[1], shown[1].shape[3]
+    __slots__ = ("_bound", "_padding", "_store", "add", "shown")
 
-    def add(self, k: torch.Tensor, v: torch.Tensor) -> bool:
-        """Keep the next token, if it is like the others; False, and nothing done, elsewhere."""
-        if not self._left:
-            self._left, self._own = self._store.next_run()
-            first, end = self._store.seen_in_storage()
-            if end - first + self._left > self._bound.most_keys():
-                self._left = 0
-            if not self._left:
-                return False
-        own = self._own
-        if not self._append(k, v, self._end if own else -1):
+    def __init__(self, store: ShardedKVCache, bound: BoundStep, shown: Shown, padding: tuple[int, ...] | None) -> None:
+        """Go on from a step of one query a batch entry; `bound` has the memory and the counters of `store`."""
+        self.add, self.shown = bound.append, shown
+        self._store, self._bound, self._padding = store, bound, padding
+
+    def next_run(self) -> bool:
+        """Let `add` keep the next tokens; whether there are any that it may."""
+        run = StorageRun.of(self._store, self._padding)
+        if not run.left or run.end - run.first + run.left > self._bound.most_keys():
             return False
-        self._left -= 1
-        self._end += own
-        self._store.grow(own=own)
+        self._bound.begin(*run)
         return True
 
-    def attend(self, query: torch.Tensor, mask: Any, options: Mapping[str, Any]) -> torch.Tensor | None:
-        """Return attention [batch, 1, own heads, d_v]; None, and nothing done, where the call is not like the others.
 
-        Collective in the first case, as the way that is taken in the other.
-        """
-        if type(mask) is not self._mask_type or mask.window != self._window or mask.present is not None:
+def bind_layer(
+    store: ShardedKVCache,
+    prepared: PreparedDecode,
+    query: torch.Tensor,
+    mask: Any,
+    options: Mapping[str, Any],
+    heads: slice | None,
+) -> tuple[BoundStep, Attend] | None:
+    """Return a step like one that was made, and its attention function: of query, mask and options, once after `add`.
+
+    It gives attention [batch, 1, own heads, d_v], collective, or None, and nothing done, where the call is not like
+    the others. It holds none of the tensors that the layer shows, so their memory is given back with the last of them,
+    not by the collector.
+
+    Args:
+        store: The layer's.
+        prepared: What attends its rows.
+        query: As the step had it, [batch, heads, 1, d].
+        mask: Likewise, the `PositionMask`, with padding at the left or none.
+        options: What the attention function was given besides.
+        heads: Those that are given back; None: all.
+    """
+    alike = {name: value for name, value in options.items() if name not in HARMLESS}
+    k, v = store.storage
+    bound = prepared.bind(
+        k,
+        v,
+        shape=(query.shape[0], 1, query.shape[1], v.shape[3]),
+        alike=Alike(mask.kind, alike, tuple(HARMLESS.intersection(options)), len(options)),
+        counters=store.counters,
+    )
+    if bound is None:
+        return None
+    whole, version = bound.attend, _version_of(options.get("s_aux"))
+    if heads is None and version is None:
+        return bound, whole
+
+    def attend(query: torch.Tensor, mask: Any, options: Mapping[str, Any]) -> torch.Tensor | None:
+        if version is not None and _version_of(options.get("s_aux")) != version:
             return None
-        if not mask.causal or len(options) != self._count:
-            return None
-        try:
-            values = self._values_of(options)
-        except KeyError:
-            return None
-        if not all(map(is_, self._values, values)):
-            return None
-        if self._sinks is not None and _version_of(options.get("s_aux")) != self._sinks:
-            return None
-        first = self._first_row
-        out = self._bound.run(query, self._store.seen_in_storage()[0] if first is None else first, self._end)
-        if out is None:
-            return None
-        out = out.view(self._out_shape)
-        return out if self._heads is None else out[:, :, self._heads].contiguous()
+        out = whole(query, mask, options)
+        return out if out is None or heads is None else out[:, :, heads].contiguous()
+
+    return bound, attend
 
 
 def _version_of(sinks: torch.Tensor | None) -> tuple[int, int] | None:

@@ -131,6 +131,8 @@ class ShardedCache(Cache):
 
     def begin(self, split: Split | HeadSplit | None) -> None:
         """Share out the tokens of the pass that begins; None: every rank passes all."""
+        if split is None and self.sharded_layers[0].split is None:  # a decode step: nothing is looked at twice
+            return
         for layer in self.sharded_layers:
             layer.split = split
             if split is not None:
@@ -139,7 +141,7 @@ class ShardedCache(Cache):
     def end(self) -> Split | HeadSplit | None:
         """End the pass, also one that failed; returns how its tokens were shared out."""
         split = self.sharded_layers[0].split
-        for layer in self.sharded_layers:
+        for layer in () if split is None else self.sharded_layers:
             layer.split = layer.whole = None
         return split
 
@@ -222,7 +224,9 @@ class ShardedCache(Cache):
         """
         layer = self.sharded_layers[layer_idx]
         step = layer.step
-        if step is not None and step.add(key_states, value_states):
+        if step is not None and (
+            step.add(key_states, value_states) or (step.next_run() and step.add(key_states, value_states))
+        ):
             return step.shown
         return layer.update(key_states, value_states, *args, **kwargs)
 

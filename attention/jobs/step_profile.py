@@ -50,6 +50,8 @@ class StepProfile:
         """Which part runs; None: the profile does not."""
         self.since = 0
         """Nanoseconds at which it began."""
+        self.kernel_ns = np.zeros(1, np.int64)
+        """Of the kernel in steps that are one call in C, which adds them up; they count as `PYTHON` until the lap."""
 
     def lap(self) -> None:
         """End a step, and begin the next one; the first time only begin. Called by the model's loop."""
@@ -58,8 +60,11 @@ class StepProfile:
         else:
             now = time.perf_counter_ns()
             self.ns[self.part] += now - self.since
+            self.ns[LOCAL] += int(self.kernel_ns[0])
+            self.ns[PYTHON] -= int(self.kernel_ns[0])
             self.since = now
             self.tokens += 1
+        self.kernel_ns[0] = 0
 
     def leave_out(self, outside_ns: float, inside_ns: float) -> None:
         """Take off what each clock took of the part that called, and of the part that it measured."""
@@ -206,9 +211,10 @@ def _put_clocks() -> ExitStack:
     return stack
 
 
-def _bind_clocked(bind_step: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
-    append, attend = bind_step(*args)
-    return append, _clocked(LOCAL, attend)
+def _bind_clocked(bind_step: Callable[..., Any], *args: Any) -> Any:
+    """The steps with a clock around the kernel, in C: the last argument is where it adds up."""
+    profile = getattr(_own, "profile", None)
+    return bind_step(*args[:-1], None if profile is None else profile.kernel_ns.__dlpack__())
 
 
 def _clocked(part: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,26 +41,44 @@ def bind_shares(
     """
 
 def bind_step(
-    q: object, k: object, v: object, scale: float, softcap: float, tensor: type, to_capsule: Callable[[Any], object]
-) -> tuple[Callable[[Any, Any, int], bool], Callable[[Any, int, int, object, object], bool]]:
+    arrays: tuple[object, object, object],
+    factors: tuple[float, float],
+    of_torch: tuple[type, Callable[[Any], object], Callable[..., Any], Callable[[Any], Any]],
+    result: tuple[tuple[tuple[int, ...]], dict[str, Any], Any, bool],
+    memories: tuple[tuple[tuple[Any, object, object], ...], object | None],
+    reduction: tuple[Any, Any, int, Any, Any],
+    counters: tuple[Any, Any, Any],
+    alike: tuple[object, dict[str, Any], tuple[str, ...], int],
+    spent: object | None,
+    /,
+) -> tuple[Callable[..., None], Callable[[Any, Any], bool], Callable[[Any, Any, Any], Any]]:
     """Bind decode steps to the memory of keys and values; arrays are as `attend` takes them.
 
     Args:
-        q: [batch, heads, q_len, d]; its memory is not looked at.
-        k: [batch, kv_heads, n, d].
-        v: [batch, kv_heads, n, d_v].
-        scale: As `attend`.
-        softcap: As `attend`.
-        tensor: `torch.Tensor`.
-        to_capsule: Its conversion.
+        arrays: q [batch, heads, q_len, d], whose memory is not looked at, k [batch, kv_heads, n, d] and
+            v [batch, kv_heads, n, d_v].
+        factors: Scale and softcap, as `attend`.
+        of_torch: `torch.Tensor`, its conversion to a capsule, `torch.empty` and `torch.from_numpy`.
+        result: Arguments of `torch.empty` for a result in float32: its sizes, and others; the dtype into which it is
+            converted, or None; whether lse is given as well.
+        memories: Where the partial goes: (what is sent, its out and lse), one or two; and int64 [1], the count of calls
+            by which two take turns: after n calls the next one has number (n + 1) % 2.
+        reduction: What merges what is sent, or None; what counts `dropped` calls, or None; their number now; the keys
+            of out and lse in its result, arrays of NumPy.
+        counters: What has a `length`, and two that have `rows`; or None.
+        alike: As `attention.decode.bound_step.Alike`.
+        spent: int64 [1], to which the nanoseconds of the kernel are added; None: nobody asks.
 
     Returns:
-        append(k, v, row): copies tensors [batch, kv_heads, 1, d or d_v] into a row, or with row -1 nowhere.
-        attend(q, first, end, out, lse): as `attend` over the rows [first, end), on this thread; q is a tensor.
-        Both are True where the tensors are of the bound kind, without gradients; False, and nothing done, elsewhere.
+        begin(first, end, firsts, left, own, start, length, window, positions): as
+            `attention.cache.storage_run.StorageRun` has them.
+        append(k, v): counts a token; copies tensors [batch, kv_heads, 1, d or d_v] into row `end` where it is owned.
+        attend(q, mask, options): as `attend` over the rows [first, end) on this thread, then the reduction; a tensor,
+            or (tensor, lse) with lse None where there is no reduction.
+        Of another kind than was bound, append is False and attend None, and nothing is done.
 
     Raises:
-        ValueError: As `attend`; there is no such row.
+        ValueError: As `attend`; rows do not lie in the memory.
     """
 
 def attend(

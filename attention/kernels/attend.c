@@ -337,6 +337,8 @@ void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *mem
     int64_t start = table_at(&call->bounds, segment, 0), stop = table_at(&call->bounds, segment, 1);
     int64_t kv_heads = call->k.sizes[1], first = item / segments % call->tiles * TILE_ROWS;
     Tile tile = {.call = call, .entry = number / kv_heads, .head = number % kv_heads, .first_row = first};
+    if (call->firsts != NULL)
+        start = greatest(start, call->firsts[tile.entry]);
     tile.rows = least(call->rows - first, TILE_ROWS);
     int wide = tile.rows > (is_paired(call->k.dtype) ? 32 : 16) && stop - start >= WIDE_KEYS;
     wide = wide && (LANES != 8 || call->k.dtype != FLOAT32);

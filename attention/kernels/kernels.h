@@ -33,6 +33,7 @@ typedef struct {
     int64_t rows, n;  /* query rows that share a key head; keys of a batch entry */
     int64_t tiles, items;
     Tensor bounds;             /* [segments, 2]: first place in the order, and the end */
+    const int64_t *firsts;     /* [batch]: places before are left out; NULL: none */
     Tensor low, high, queries; /* [batch or 1, q_len]: first and last position seen, own position; or none */
     Tensor positions;          /* of the keys [batch or 1, n]; or none: all rows see all keys */
     Tensor order;              /* numbers of the keys as they are taken [batch or 1, any]; or none: as they lie */

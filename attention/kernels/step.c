@@ -1,21 +1,50 @@
 /* Decode steps bound to the memory of keys and values: see `bind_step` in _native.pyi.
  *
- * Tensors are looked at, each by one call of torch: in a model every step finds the caches filled with weights, and then
- * a line of Python costs ten times as much as in a loop. */
+ * A layer's step follows on a pass over its weights, which leaves neither the interpreter's nor torch's memory in the
+ * caches: a line of Python then costs ten times as much as in a loop. So nothing is looked at twice, a tensor by one call
+ * of torch, and all between a model's call and the kernel or the reduction is here. */
 #include "tensors.h"
 #include "vectors.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { MEMORIES = 2 }; /* send buffers that take turns */
+
+/* Attributes of torch's tensors, and of what counts rows, by name. */
+typedef struct {
+    PyObject *requires_grad, *length, *rows, *dropped, *to, *view, *kind;
+} Names;
 
 typedef struct {
     Attention call; /* as it was bound, for queries that change their address and strides */
     AttendItem attend;
-    PyObject *arrays, *type, *to_capsule, *requires_grad; /* arrays: what holds the memory */
+    Names names;
+    PyObject *given; /* all that was given, of which the objects below are parts */
+    PyObject *tensor, *to_capsule, *empty, *from_numpy;
+    /* Where the next row goes, and what the last token sees; `left` rows may be added, and one result is due. */
+    int64_t end, left, own, length, window, first, begin, due;
+    int64_t *firsts; /* [batch], NULL: all entries see alike */
+    const int64_t *positions;
+    PyObject *held_positions, *store, *k_rows, *v_rows;
+    PyObject *sizes, *options, *dtype; /* of the result */
+    int with_lse;
+    /* The reduction: send buffers, and the number of calls, by which they take turns. */
+    PyObject *calls, *reduce, *out_name, *lse_name, *sent[MEMORIES];
+    float *out[MEMORIES], *lse[MEMORIES];
+    const int64_t *turns;
+    int64_t memories;
+    long long dropped;
+    PyObject *kind, *alike, *harmless; /* what every call has */
+    Py_ssize_t arguments;
+    int64_t *spent; /* nanoseconds of the kernel; NULL: nobody asks */
 } Step;
 
 /* Whether a tensor is plain, without gradients, and of this dtype and these sizes; its capsule holds its memory. */
 static PyObject *look(const Step *self, PyObject *given, int dtype, const int64_t *sizes, Tensor *tensor) {
-    if ((PyObject *)Py_TYPE(given) != self->type)
+    if ((PyObject *)Py_TYPE(given) != self->tensor)
         return NULL;
-    PyObject *wanted = PyObject_GetAttr(given, self->requires_grad);
+    PyObject *wanted = PyObject_GetAttr(given, self->names.requires_grad);
     PyObject *capsule = wanted == Py_False ? PyObject_CallFunctionObjArgs(self->to_capsule, given, NULL) : NULL;
     Py_XDECREF(wanted);
     if (capsule != NULL && take_tensor("a tensor", capsule, dtype, 4, tensor) &&
@@ -26,10 +55,8 @@ static PyObject *look(const Step *self, PyObject *given, int dtype, const int64_
     return NULL;
 }
 
-static int64_t bytes_of(const Tensor *tensor) { return (tensor->dtype & 0xff) / 8; }
-
 static void copy_row(const Tensor *memory, int64_t row, const Tensor *from) {
-    int64_t bytes = bytes_of(memory);
+    int64_t bytes = item_bytes(memory->dtype);
     for (int64_t entry = 0; entry < memory->sizes[0]; entry++)
         for (int64_t head = 0; head < memory->sizes[1]; head++) {
             const int64_t *to = memory->strides, *its = from->strides;
@@ -40,93 +67,289 @@ static void copy_row(const Tensor *memory, int64_t row, const Tensor *from) {
 
 static int is_dense(const Tensor *row) { return row->sizes[3] <= 1 || row->strides[3] == 1; }
 
+static int set_count(PyObject *owner, PyObject *name, int64_t number) {
+    PyObject *count = PyLong_FromLongLong(number);
+    int done = count != NULL && PyObject_SetAttr(owner, name, count) == 0;
+    Py_XDECREF(count);
+    return done;
+}
+
+/* Count a token, where the cache does. */
+static int count_token(Step *self) {
+    self->left--, self->length++, self->end += self->own, self->due = 1;
+    while (self->window > 0 && self->first < self->end &&
+           self->positions[self->first - self->begin] < self->length - self->window)
+        self->first++;
+    int64_t rows = self->end - self->begin;
+    return self->store == Py_None ||
+           (set_count(self->store, self->names.length, self->length) &&
+            (!self->own || (set_count(self->k_rows, self->names.rows, rows) &&
+                            set_count(self->v_rows, self->names.rows, rows))));
+}
+
 static PyObject *append(PyObject *bound, PyObject *const *args, Py_ssize_t count) {
-    const Step *self = PyCapsule_GetPointer(bound, NULL);
+    Step *self = PyCapsule_GetPointer(bound, NULL);
     const Tensor *keys = &self->call.k, *values = &self->call.v;
     int64_t k_sizes[4] = {keys->sizes[0], keys->sizes[1], 1, keys->sizes[3]};
     int64_t v_sizes[4] = {keys->sizes[0], keys->sizes[1], 1, values->sizes[3]};
     Tensor k, v;
-    if (count != 3)
-        return PyErr_Format(PyExc_TypeError, "append takes k, v and a row, got %zd arguments", count);
-    long long row = PyLong_AsLongLong(args[2]);
-    if (row >= keys->sizes[2] || (row < 0 && PyErr_Occurred()))
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "append: there is no row %lld", row);
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "append takes k and v, got %zd arguments", count);
+    if (self->left == 0)
+        return PyBool_FromLong(0);
     PyObject *held_k = look(self, args[0], keys->dtype, k_sizes, &k);
     PyObject *held_v = held_k == NULL ? NULL : look(self, args[1], keys->dtype, v_sizes, &v);
     int fit = held_v != NULL && is_dense(&k) && is_dense(&v);
-    if (fit && row >= 0) {
-        copy_row(keys, row, &k);
-        copy_row(values, row, &v);
+    if (fit && self->own) {
+        copy_row(keys, self->end, &k);
+        copy_row(values, self->end, &v);
     }
     Py_XDECREF(held_k);
     Py_XDECREF(held_v);
-    return PyBool_FromLong(fit);
+    return !fit || count_token(self) ? PyBool_FromLong(fit) : NULL;
 }
 
-static PyObject *attend_range(PyObject *bound, PyObject *const *args, Py_ssize_t count) {
-    const Step *self = PyCapsule_GetPointer(bound, NULL);
-    if (count != 5)
-        return PyErr_Format(PyExc_TypeError, "attend takes q, first, end, out and lse, got %zd arguments", count);
-    int64_t bounds[2] = {PyLong_AsLongLong(args[1]), PyLong_AsLongLong(args[2])};
-    if (PyErr_Occurred())
+/* Numbers of a capsule of int64 [count], -1: of any number; None has none. */
+static int take_numbers(PyObject *capsule, int64_t count, int64_t **numbers) {
+    Tensor tensor = {NULL};
+    *numbers = NULL;
+    if (capsule == Py_None)
+        return 1;
+    if (!take_tensor("numbers", capsule, INT64, 1, &tensor))
+        return 0;
+    if ((count >= 0 && tensor.sizes[0] != count) || (tensor.sizes[0] > 1 && tensor.strides[0] != 1))
+        return FAIL("attend: numbers must lie side by side, as many as they stand for");
+    *numbers = (int64_t *)(uintptr_t)tensor.data;
+    return 1;
+}
+
+static int take_firsts(Step *self, PyObject *firsts) {
+    int64_t batch = self->call.q.sizes[0];
+    free(self->firsts);
+    self->firsts = NULL;
+    if (firsts == Py_None)
+        return 1;
+    if (!PyTuple_Check(firsts) || PyTuple_Size(firsts) != batch)
+        return FAIL("begin: firsts must be %zd rows", (Py_ssize_t)batch);
+    self->firsts = malloc((size_t)batch * sizeof *self->firsts);
+    for (int64_t i = 0; self->firsts != NULL && i < batch; i++)
+        self->firsts[i] = PyLong_AsLongLong(PyTuple_GetItem(firsts, i));
+    return self->firsts != NULL && !PyErr_Occurred();
+}
+
+static PyObject *begin(PyObject *bound, PyObject *args) {
+    Step *self = PyCapsule_GetPointer(bound, NULL);
+    PyObject *firsts, *positions;
+    long long first, end, left, start, length, window;
+    int own;
+    int64_t *numbers;
+    self->left = self->due = 0; /* also where this fails */
+    if (!PyArg_ParseTuple(args, "LLOLpLLLO:begin", &first, &end, &firsts, &left, &own, &start, &length, &window,
+                          &positions))
         return NULL;
-    if (bounds[0] < 0 || bounds[0] > bounds[1] || bounds[1] > self->call.n)
-        return PyErr_Format(PyExc_ValueError, "attend: rows must lie from 0 to %lld", (long long)self->call.n);
-    _Atomic int fault = 0;
-    Attention call = self->call;
-    call.bounds = (Tensor){(const char *)bounds, {1, 2}, {2, 1}, INT64};
-    call.fault = &fault;
-    PyObject *held = look(self, args[0], call.q.dtype, self->call.q.sizes, &call.q);
-    if (held == NULL)
-        return PyBool_FromLong(0);
-    int64_t rows = call.q.sizes[0] * call.q.sizes[1] * call.q.sizes[2];
-    int done = take_floats("out", args[3], rows * call.v.sizes[3], &call.out) &&
-               take_floats("lse", args[4], rows, &call.lse);
-    if (done) {
-        PyThreadState *thread = PyEval_SaveThread();
-        done = run_items(&call, self->attend, 0, call.items, 1);
-        PyEval_RestoreThread(thread);
-        if (!done)
-            PyErr_NoMemory();
+    if (first < 0 || first > end || end > self->call.n || left < 0 || (own && left > self->call.n - end))
+        return PyErr_Format(PyExc_ValueError, "begin: rows must lie from 0 to %zd", (Py_ssize_t)self->call.n);
+    if (!take_numbers(positions, -1, &numbers) || !take_firsts(self, firsts))
+        return NULL;
+    if (window > 0 && (numbers == NULL || start > first))
+        return PyErr_Format(PyExc_ValueError, "begin: a window needs the positions of all rows");
+    Py_XDECREF(self->held_positions);
+    self->held_positions = Py_NewRef(positions), self->positions = numbers;
+    self->first = first, self->end = end, self->begin = start, self->length = length, self->window = window;
+    self->left = left, self->own = own, self->due = 1;
+    return Py_NewRef(Py_None);
+}
+
+/* Whether a call is like the one that was bound, but for its tensors. */
+static int is_alike(const Step *self, PyObject *mask, PyObject *options) {
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    if (self->kind == Py_None)
+        return 1;
+    PyObject *kind = PyObject_GetAttr(mask, self->names.kind);
+    Py_XDECREF(kind); /* whoever has the mask, or `self`, holds it */
+    if (kind != self->kind || !PyDict_CheckExact(options) || PyDict_Size(options) != self->arguments) {
+        PyErr_Clear();
+        return 0;
     }
-    Py_DECREF(held);
-    return done ? PyBool_FromLong(1) : NULL;
+    while (PyDict_Next(self->alike, &at, &name, &value))
+        if (PyDict_GetItemWithError(options, name) != value)
+            return PyErr_Clear(), 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(self->harmless); i++)
+        if (PyDict_Contains(options, PyTuple_GetItem(self->harmless, i)) != 1)
+            return PyErr_Clear(), 0;
+    return 1;
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Run the kernel over the rows in range. */
+static int run_kernel(const Step *self, Attention *call) {
+    _Atomic int fault = 0;
+    int64_t bounds[2] = {self->first, self->end};
+    int64_t since = self->spent == NULL ? 0 : now_ns();
+    call->bounds = (Tensor){(const char *)bounds, {1, 2}, {2, 1}, INT64};
+    call->firsts = self->firsts;
+    call->fault = &fault;
+    PyThreadState *thread = PyEval_SaveThread();
+    int done = run_items(call, self->attend, 0, call->items, 1);
+    PyEval_RestoreThread(thread);
+    if (self->spent != NULL)
+        *self->spent += now_ns() - since;
+    return done ? 1 : (PyErr_NoMemory(), 0);
+}
+
+/* A new tensor for the result, and what holds its memory. */
+static PyObject *new_result(const Step *self, float **out, PyObject **held) {
+    PyObject *made = PyObject_Call(self->empty, self->sizes, self->options);
+    *held = made == NULL ? NULL : PyObject_CallFunctionObjArgs(self->to_capsule, made, NULL);
+    const Tensor *q = &self->call.q;
+    int64_t items = q->sizes[0] * q->sizes[1] * q->sizes[2] * self->call.v.sizes[3];
+    if (*held == NULL || !take_floats("out", *held, items, out))
+        Py_CLEAR(made);
+    return made;
+}
+
+/* What the reduction gives of a send buffer: out as a tensor, and lse in `lse` where it is wanted. */
+static PyObject *reduced(const Step *self, PyObject *sent, PyObject **lse) {
+    PyObject *merged = PyObject_CallFunctionObjArgs(self->reduce, sent, NULL);
+    PyObject *out = merged == NULL ? NULL : PyObject_GetItem(merged, self->out_name);
+    PyObject *flat = out == NULL ? NULL : PyObject_CallFunctionObjArgs(self->from_numpy, out, NULL);
+    PyObject *shape = PyTuple_GetItem(self->sizes, 0);
+    PyObject *result = flat == NULL ? NULL : PyObject_CallMethodObjArgs(flat, self->names.view, shape, NULL);
+    if (result != NULL && self->with_lse && (*lse = PyObject_GetItem(merged, self->lse_name)) == NULL)
+        Py_CLEAR(result);
+    Py_XDECREF(flat);
+    Py_XDECREF(out);
+    Py_XDECREF(merged);
+    return result;
+}
+
+/* Whether no call was dropped since it was bound, so its own is still there; -1 and an error where that fails. */
+static int still_there(const Step *self) {
+    PyObject *dropped = self->calls == Py_None ? NULL : PyObject_GetAttr(self->calls, self->names.dropped);
+    int same = self->calls == Py_None || (dropped != NULL && PyLong_AsLongLong(dropped) == self->dropped);
+    Py_XDECREF(dropped);
+    return PyErr_Occurred() ? -1 : same;
+}
+
+static PyObject *attend(PyObject *bound, PyObject *const *args, Py_ssize_t count) {
+    Step *self = PyCapsule_GetPointer(bound, NULL);
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "attend takes q, mask and options, got %zd arguments", count);
+    int there = self->due ? still_there(self) : 0;
+    if (there != 1 || !is_alike(self, args[1], args[2]))
+        return there < 0 ? NULL : Py_NewRef(Py_None);
+    Attention call = self->call;
+    PyObject *held_q = look(self, args[0], call.q.dtype, self->call.q.sizes, &call.q);
+    if (held_q == NULL)
+        return Py_NewRef(Py_None);
+    self->due = 0;
+    int64_t turn = self->memories == 1 ? 0 : (*self->turns + 1) & 1;
+    PyObject *result = NULL, *held = NULL, *lse = NULL;
+    call.out = self->out[turn], call.lse = self->lse[turn];
+    if (self->reduce == Py_None)
+        result = new_result(self, &call.out, &held);
+    if ((self->reduce != Py_None || result != NULL) && !run_kernel(self, &call))
+        Py_CLEAR(result);
+    else if (self->reduce != Py_None)
+        result = reduced(self, self->sent[turn], &lse);
+    Py_XDECREF(held);
+    Py_DECREF(held_q);
+    if (result != NULL && self->dtype != Py_None) {
+        PyObject *exact = result;
+        result = PyObject_CallMethodObjArgs(exact, self->names.to, self->dtype, NULL);
+        Py_DECREF(exact);
+    }
+    if (result != NULL && self->with_lse)
+        return Py_BuildValue("(NN)", result, lse != NULL ? lse : Py_NewRef(Py_None));
+    Py_XDECREF(lse);
+    return result;
 }
 
 static void free_step(PyObject *bound) {
     Step *self = PyCapsule_GetPointer(bound, NULL);
-    Py_XDECREF(self->arrays);
-    Py_XDECREF(self->type);
-    Py_XDECREF(self->to_capsule);
-    Py_XDECREF(self->requires_grad);
+    PyObject **names = (PyObject **)&self->names;
+    for (size_t i = 0; i < sizeof self->names / sizeof *names; i++)
+        Py_XDECREF(names[i]);
+    Py_XDECREF(self->given);
+    Py_XDECREF(self->held_positions);
+    free(self->firsts);
     PyMem_Free(self);
 }
 
+static int name_attributes(Names *names) {
+    static const char *const texts[] = {"requires_grad", "length", "rows", "dropped", "to", "view", "kind"};
+    PyObject **all = (PyObject **)names;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if ((all[i] = PyUnicode_InternFromString(texts[i])) == NULL)
+            return 0;
+    return 1;
+}
+
+static int take_kernel(Step *self, PyObject *q, PyObject *k, PyObject *v) {
+    Attention *call = &self->call;
+    self->attend = find_kernel(NULL);
+    if (self->attend == NULL || !take_tensor("q", q, 0, 4, &call->q) || !take_tensor("k", k, 0, 4, &call->k) ||
+        !take_tensor("v", v, 0, 4, &call->v) || !fit_tensors(call, 0))
+        return 0;
+    call->n = call->k.sizes[2];
+    call->items = call->q.sizes[0] * call->k.sizes[1] * call->tiles;
+    return 1;
+}
+
+/* Where the partial goes, one memory or two in turn: what is sent, and its out and lse. */
+static int take_memories(Step *self, PyObject *memories, PyObject *turns) {
+    const Tensor *q = &self->call.q;
+    int64_t rows = q->sizes[0] * q->sizes[1] * q->sizes[2], *numbers;
+    PyObject *out, *lse;
+    self->memories = PyTuple_Size(memories);
+    if (self->memories < 1 || self->memories > MEMORIES || (self->memories == MEMORIES) != (turns != Py_None))
+        return FAIL("bind_step: give one memory, or two that take turns");
+    for (int64_t i = 0; i < self->memories; i++)
+        if (!PyArg_ParseTuple(PyTuple_GetItem(memories, i), "OOO", &self->sent[i], &out, &lse) ||
+            !take_floats("out", out, rows * self->call.v.sizes[3], &self->out[i]) ||
+            !take_floats("lse", lse, rows, &self->lse[i]))
+            return 0;
+    int done = take_numbers(turns, 1, &numbers);
+    self->turns = numbers;
+    return done;
+}
+
+/* Take what `bind_step` is given; 0 and an error where it does not fit. */
+static int take_step(Step *self, PyObject *args) {
+    PyObject *q, *k, *v, *memories, *turns, *spent;
+    self->given = Py_NewRef(args);
+    return name_attributes(&self->names) &&
+           PyArg_ParseTuple(args, "(OOO)(ff)(OOOO)(O!O!Op)(O!O)(OOLOO)(OOO)(OO!O!n)O:bind_step", &q, &k, &v,
+                            &self->call.scale, &self->call.softcap, &self->tensor, &self->to_capsule, &self->empty,
+                            &self->from_numpy, &PyTuple_Type, &self->sizes, &PyDict_Type, &self->options, &self->dtype,
+                            &self->with_lse, &PyTuple_Type, &memories, &turns, &self->reduce, &self->calls,
+                            &self->dropped, &self->out_name, &self->lse_name, &self->store, &self->k_rows,
+                            &self->v_rows, &self->kind, &PyDict_Type, &self->alike, &PyTuple_Type, &self->harmless,
+                            &self->arguments, &spent) &&
+           take_kernel(self, q, k, v) && take_memories(self, memories, turns) && take_numbers(spent, 1, &self->spent);
+}
+
 PyObject *bind_step(PyObject *module, PyObject *args) {
-    static PyMethodDef methods[] = {{"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, NULL},
-                                    {"attend", (PyCFunction)(void (*)(void))attend_range, METH_FASTCALL, NULL}};
-    PyObject *q, *k, *v, *type, *to_capsule, *made = NULL;
+    static PyMethodDef methods[] = {{"begin", (PyCFunction)begin, METH_VARARGS, NULL},
+                                    {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, NULL},
+                                    {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, NULL}};
     Step *self = PyMem_Calloc(1, sizeof *self);
     PyObject *bound = self == NULL ? PyErr_NoMemory() : PyCapsule_New(self, NULL, free_step);
+    PyObject *functions[3] = {NULL}, *made = NULL;
     (void)module;
-    if (bound != NULL && PyArg_ParseTuple(args, "OOOffOO:bind_step", &q, &k, &v, &self->call.scale,
-                                          &self->call.softcap, &type, &to_capsule)) {
-        Attention *call = &self->call;
-        self->arrays = PyTuple_Pack(2, k, v);
-        self->type = Py_NewRef(type), self->to_capsule = Py_NewRef(to_capsule);
-        self->requires_grad = PyUnicode_InternFromString("requires_grad");
-        self->attend = find_kernel(NULL);
-        if (self->arrays != NULL && self->requires_grad != NULL && self->attend != NULL &&
-            take_tensor("q", q, 0, 4, &call->q) && take_tensor("k", k, 0, 4, &call->k) &&
-            take_tensor("v", v, 0, 4, &call->v) && fit_tensors(call, 0)) {
-            call->n = call->k.sizes[2];
-            call->items = call->q.sizes[0] * call->k.sizes[1] * call->tiles;
-            PyObject *add = PyCFunction_New(&methods[0], bound), *attend = PyCFunction_New(&methods[1], bound);
-            made = add != NULL && attend != NULL ? PyTuple_Pack(2, add, attend) : NULL;
-            Py_XDECREF(add);
-            Py_XDECREF(attend);
-        }
-    }
+    int done = bound != NULL && take_step(self, args);
+    for (size_t i = 0; i < 3; i++)
+        done = done && (functions[i] = PyCFunction_New(&methods[i], bound)) != NULL;
+    if (done)
+        made = PyTuple_Pack(3, functions[0], functions[1], functions[2]);
+    for (size_t i = 0; i < 3; i++)
+        Py_XDECREF(functions[i]);
     Py_XDECREF(bound);
     return made;
 }

@@ -36,8 +36,9 @@ Ints = NDArray[np.int64]
 Place = tuple[Any, Any]
 """Contiguous float32 arrays out and lse."""
 
-Append = Callable[[torch.Tensor, torch.Tensor, int], bool]
-AttendRange = Callable[[torch.Tensor, int, int, Any, Any], bool]
+Begin = Callable[..., None]
+Append = Callable[[torch.Tensor, torch.Tensor], bool]
+AttendRange = Callable[[torch.Tensor, Any, Any], Any]
 
 See = Callable[[int], Visibility | None]
 """Which query sees which of so many keys; None: all see all."""
@@ -170,15 +171,16 @@ class StepKernel:
                 self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
         return self._most
 
-    def bind(self, k: torch.Tensor, v: torch.Tensor) -> tuple[Append, AttendRange]:
-        """Return what adds a row to these keys and values, which are of the kind, and the kernel for a range of them.
+    def bind(self, k: torch.Tensor, v: torch.Tensor, *parts: Any) -> tuple[Begin, Append, AttendRange]:
+        """Return steps bound to these keys and values, which are of the kind: see `bind_step` in kernels/_native.pyi.
 
-        Both are in C, see `bind_step` in attention/kernels/_native.pyi. The caller asks `most_keys`.
+        `parts` are its arguments from `result` on. The caller asks `most_keys`.
         """
         shape, dtype = self._kind[:2]
-        q, softcap = torch.empty(shape, dtype=dtype), self._options["softcap"]
-        arrays = to_dlpack(q), to_dlpack(k), to_dlpack(v)
-        bound: tuple[Append, AttendRange] = _kernel().bind_step(*arrays, self._scale, softcap, torch.Tensor, to_dlpack)
+        arrays = tuple(to_dlpack(x) for x in (torch.empty(shape, dtype=dtype), k, v))
+        of_torch = torch.Tensor, to_dlpack, torch.empty, torch.from_numpy
+        factors = self._scale, self._options["softcap"]
+        bound: tuple[Begin, Append, AttendRange] = _kernel().bind_step(arrays, factors, of_torch, *parts)
         return bound
 
 

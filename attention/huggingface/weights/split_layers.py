@@ -19,6 +19,10 @@ from attention.huggingface.weights.slices import EXPERTS, GATHERED, SplitModule
 from topocomm import SUM, Communicator, OperatorError, PreparedCall
 from topocomm.extend import skipped_by_dynamo
 
+PIECE_BYTES = 4 << 20
+"""What meets in one collective at most: of a prompt it would be as much as an activation of all tokens, and the buffers
+of a collective stay for the next one like it."""
+
 
 def install(comm: Communicator, modules: list[SplitModule]) -> None:
     """Let modules whose weights have been cut compute their part, and what they need of the others'."""
@@ -141,21 +145,30 @@ class _Gathered:
 
     def _all(self, x: torch.Tensor) -> list[torch.Tensor]:
         weight, bias = self._weights()
+        rows = x.reshape(-1, x.shape[-1])
+        pieces = _pieces(len(rows), self._comm.size * sum(self._widths) * x.element_size())
+        if len(pieces) == 1:
+            whole = self._of_rows(rows, weight, bias)
+        else:  # only one piece is there more than once
+            whole = [x.new_empty(len(rows), count) for count in self._whole]
+            for piece in pieces:
+                for out, part in zip(whole, self._of_rows(rows[piece], weight, bias), strict=True):
+                    out[piece] = part
+        return [out.view(*x.shape[:-1], out.shape[1]) for out in whole]
+
+    def _of_rows(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
+        """Of x [rows, features] the output [rows, out_features] of each layer."""
         own = functional.linear(x, weight, bias)
         if own.shape[-1] < self._widths[0]:
             own = functional.pad(own, (0, self._widths[0] - own.shape[-1]))
         _refuse_gradients(own)
-        rows = own.view(-1, own.shape[-1])
         parts = {
-            str(at): rows[:, at : at + width].contiguous() for at, width in zip(self._at, self._widths, strict=True)
+            str(at): own[:, at : at + width].contiguous() for at, width in zip(self._at, self._widths, strict=True)
         }
         gather = self._gather(parts)
         stream_order_of(self._comm).acquire(own.device, gather)
         gathered = gather(parts)
-        return [
-            self._joined(part, count).view(*x.shape[:-1], count)
-            for part, count in zip(gathered.values(), self._whole, strict=True)
-        ]
+        return [self._joined(part, count) for part, count in zip(gathered.values(), self._whole, strict=True)]
 
     def _gather(self, parts: dict[str, torch.Tensor]) -> PreparedCall:
         """The prepared all-gather of such parts, looked up again where the shape is another, or one was freed."""
@@ -214,8 +227,16 @@ def _sum(comm: Communicator, own: torch.Tensor) -> torch.Tensor:
     _refuse_gradients(own)
     own = own.contiguous()
     if own.numel():
-        comm.allreduce(own, SUM, out=own)
+        rows = own.view(-1, own.shape[-1])
+        for piece in _pieces(len(rows), rows.shape[1] * own.element_size()):
+            comm.allreduce(rows[piece], SUM, out=rows[piece])
     return own
+
+
+def _pieces(count: int, row_bytes: int) -> list[slice]:
+    """Ranges of `count` rows, the same on all ranks, of up to `PIECE_BYTES` each; one at least."""
+    step = max(1, PIECE_BYTES // max(1, row_bytes))
+    return [slice(start, start + step) for start in range(0, max(count, 1), step)]
 
 
 def _refuse_gradients(x: torch.Tensor) -> None:

@@ -169,6 +169,9 @@ def test_unknown_method_and_too_many_ranks(llama):
 def test_steps_of_a_generation_are_prepared_once(monkeypatch, prompt, name):
     changes = {"head_dim": 16, "sliding_window": 24} if name == "Gemma2" else {}
     model = build(name, num_hidden_layers=4, **changes)
+    mask = prompt["attention_mask"].clone()
+    mask[1, 10] = 0  # not at the left, so that no step is bound
+    prompt = {**prompt, "attention_mask": mask}
     made, plans, told, quick = [], [], [], []
     patches = ((PreparedDecode, "__init__", made), (Communicator, "prepare", plans), (prepared, "agree_once", told))
     for owner, method, calls in patches:

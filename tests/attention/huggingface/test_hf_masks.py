@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from attention.huggingface.hf_masks import MaskError, PositionMask
+from attention.huggingface.generation import shard_generation
+from attention.huggingface.hf_masks import MaskError, PositionMask, sharded_mask
 from tests.attention.huggingface.tiny_llama import build, generate, refused
+from topocomm import run_local
 
 
 @pytest.mark.parametrize("shape", [(3, 49), (3, 51), (1, 50)])
@@ -43,3 +45,23 @@ def test_a_model_that_makes_a_mask_of_its_own(prompt):
     for use in (lambda mask: mask.dtype, lambda mask: mask[:, 0]):
         with pytest.raises(MaskError, match="doge makes a mask of its own"):
             use(PositionMask(None, None, "doge"))
+
+
+def mask_of(rows):
+    rows = torch.tensor(rows)
+    return sharded_mask(len(rows), 1, rows.shape[1], attention_mask=rows)
+
+
+def test_masks_of_like_steps_are_of_one_kind(llama):
+    def work(comm):
+        with shard_generation(llama, comm):
+            assert mask_of([[1, 1], [1, 1]]).kind is mask_of([[1, 1, 1], [1, 1, 1]]).kind
+            padded = mask_of([[0, 1, 1], [1, 1, 1]])
+            assert padded.padding == (1, 0) and padded.kind is mask_of([[0, 1, 1, 1], [1, 1, 1, 1]]).kind
+            assert padded.kind is not mask_of([[0, 0, 1, 1], [1, 1, 1, 1]]).kind
+            for rows in ([[0, 1, 0, 1], [1, 1, 1, 1]], [[0, 0, 0], [1, 1, 1]], [[1, 1, 0], [1, 1, 1]]):
+                assert mask_of(rows).padding is None and mask_of(rows).kind is not mask_of(rows).kind
+            assert PositionMask(8, None).kind is not PositionMask(None, None).kind
+            assert PositionMask(None, None, causal=False).kind is not PositionMask(None, None).kind
+
+    run_local(work, ranks=1)

@@ -6,8 +6,8 @@ from weakref import ref
 import pytest
 import torch
 
+from attention.huggingface import hf_layers, layer_step
 from attention.huggingface.generation import shard_generation
-from attention.huggingface.layer_step import LayerStep
 from tests.attention.huggingface.tiny_llama import NEW, build, generate, small
 from topocomm import run_local
 
@@ -22,15 +22,22 @@ MODELS = {
 
 @pytest.fixture
 def short(monkeypatch):
-    """Whether each call of `LayerStep.attend` went the shortest way."""
-    taken, attend = [], LayerStep.attend
+    """Whether each call that was given a step went the shortest way."""
+    taken, bind = [], layer_step.bind_layer
 
-    def counted(self, *given):
-        out = attend(self, *given)
-        taken.append(out is not None)
-        return out
+    def counted(*given):
+        bound = bind(*given)
+        if bound is None:
+            return None
 
-    monkeypatch.setattr(LayerStep, "attend", counted)
+        def attend(*call):
+            out = bound[1](*call)
+            taken.append(out is not None)
+            return out
+
+        return bound[0], attend
+
+    monkeypatch.setattr(hf_layers, "bind_layer", counted)
     return taken
 
 
@@ -59,6 +66,59 @@ def test_steps_go_the_shortest_way_with_the_same_tokens(short, prompt, name, ran
     assert all(short)
     least = 0.8 if name == "Llama" else 0.4  # blocks of 2 tokens: a window drops some in every other step
     assert len(short) >= least * ranks * LAYERS * (NEW - 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_batches_padded_at_the_left_go_the_shortest_way(short, prompt, name, ranks):
+    every_expert = {"num_experts_per_tok": 4} if name == "GptOss" else {}  # of two as good, either may be taken
+    model = build(name, **MODELS[name] | every_expert)
+    expected = generate(model, prompt)
+    assert (prompt["attention_mask"] == 0).any()
+
+    def work(comm):
+        with shard_generation(model, comm, shards=small(ranks)) as cache:
+            return generate(model, prompt, past_key_values=cache)
+
+    for got in run_local(work, ranks=ranks):
+        assert torch.equal(got.sequences, expected.sequences)
+        assert torch.allclose(torch.stack(got.logits), torch.stack(expected.logits), atol=1e-3)
+    assert all(short)
+    least = 0.8 if name == "Llama" else 0.4
+    assert len(short) >= least * ranks * LAYERS * (NEW - 2)
+
+
+@pytest.mark.parametrize("place", [0, 7, 20])
+def test_padding_that_changes_or_lies_inside_goes_the_checked_way(short, place):
+    model = build()
+    ids = torch.randint(3, 199, (2, 30), generator=torch.Generator().manual_seed(5))
+
+    def logits(cache):
+        mask = torch.ones(2, 30, dtype=torch.int64)
+        mask[0, :3] = 0
+        kept = [model(ids, attention_mask=mask, past_key_values=cache).logits[:, -1]]
+        for number in range(8):
+            mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.int64)], 1)
+            if number == 4:
+                mask[1, place : place + 2] = 0
+            positions = (mask.sum(1) - 1)[:, None]
+            kept.append(
+                model(
+                    ids[:, number : number + 1], attention_mask=mask, position_ids=positions, past_key_values=cache
+                ).logits[:, -1]
+            )
+        return torch.stack(kept)
+
+    with torch.no_grad():
+        expected = logits(transformers_cache(model))
+
+    def work(comm):
+        with shard_generation(model, comm, shards=small(2)) as cache, torch.no_grad():
+            return logits(cache)
+
+    for got in run_local(work, ranks=2):
+        assert torch.allclose(got, expected, atol=1e-3)
+    assert short.count(False) == 2 * LAYERS  # once a rank and layer: then steps are bound again, or none are
 
 
 def passes(model, ids, cache):

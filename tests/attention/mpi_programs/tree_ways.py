@@ -4,7 +4,9 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from attention import ShardMap, Spec, reference_attention, tree_decode
+from attention import ShardMap, Spec, prepare_decode, reference_attention, tree_decode
+from attention.cache.storage_run import StorageRun
+from attention.decode.communicators import as_communicator
 from attention.decode.sharded import part_of
 
 torch.set_num_threads(1)
@@ -38,5 +40,16 @@ for options, limit in (({}, 1e-5), ({"wire": "bfloat16"}, 2**-7), ({"order": "ca
             assert bits == bits[:1] * size, f"{options}: bits differ between ranks"
 alone, canonical = decode(MPI.COMM_SELF, np.arange(n), order="canonical"), decode(order="canonical")
 assert (canonical.out.tobytes(), canonical.lse.tobytes()) == (alone.out.tobytes(), alone.lse.tobytes())
+
+# Bound steps write into two memories in turn, of which other steps take some.
+comm = as_communicator("tree_ways", world)
+one, *held = (torch.from_numpy(x) for x in (q[:, :, :1].copy(), k[:, :, mine].copy(), v[:, :, mine].copy()))
+prepared = prepare_decode(comm, one, like_kv=held)
+bound = prepared.bind(*held)
+for end in (0, 1, 40, 40, len(mine)):
+    for _ in range(1 + end % 3):
+        wanted = prepared.step(one, *(x[:, :, :end] for x in held))
+    bound.begin(*StorageRun(0, end))
+    assert torch.equal(bound.attend(one, None, {}), wanted), end
 if rank == 0:
     print("in canonical order the bits of one rank")

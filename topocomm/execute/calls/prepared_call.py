@@ -12,6 +12,7 @@ from operator import is_
 from typing import Any, Generic
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
@@ -96,6 +97,16 @@ class PreparedCall(Generic[Value, Result]):
         turns, and one of an earlier call is refused. None where the plan splits the payload in several chunks.
         """
         return self._inputs[self._turn]
+
+    @property
+    def turns(self) -> tuple[tuple[Value | None, ...], NDArray[np.int64] | None]:
+        """What `input` is in turn, for those who fill it in compiled code: all of them, and the count [1] of calls.
+
+        With a count n the next call's is number (n + 1) % 2. None: there is one only, which does not change.
+        """
+        if self._shared is None:
+            return (self._inputs[0],), None
+        return (*self._inputs,), np.frombuffer(self._shared.calls, np.int64)
 
     def __call__(self, x: Value | None = None, *, out: Value | None = None) -> Result:
         """Run the collective.

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from attention.decode.communicators import calls_of
 from attention.decode.sharded import part_of
+from attention.huggingface.weights import split_layers
 from attention.huggingface.weights.slices import Cut, SplitModule
 from attention.huggingface.weights.split_layers import install
 from topocomm import OperatorError, run_local
@@ -52,6 +54,34 @@ def test_gathered_layers_give_all_features_on_all_ranks(ranks, bias):
             torch.testing.assert_close(got, want)
         for got, want in zip(of_rank[1], whole, strict=True):
             torch.testing.assert_close(got, want[:1, :1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_many_rows_go_in_pieces_of_the_same_result(ranks, monkeypatch):
+    monkeypatch.setattr(split_layers, "PIECE_BYTES", 300)
+    x = torch.randn(2, 21, 10)
+    layers = [linear(10, width, bias=True, seed=seed) for seed, width in enumerate(WIDTHS)]
+    whole = [layer(x) for layer in layers]
+    down = linear(10, 7, bias=True, seed=9)(x)
+
+    def work(comm):
+        layers = [linear(10, width, bias=True, seed=seed) for seed, width in enumerate(WIDTHS)]
+        modules = [
+            cut_to(comm, m, 0, name=f"a.{n}", style="colwise", attention=True)
+            for n, m in zip("qkv", layers, strict=True)
+        ]
+        row = linear(10, 7, bias=True, seed=9)
+        sums = cut_to(comm, row, 1, name="a.o", style="rowwise")
+        sums.module.in_features = 10
+        install(comm, [*modules, sums])
+        got = [layer(x) for layer in layers], row(x)
+        plans = [call.plan for call in calls_of(comm).values()]
+        return got, [plan.payload_bytes for plan in plans]
+
+    for (gathered, summed), sizes in run_local(work, ranks=ranks):
+        torch.testing.assert_close(gathered, whole)
+        torch.testing.assert_close(summed, down)
+        assert sizes and max(sizes) <= 300
 
 
 def test_a_changed_input_is_computed_again():
