@@ -91,5 +91,10 @@ class Layout:
             starts.append(start + at)
         return starts
 
+    @property
+    def forms(self) -> dict[str, str]:
+        """Dtype and shape of every field in words, as `float32 [1000]`."""
+        return {f.name: f"{f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields}
+
     def __str__(self) -> str:
-        return ", ".join(f"{f.name} {f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields)
+        return ", ".join(f"{name} {form}" for name, form in self.forms.items())

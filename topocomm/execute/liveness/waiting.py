@@ -18,6 +18,7 @@ from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
 from topocomm.execute.liveness.call_trace import CallTrace
+from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.pollable import AwaitedMessages, Pollable
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, blame, difference, passed_on
@@ -207,8 +208,10 @@ class Waiting:
             self.refused.setdefault(peer, {})[refusal["number"]] = refusal["text"]
         for peer, calls in self.refused.items():
             if call.number in calls:
-                what = f"rank {self.transport.rank}: {self._name(call)}"
-                raise MismatchError(f"{what}: rank {peer} refused its arrays: {calls[call.number]}")
+                what, text = f"rank {self.transport.rank}: {self._name(call)}", calls[call.number]
+                refused = MismatchError(f"{what}: rank {peer} refused its arrays: {text}")
+                show_on(refused, self.transport, peer)
+                raise refused
             for number in [number for number in calls if number < call.number]:
                 del calls[number]
 
@@ -223,11 +226,13 @@ class Waiting:
             if number is not None:
                 own = self._name(call if number == call.number else UnderWay(None, self.recorder.tag(number), number))
                 theirs = self._name(UnderWay(None, report.begun[number], number))
-                raise MismatchError(
+                mismatch = MismatchError(
                     f"rank {self.transport.rank}: rank {peer} makes "
                     f"{report.name if number == report.number else theirs}, this rank {own}; "
                     "all ranks must make the same calls in the same order"
                 )
+                show_on(mismatch, self.transport, min(peer, self.transport.rank))
+                raise mismatch
 
     def sweep(self) -> None:
         """Take in what others told a rank that never waited long enough to ask: it must not pile up."""
