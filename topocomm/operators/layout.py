@@ -16,6 +16,7 @@ ALIGNMENT_BYTES = 64
 """Slots start on a cache line, so that no two ranks' or slots' data share one."""
 
 Arrays = Mapping[str, Any]
+"""Arrays of a value by field: what `combine` is given and returns."""
 Buffer = NDArray[np.uint8]
 Fold = Callable[[Arrays], None]
 """Function that writes its result to the given arrays, one C-contiguous [rows, *dims] per field."""
