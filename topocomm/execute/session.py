@@ -205,7 +205,9 @@ class Session:
         """Forget the words for a call that is gone, when the record of calls does not know it any more."""
         self._forgotten.append(tag)
         if len(self._forgotten) > KEPT:
-            self._names.pop(self._forgotten.popleft(), None)
+            forgotten = self._forgotten.popleft()
+            self._names.pop(forgotten, None)
+            self.waiting.in_step.discard(forgotten)
 
     def next_subset(self) -> int:
         """Return the number of the next group of these ranks, the same on all of them."""

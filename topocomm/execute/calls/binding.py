@@ -187,6 +187,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
     tag = session.next_tag(name)
     say(session.rank, f"{name}: {plan.summary()}")
     work = replace(work_of(plan, bound, tag, session.rank), arena=arena)
+    session.waiting.in_step |= {tag} if work.synchronises else set()
     with session.closing_on_error():
         if bound.structure.device is None:
             return PreparedCall(session, work, bound.structure, bound.local)
