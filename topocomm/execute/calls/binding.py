@@ -203,7 +203,8 @@ def explained(session: Session, request: Request) -> Plan:
 
 def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
-    name = f"{claim['collective']} {claim['operator']}, {arrays}"
+    operator = "" if claim["operator"] == "None" else f" {claim['operator']}"
+    name = f"{claim['collective']}{operator}, {arrays}"
     if SAME_ROWS in claim:
         name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
