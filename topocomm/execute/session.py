@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.calls.result_memory import ResultMemory
+from topocomm.execute.host.result_memory import ResultMemory
 from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.failure import gone_with, write_record
 from topocomm.execute.liveness.log import say, show

@@ -99,7 +99,7 @@ class MessageFlags(RowFlags):
         self._batch.start()
 
     def heard(self) -> bool | None:
-        return bool(self._memory.any()) if self._batch.wait(0.0) else None
+        return b"\1" in self._memory.tobytes() if self._batch.wait(0.0) else None
 
     def awaited(self) -> AwaitedMessages:
         return AwaitedMessages(0, *self._batch.pending())
