@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from topocomm.command_parser import did_you_mean
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
 from topocomm.execute.calls.agreement import SAME_ROWS, disagreement
 from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for, work_of
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from topocomm.execute.session import Session
 
 ROWS_CHARACTERS = 512
+BARRIER = "allreduce max, value uint8 [1]"
+"""The call that a barrier is, in words."""
 
 
 def bind_here(session: Session, request: Request) -> Bound:
@@ -50,7 +53,8 @@ def bind_here(session: Session, request: Request) -> Bound:
     """
     name = request.collective
     if name not in COLLECTIVES:
-        raise PlanError(f"unknown collective {name!r}; expected one of {', '.join(COLLECTIVES)}")
+        near = did_you_mean(str(name), COLLECTIVES)
+        raise PlanError(f"unknown collective {name!r}; expected one of {', '.join(COLLECTIVES)}{near}")
     operator = request.operator
     if operator is None and name in CARRYING:
         operator = carrier(request.like, by_rows=name if name in IN_PARTS else "")
@@ -205,6 +209,7 @@ def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
     operator = "" if claim["operator"] == "None" else f" {claim['operator']}"
     name = f"{claim['collective']}{operator}, {arrays}"
+    name += " (a barrier)" * (name == BARRIER)
     if SAME_ROWS in claim:
         name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
