@@ -87,9 +87,9 @@ def test_an_error_that_the_first_rank_catches_is_shown_by_another():
 def test_every_rank_says_for_whom_it_waited_before_the_job_ends():
     job = run(3, "late.py", timeout_s=60, TOPOCOMM_TIMEOUT_S="2")
     assert job.returncode != 0
-    for rank in (0, 2):
-        assert f"rank {rank} of 3 failed:" in job.stderr
-        assert re.search(rf"DeadlineError: rank {rank}: .* still waiting for rank .* after 2 s", job.stderr)
+    assert re.search(r"DeadlineError: rank [02]: .* still waiting for rank .* after 2 s", job.stderr)
+    for rank in (0, 2):  # the second may hear of the first before its own time is over
+        assert re.search(rf"rank {rank} of 3 (failed:|stopped too: DeadlineError)", job.stderr)
 
 
 def test_misuse_is_refused_and_harmless():
