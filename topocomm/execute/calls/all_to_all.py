@@ -41,6 +41,18 @@ class _Expected:
     which: Hashable
     trusted: bool
     absent: Callable[[], Any]
+    result: tuple[int, ...] | None = None
+    """Shape of its result, if it is one array and was made before."""
+
+    def takes(self, x: Any, out: Any) -> bool:
+        """Whether the result can surely be made in `out`, though it may not count."""
+        return (
+            type(x) is type(out) is np.ndarray
+            and out.shape == self.result
+            and out.dtype == x.dtype
+            and out.flags.carray
+            and not np.may_share_memory(x, out)
+        )
 
 
 _NOTHING = _Expected((), None, False, lambda: None)
@@ -119,9 +131,11 @@ class AllToAll:
 
     def _run_expected(self, expected: _Expected, x: Any, out: Any) -> tuple[bool, Any]:
         """Return whether the rows of all ranks are the expected ones, and then the result; x is None here if not."""
-        flags, call, target = self._flags, None, None
+        flags, call, target, given = self._flags, None, None, None
         assert flags is not None, "nothing is expected without them"
-        if x is not None and out is not None:
+        if x is not None and expected.takes(x, out):
+            given = out  # where rows have changed it is written once more
+        elif x is not None and out is not None:
             call = self._calls.find(expected.which, x)  # once, as `run` does: it may agree with the other ranks
             try:
                 target = call.fit_result(out)
@@ -129,10 +143,7 @@ class AllToAll:
                 x = None
         flags.tell(x is None)
         value = expected.absent() if x is None else x
-        given = None
-        if target is not None and type(x) is type(out) is np.ndarray and not np.may_share_memory(x, out):
-            given, target = out, None  # where rows have changed it is written once more
-        result = self._calls.run(expected.which, value, None) if call is None else call.repeat(value, given)
+        result = self._calls.run(expected.which, value, given) if call is None else call.repeat(value, None)
         changed = flags.heard()
         if changed is None:
             with self._session.closing_on_error():
@@ -141,6 +152,8 @@ class AllToAll:
                 self._session.waiting.for_call(UnderWay(flags, GATHER_TAG, number, what))
             changed = flags.heard()
         expected.trusted = not changed
+        if type(result) is np.ndarray:
+            expected.result = result.shape
         if changed or target is None:
             return not changed, result
         for name, array in target.items():  # only now is it known that the result counts
