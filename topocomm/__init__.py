@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from topocomm.operators.kernels.gpu import bind_device_fold, bind_device_folds
     from topocomm.operators.laws import LawReport, check_laws
-    from topocomm.operators.layout import Field, Layout
+    from topocomm.operators.layout import Arrays, Field, Layout
     from topocomm.operators.operator import Kernel, Operator, TritonCombine
     from topocomm.operators.row_kernels import row_kernel
     from topocomm.planning.certificate_checker.check_certificate import check_certificate
@@ -67,6 +67,7 @@ __all__ = [
     "SUM",
     "TOPK",
     "WELFORD",
+    "Arrays",
     "Communicator",
     "DeadlineError",
     "Device",
@@ -118,7 +119,7 @@ _HOMES = {
         "topk_value",
         "operators.kernels.gpu": "bind_device_fold bind_device_folds",
         "operators.laws": "LawReport check_laws",
-        "operators.layout": "Field Layout",
+        "operators.layout": "Arrays Field Layout",
         "operators.operator": "Kernel Operator TritonCombine",
         "operators.row_kernels": "row_kernel",
         "planning.certificate_checker.check_certificate": "check_certificate",

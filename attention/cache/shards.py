@@ -177,16 +177,16 @@ class ShardMap:
         return np.asarray(self.table[self.virtual_shard_of(positions), 0])
 
     def owned(self, rank: int, start: int, stop: int) -> Positions:
-        """Return the positions in [start, stop) that `rank` owns, ascending, int64; a shared array that is read-only.
+        """Return the positions in [start, stop) that `rank` owns, ascending, int64; a fresh array.
 
         Raises:
             OperatorError: No such rank, or `stop` lies beyond the capacity.
         """
-        return _held(self, rank, start, stop, 0, 1)
+        return _held(self, rank, start, stop, 0, 1).copy()
 
     def copied(self, rank: int, start: int, stop: int) -> Positions:
         """Return the positions in [start, stop) of which `rank` holds a copy beside their owner; else as `owned`."""
-        return _held(self, rank, start, stop, 1, None)
+        return _held(self, rank, start, stop, 1, None).copy()
 
     @cached_property
     def _bounds(self) -> tuple[int, ...]:

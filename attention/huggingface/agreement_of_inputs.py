@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,9 +14,11 @@ import numpy as np
 import torch
 
 from topocomm import Communicator, MismatchError
+from topocomm.extend import difference
 
 INPUTS = ("input_ids", "inputs_embeds", "attention_mask", "position_ids")
 """Tensors of `generate` and of a forward pass that are the same on every rank."""
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -31,9 +35,9 @@ def agree_on_inputs(comm: Communicator, arguments: Mapping[str, Any]) -> None:
     if comm.size == 1 or comm.session.settings.check == "never":
         return
     digests = {name: _digest(arguments.get(name)) for name in INPUTS}
-    options = {name: x for name, x in sorted(arguments.items()) if name not in INPUTS and isinstance(x, PLAIN)}
+    options = {name: repr(x) for name, x in sorted(arguments.items()) if name not in INPUTS and isinstance(x, PLAIN)}
     digests["options"] = _hash(repr(options).encode())
-    _compare(comm, "generate", digests, "call it with the same inputs and options on all ranks")
+    _compare(comm, "generate", digests, "call it with the same inputs and options on all ranks", options)
 
 
 def agree_on_weights(
@@ -77,7 +81,9 @@ def _elsewhere(x: torch.Tensor) -> bool:
     return x.is_meta or type(x) is not torch.Tensor
 
 
-def _compare(comm: Communicator, function: str, digests: Mapping[str, int], remedy: str) -> None:
+def _compare(
+    comm: Communicator, function: str, digests: Mapping[str, int], remedy: str, options: Mapping[str, str] = NO_OPTIONS
+) -> None:
     own = np.array([*digests.values()], np.int64)
     rows = np.stack([record.view(np.int64) for record in comm.allgather_bytes(own.view(np.uint8))])
     unlike = rows != rows[0]
@@ -86,8 +92,16 @@ def _compare(comm: Communicator, function: str, digests: Mapping[str, int], reme
         ranks = ", ".join(str(rank) for rank in np.flatnonzero(unlike[:, at]))
         raise MismatchError(
             f"rank {comm.rank}: {function}: rank{'s' if ',' in ranks else ''} {ranks} and rank 0 differ in "
-            f"{[*digests][at]}; {remedy}"
+            f"{_options_in_words(comm, options) if [*digests][at] == 'options' else [*digests][at]}; {remedy}"
         )
+
+
+def _options_in_words(comm: Communicator, options: Mapping[str, str]) -> str:
+    """Return the options that differ, each with its values and ranks; collective."""
+    text = json.dumps(dict(options)).encode()
+    sizes = [int(x.view(np.int64)[0]) for x in comm.allgather_bytes(np.array([len(text)]).view(np.uint8))]
+    texts = comm.allgather_bytes(np.frombuffer(text.ljust(max(sizes)), np.uint8))
+    return f"options: {difference([json.loads(bytes(x)) for x in texts])}"
 
 
 def _digest(x: Any) -> int:

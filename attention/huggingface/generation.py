@@ -252,7 +252,8 @@ def _generate(
             if options.get("past_key_values") is None:
                 options["past_key_values"] = state.cache.fresh(drafts=True)
             return plain(inputs, generation_config, *more, **options)
-        agree_on_inputs(comm, {"input_ids": inputs, "generation_config": repr(generation_config), **options})
+        settings = {} if generation_config is None else generation_config.to_dict()
+        agree_on_inputs(comm, {"input_ids": inputs, **settings, **options})
         _refuse_empty(options.get("input_ids", inputs), options.get("inputs_embeds"))
         _take_place(state, options.get("past_key_values"))
         options["past_key_values"] = state.cache

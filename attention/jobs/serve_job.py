@@ -26,7 +26,8 @@ from attention.jobs.job_launch import (
     say,
     speaks,
 )
-from attention.jobs.models import KNOWN, add_weights, find_model, load, model_slices, whole_model
+from attention.jobs.model_folders import KNOWN
+from attention.jobs.models import add_weights, find_model, load, model_slices, whole_model
 from topocomm import MissingExtraError, RankFailedError
 
 if TYPE_CHECKING:

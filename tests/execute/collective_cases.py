@@ -265,7 +265,7 @@ def split(comm):
     part = comm.split(comm.rank % 2, key=-comm.rank)
     same = [rank for rank in reversed(range(comm.size)) if rank % 2 == comm.rank % 2]
     assert (part.size, part.rank) == (len(same), same.index(comm.rank))
-    assert part.allgather(np.array([comm.rank])).tolist() == same
+    assert part.allgather(np.array([comm.rank])).tolist() == same == list(part.parent_ranks)
     inner = part.split(None if part.rank else 3)
     assert (inner is None) == (part.rank > 0)
     if inner is not None:

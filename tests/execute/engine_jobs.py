@@ -10,9 +10,9 @@ from attention import LOGSUMEXP
 from tests.execute.peer_work import spans
 from tests.plans import every_plan
 from topocomm.execute.calls.fast_path import bind_arrays
-from topocomm.execute.calls.result_memory import ResultMemory
 from topocomm.execute.host.call_engine import Work
 from topocomm.execute.host.compiled_engine import CompiledEngine, covers
+from topocomm.execute.host.result_memory import ResultMemory
 from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory

@@ -39,13 +39,13 @@ def test_host_values_on_some_ranks_are_named():
         )
     for rank, text in enumerate(texts):
         assert f"rank {rank}: ranks disagree" in text
-        assert "memory: ranks 0, 2: device, rank 1: host" in text
+        assert "memory (ranks 0, 2: device; rank 1: host)" in text
 
 
 def test_ranks_that_make_different_calls_are_named():
     with fake_nccl(2) as world:
         texts = raised(world, lambda comm: comm.allreduce(torch.ones(8 + comm.rank), SUM), MismatchError)
-    assert all("arrays: rank 0: value float32 [8], rank 1: value float32 [9]" in text for text in texts)
+    assert all("field 'value' (rank 0: float32 [8]; rank 1: float32 [9])" in text for text in texts)
 
 
 def test_an_id_that_fails_on_rank_0_is_an_error_on_all():

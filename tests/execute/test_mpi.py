@@ -25,7 +25,7 @@ def said(job):
 @pytest.mark.parametrize(
     ("what", "parts"),
     [
-        ("shape", ["MismatchError", "ranks disagree", "rank 1: value float64 [7]"]),
+        ("shape", ["MismatchError", "ranks disagree", "rank 1: float64 [7]"]),
         ("disorder", ["MismatchError", "rank 1", "call 5 (allreduce sum, value float64 [4])"]),
         ("new call", ["MismatchError", "rank 1"]),
     ],
@@ -55,13 +55,41 @@ def test_a_rank_that_raises_ends_the_job_with_its_traceback():
     assert "faults.py" in job.stderr
 
 
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 4))])
+@pytest.mark.parametrize(
+    ("what", "text", "teller"),
+    [
+        ("shape", "topocomm.errors.MismatchError: rank 0: ranks disagree", "0"),
+        ("all", "OperatorError: expected an array", "0"),
+        ("one wrong", "error (rank LAST: expected an array", "0"),
+        ("disorder", "all ranks must make the same calls", r"\d"),
+        ("refused", "as prepared, got float64 [4]", "LAST"),
+    ],
+)
+def test_an_uncaught_error_of_several_ranks_is_shown_once(what, text, teller, ranks):
+    job = run(ranks, "uncaught.py", what, timeout_s=60)
+    text, teller = (words.replace("LAST", str(ranks - 1)) for words in (text, teller))
+    assert job.returncode != 0
+    assert len(re.findall(rf"^rank {teller} of {ranks} failed:$", job.stderr, re.MULTILINE)) == 1, job.stderr
+    assert job.stderr.count("Traceback") == 1 and job.stderr.count(text) == 1, job.stderr
+    lines = re.findall(rf"^rank \d of {ranks} stopped too: \w+Error at .*uncaught.py:\d+, in", job.stderr, re.MULTILINE)
+    assert len(lines) == ranks - 1, job.stderr
+
+
+def test_an_error_that_the_first_rank_catches_is_shown_by_another():
+    job = run(3, "uncaught.py", "caught on 0", timeout_s=60)
+    assert job.returncode != 0
+    assert "rank 0 of 3" not in job.stderr
+    assert re.search(r"MismatchError: rank [12]: ranks disagree", job.stderr)
+
+
 @pytest.mark.long
 def test_every_rank_says_for_whom_it_waited_before_the_job_ends():
     job = run(3, "late.py", timeout_s=60, TOPOCOMM_TIMEOUT_S="2")
     assert job.returncode != 0
-    for rank in (0, 2):
-        assert f"rank {rank} of 3 failed:" in job.stderr
-        assert re.search(rf"DeadlineError: rank {rank}: .* still waiting for rank .* after 2 s", job.stderr)
+    assert re.search(r"DeadlineError: rank [02]: .* still waiting for rank .* after 2 s", job.stderr)
+    for rank in (0, 2):  # the second may hear of the first before its own time is over
+        assert re.search(rf"rank {rank} of 3 (failed:|stopped too: DeadlineError)", job.stderr)
 
 
 def test_misuse_is_refused_and_harmless():

@@ -3,30 +3,14 @@
 import ml_dtypes
 import numpy as np
 
-from topocomm import (  # fmt: skip
-    AFFINE,
-    AFFINE_MATRIX,
-    ARGMAX,
-    ARGMIN,
-    BAND,
-    BOR,
-    BXOR,
-    LOGADDEXP,
-    MAX,
-    MIN,
-    PROD,
-    SUM,
-    TOPK,
-    WELFORD,
-    OperatorError,
-)
+from topocomm import OperatorError
+from topocomm.operators.builtin import READY, SIZED
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(name) for name in ("f8", "f4", "f2")] + [BFLOAT16]
 INTEGERS = [np.dtype(name) for name in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")]
 DTYPES = [*FLOATS, *INTEGERS, np.dtype("?"), np.dtype("c8"), np.dtype("c16")]
-ELEMENTWISE = [SUM, PROD, MAX, MIN, ARGMAX, ARGMIN, BAND, BOR, BXOR, LOGADDEXP, WELFORD, AFFINE]
-EVERY = [*ELEMENTWISE, TOPK(3), AFFINE_MATRIX(3)]
+EVERY = [*READY, *(of_size(3) for of_size in SIZED)]
 
 
 def layout_of(operator, dtype, leading=(4,)):

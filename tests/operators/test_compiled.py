@@ -9,7 +9,6 @@ import pytest
 
 from tests.operators.packed import (
     BFLOAT16,
-    ELEMENTWISE,
     NAMES,
     PAIRS,
     any_value,
@@ -21,6 +20,7 @@ from tests.operators.packed import (
     layout_of,
 )
 from topocomm import AFFINE_MATRIX, LOGADDEXP, MAX, PROD, SUM, TOPK
+from topocomm.operators.builtin import READY
 from topocomm.operators.builtins import elementwise
 
 ON_NUMPY = {f"{name}-{dtype}" for name in ("topk(3)", "affine_matrix(3)") for dtype in ("float16", "bfloat16")}
@@ -43,7 +43,7 @@ def test_what_is_compiled_is_said(operator, dtype):
     assert operator.fold_version(layout).startswith("c." if compiled else "numpy")
 
 
-@pytest.mark.parametrize("operator", ELEMENTWISE, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("operator", READY, ids=lambda operator: operator.name)
 @pytest.mark.parametrize("rows", [0, 1, 3, 17, 4095, 20001])
 def test_odd_numbers_of_rows(operator, rows):
     """More than two operands go block by block; the last one is a part of one."""
@@ -77,9 +77,7 @@ def test_16_bits_round_to_the_nearest_of_the_exact_sum():
         np.testing.assert_array_equal(made, np.round(exact / step) * step)  # ties to even
 
 
-@pytest.mark.parametrize(
-    ("operator", "dtype"), [p for p in PAIRS if p[0] in ELEMENTWISE][::5], ids=lambda x: str(x)[:9]
-)
+@pytest.mark.parametrize(("operator", "dtype"), [p for p in PAIRS if p[0] in READY][::5], ids=lambda x: str(x)[:9])
 def test_without_the_compiled_part_numpy_folds_to_the_same_bits(monkeypatch, operator, dtype):
     rng = np.random.default_rng(5)
     layout = layout_of(operator, dtype, (elementwise.BLOCK_ROWS + 5,))

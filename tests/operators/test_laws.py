@@ -176,6 +176,16 @@ def test_operators_without_rows_and_without_items():
     assert "field 'x' of the result has shape [1], not [0]" in str(check_laws(lost))
 
 
+def test_sizes_that_an_identity_does_not_fit_are_told():
+    product = Operator(
+        "matmul", (Field("m", ("*rows", "i", "i")),), lambda a, b: {"m": a["m"] @ b["m"]}, {"m": np.eye(2)}
+    )
+    with pytest.raises(OperatorError, match="does not fit") as caught:
+        check_laws(product)
+    assert caught.value.__notes__ == ["check_laws took the sizes {'i': 3}; give others as dims={'i': 2}"]
+    assert check_laws(product, dims={"i": 2}).ok
+
+
 @pytest.mark.parametrize(("given", "kind"), [(TOPK, "function"), (3, "int"), (None, "NoneType"), (np.add, "ufunc")])
 def test_what_is_no_operator_is_told(given, kind):
     with pytest.raises(OperatorError, match=rf"expected an Operator such as topocomm.SUM or TOPK\(5\), got {kind}"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from topocomm import MAX, MIN, SUM, Field, Kernel, Operator, OperatorError
+from topocomm.operators.operator import as_operator
 
 PAIR = Operator(
     "pair",
@@ -173,6 +174,28 @@ def test_rules_that_break_their_form_are_told_where_they_run(combine, dtype, mes
     arrays = [np.ones(4, dtype), np.ones(4, dtype)]
     with pytest.raises(OperatorError, match=f"^operator 'careless': .*{message}"):
         folded(careless, dtype, arrays, alias=0)
+
+
+def test_a_rule_for_bare_arrays_is_told_what_it_gets():
+    bare = Operator("bare", (Field("value"),), lambda a, b: np.maximum(a, b), {"value": 0})
+    with pytest.raises(TypeError) as caught:
+        folded(bare, "f8", [np.ones(4)] * 2, alias=0)
+    assert "combine of operator 'bare', which gets two dicts of arrays, as a['value']" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "end"),
+    [
+        (np.add, "got ufunc add; did you mean SUM?"),
+        ("Max", "got str Max; did you mean MAX?"),
+        (max, "got builtin_function_or_method max; did you mean MAX?"),
+        (3, "got int"),
+    ],
+)
+def test_what_is_no_operator_is_told_with_the_one_meant(given, end):
+    with pytest.raises(OperatorError) as caught:
+        as_operator(given)
+    assert str(caught.value) == f"expected an Operator such as topocomm.SUM or TOPK(5), {end}"
 
 
 def test_other_errors_of_a_rule_come_out_as_they_are():

@@ -1,5 +1,6 @@
 import pytest
 
+from topocomm import catalog, load
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Device, Link, Topology
 
@@ -41,3 +42,9 @@ def test_the_graph_adds_up_parallel_links():
     assert graph.nodes["a"]["numa"] == 1
     assert graph.edges["a", "b"]["gb_per_s"] == 41.0
     assert graph.edges["b", "a"]["gb_per_s"] is None
+
+
+def test_a_saved_topology_is_loaded_as_it_was(tmp_path):
+    machine = catalog("dgx-h100", hosts=2)
+    machine.save(tmp_path / "machine.json")
+    assert load(tmp_path / "machine.json") == machine

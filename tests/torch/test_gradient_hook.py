@@ -110,7 +110,7 @@ def test_hooked_training_gives_what_plain_training_gives(ranks):
         ("one_dies", "RankFailedError", "rank 1"),
         ("one_raises", "RankFailedError", "rank 1 failed: SystemError: out of paper"),
         ("one_is_late", "DeadlineError", r"waiting for rank 1 .*after 2 s"),
-        ("dtypes_differ", "MismatchError", r"ranks 0, 2: value float16 .*rank 1: value bfloat16"),
+        ("dtypes_differ", "MismatchError", r"ranks 0, 2: float16 .*rank 1: bfloat16"),
     ],
 )
 def test_backward_of_the_others_names_the_rank(case, kind, words):

@@ -25,31 +25,19 @@ from numpy.typing import NDArray
 from streams import WAYS, topology
 
 from topocomm import (  # fmt: skip
-    AFFINE,
-    AFFINE_MATRIX,
     ARGMAX,
     ARGMIN,
-    BAND,
-    BOR,
-    BXOR,
-    LOGADDEXP,
     MAX,
     MIN,
-    PROD,
-    SUM,
-    TOPK,
-    WELFORD,
     Communicator,
     Handle,
     Operator,
     OperatorError,
 )
+from topocomm.operators.builtin import READY, SIZED
 from topocomm.operators.dtypes import limits
 
-OPERATORS = (
-    *(SUM, PROD, MAX, MIN, ARGMAX, ARGMIN, BAND, BOR, BXOR, LOGADDEXP, WELFORD, AFFINE),
-    *(TOPK(3), AFFINE_MATRIX(3)),
-)
+OPERATORS = (*READY, *(of_size(3) for of_size in SIZED))
 EXACT = (MAX, MIN, ARGMAX, ARGMIN)
 REDUCTIONS = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
 MOVES = ("broadcast", "allgather", "gather", "scatter", "alltoall", "sendrecv")

@@ -8,8 +8,9 @@ from typing import Any, overload
 from numpy.typing import NDArray
 
 from topocomm.execute.calls.all_gather import AllGather
+from topocomm.execute.calls.all_to_all import AllToAll
 from topocomm.execute.calls.call_cache import CallCache
-from topocomm.execute.calls.ranges import gather_shards, rows_of
+from topocomm.execute.calls.ranges import gather_shards
 from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
 from topocomm.execute.calls.structure import Scalar, Value
 from topocomm.execute.dynamo import skipped_by_dynamo
@@ -30,6 +31,7 @@ class CollectiveCalls:
         self._calls = CallCache(session)
         self._all_gather = AllGather(self._calls, session)
         self._rows = RowCounts(self._calls, session)
+        self._all_to_all = AllToAll(self._calls, session, self._rows)
 
     @overload
     def allreduce(
@@ -141,15 +143,14 @@ class CollectiveCalls:
                 those of a `gather`. None: as equal as can be, of values with as many rows on all ranks.
             out: Where to write the result (may be x, where it has the result's shape).
         """
-        return self._calls.run(("alltoall", None, 0, self._rows.of_alltoall(x, rows)), x, out)
+        return self._all_to_all.run(x, rows, out)
 
     def sendrecv(self, x: Value, dest: int, *, out: Value | None = None) -> Value:
         """The rows that ranks send to this one, joined in rank order; collective, an `alltoall` with `rows`.
 
         x has this rank's rows for `dest`, as many as it likes. If all send to different ranks, each gets those of one.
         """
-        rows = [rows_of(x) if rank == dest else 0 for rank in range(self.session.size)]
-        return self.alltoall(x, rows=rows if dest in range(self.session.size) else (), out=out)
+        return self._all_to_all.send(x, dest, out)
 
     @overload
     def scan(self, x: Value, op: Operator, *, out: Value | None = None) -> Value: ...

@@ -57,7 +57,7 @@ class Communicator(CollectiveCalls):
         self.attributes: dict[Any, Any] = {}
         """For libraries: what they keep with this communicator, each under a key of its own, as MPI has keyvals."""
         self.parent_ranks = tuple(range(session.size))
-        """Of a communicator made by `shrink`, the numbers that its ranks had before."""
+        """Of a communicator made by `split` or `shrink`, the numbers that its ranks had before."""
 
     def __repr__(self) -> str:
         state = "" if self.session.open else f", {self.session.refusal}"
@@ -327,4 +327,6 @@ class Communicator(CollectiveCalls):
 
     def _subset(self, transport: Transport, members: Sequence[int]) -> Communicator:
         places = tuple(self.places[rank] for rank in members)
-        return Communicator(Session(transport, self.topology, places, self.session.find_places))
+        subset = Communicator(Session(transport, self.topology, places, self.session.find_places))
+        subset.parent_ranks = tuple(members)
+        return subset

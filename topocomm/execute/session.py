@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.calls.result_memory import ResultMemory
+from topocomm.execute.host.result_memory import ResultMemory
+from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.failure import gone_with, write_record
 from topocomm.execute.liveness.log import say, show
 from topocomm.execute.liveness.recorder import KEPT, Recorder
@@ -140,7 +141,10 @@ class Session:
         self.fail(error)
 
     def fail(self, error: BaseException, *, tell: bool = True) -> None:
-        """Close after an error, write the record, and tell the other ranks, so that nobody waits for this one."""
+        """Close after an error, write the record, and tell the other ranks, so that nobody waits for this one.
+
+        Without `tell` all ranks raise it alike, and know.
+        """
         if self.failed:
             return
         self.failed = True
@@ -148,6 +152,9 @@ class Session:
             call.withdraw()
         self.results.close()
         self.gone |= gone_with(self.transport, error)
+        left = {*range(self.size)} - self.gone
+        origin = (getattr(error, "report", None) or {"rank": self.rank})["rank"] if tell else min(left)
+        show_on(error, self.transport, origin if origin in left else min(left))
         note_failure(self.transport, gone=bool(self.gone))
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
         write_record(self.waiting, self.settings.record_dir, error)
@@ -172,6 +179,7 @@ class Session:
         """Tell the other ranks that this one does not make the call with a tag, which counts as begun all the same."""
         if self.refusal is not None:
             return
+        show_on(error, self.transport, self.rank)
         self._tell(REFUSED_TAG, refusal_note(self.recorder.begin(tag), error))
 
     def next_tag(self, name: str = "") -> int:
@@ -197,7 +205,9 @@ class Session:
         """Forget the words for a call that is gone, when the record of calls does not know it any more."""
         self._forgotten.append(tag)
         if len(self._forgotten) > KEPT:
-            self._names.pop(self._forgotten.popleft(), None)
+            forgotten = self._forgotten.popleft()
+            self._names.pop(forgotten, None)
+            self.waiting.in_step.discard(forgotten)
 
     def next_subset(self) -> int:
         """Return the number of the next group of these ranks, the same on all of them."""

@@ -6,6 +6,11 @@ from topocomm.operators.builtins.extremes import ARGMAX, ARGMIN, MAX, MIN
 from topocomm.operators.builtins.statistics import LOGADDEXP, WELFORD
 from topocomm.operators.builtins.topk import TOPK, topk_value
 
+READY = (SUM, PROD, MAX, MIN, ARGMAX, ARGMIN, BAND, BOR, BXOR, LOGADDEXP, WELFORD, AFFINE)
+"""Operators as they are."""
+SIZED = (TOPK, AFFINE_MATRIX)
+"""Functions from a size to an operator."""
+
 __all__ = [
     "AFFINE",
     "AFFINE_MATRIX",
@@ -18,6 +23,8 @@ __all__ = [
     "MAX",
     "MIN",
     "PROD",
+    "READY",
+    "SIZED",
     "SUM",
     "TOPK",
     "VALUE",

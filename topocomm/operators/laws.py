@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from topocomm.errors import OperatorError
 from topocomm.operators.device_law import folded, trial_of
 from topocomm.operators.differences import LONGEST, differs, first_row, real, rounded, show, wide
 from topocomm.operators.dtypes import limits
@@ -111,7 +112,12 @@ def check_laws(
     """
     count = max(samples, FEWEST)
     layout = sample_layout(as_operator(op), dims, dtype, count)
-    laws, worst_ulp = _Trial(op, layout, count, seed).run()
+    try:
+        laws, worst_ulp = _Trial(op, layout, count, seed).run()
+    except OperatorError as error:
+        if taken := {name: size for name, size in layout.dims if name not in (dims or {})}:
+            error.add_note(f"check_laws took the sizes {taken}; give others as dims={{{next(iter(taken))!r}: 2}}")
+        raise
     return LawReport(op.name, str(layout), tuple(laws), worst_ulp, op.sample is not None)
 
 

@@ -16,6 +16,7 @@ ALIGNMENT_BYTES = 64
 """Slots start on a cache line, so that no two ranks' or slots' data share one."""
 
 Arrays = Mapping[str, Any]
+"""Arrays of a value by field: what `combine` is given and returns."""
 Buffer = NDArray[np.uint8]
 Fold = Callable[[Arrays], None]
 """Function that writes its result to the given arrays, one C-contiguous [rows, *dims] per field."""
@@ -91,5 +92,10 @@ class Layout:
             starts.append(start + at)
         return starts
 
+    @property
+    def forms(self) -> dict[str, str]:
+        """Dtype and shape of every field in words, as `float32 [1000]`."""
+        return {f.name: f"{f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields}
+
     def __str__(self) -> str:
-        return ", ".join(f"{f.name} {f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields)
+        return ", ".join(f"{name} {form}" for name, form in self.forms.items())

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from topocomm.command_parser import did_you_mean
 from topocomm.errors import OperatorError
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
 from topocomm.operators.operator_arguments import (
@@ -72,6 +73,25 @@ def fold_task(layout: Layout, rows: int, places: Sequence[int]) -> list[int]:
     """Return the task of a compiled fold; `places` are addresses of packed chunks, the result's first."""
     items = [prod(f.row_shape) for f in layout.fields]
     return [rows, len(places) - 1, *items, *(at for place in places for at in layout.addresses(place, rows))]
+
+
+NUMPY_NAMES = {
+    "add": "SUM",
+    "sum": "SUM",
+    "multiply": "PROD",
+    "prod": "PROD",
+    "maximum": "MAX",
+    "max": "MAX",
+    "minimum": "MIN",
+    "min": "MIN",
+    "argmax": "ARGMAX",
+    "argmin": "ARGMIN",
+    "bitwiseand": "BAND",
+    "bitwiseor": "BOR",
+    "bitwisexor": "BXOR",
+    "logaddexp": "LOGADDEXP",
+}
+"""Built-in operators by NumPy's names, in small letters without `_`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +286,7 @@ class Operator:
         for operand in (first, *rest):  # a `combine` that writes to its arguments fails on them
             for array in operand.values():
                 array.flags.writeable = False
-        combine = self.combine
+        combine, names = self.combine, [field.name for field in layout.fields]
 
         def fold(target: Arrays) -> None:
             acc: Arrays = first
@@ -278,6 +298,12 @@ class Operator:
                     raise OperatorError(
                         f"operator {self.name!r}: combine must not write to its arguments ({error}); return new arrays"
                     ) from error
+                raise
+            except (AttributeError, KeyError, TypeError) as error:
+                error.add_note(
+                    f"raised by combine of operator {self.name!r}, which gets two dicts of arrays, as a[{names[0]!r}], "
+                    "and returns one"
+                )
                 raise
             for name, array in target.items():
                 result = field_of(self.name, acc, name, array.shape)
@@ -300,7 +326,11 @@ def as_operator(given: Any) -> Operator:
         OperatorError: It is not.
     """
     if not isinstance(given, Operator):
-        raise OperatorError(f"expected an Operator such as topocomm.SUM or TOPK(5), got {type(given).__name__}")
+        word = given if isinstance(given, str) else getattr(given, "__name__", "")
+        near = did_you_mean(word, NUMPY_NAMES.values(), NUMPY_NAMES)
+        raise OperatorError(
+            f"expected an Operator such as topocomm.SUM or TOPK(5), got {type(given).__name__} {word}".rstrip() + near
+        )
     return given
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from math import inf, nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from topocomm.errors import TopologyError
@@ -130,27 +131,34 @@ class Topology:
                     )
 
     def __repr__(self) -> str:
-        return f"<Topology {self.name} ({self.source}): {_drawn('names').counts(self)}>"
+        return f"<Topology {self.name} ({self.source}): {_module('draw.names').counts(self)}>"
 
     def _repr_html_(self) -> str:
         """The machine in a notebook: its picture."""
-        picture: str = _drawn("notebook").html(self)
+        picture: str = _module("draw.notebook").html(self)
         return picture
 
     def text(self) -> str:
         """Return the machine as a tree in at most 80 columns, as `topocomm inspect` prints it."""
-        words: str = _drawn("topology_text").render(self, next_command="topocomm.plan(topology, payload_bytes=65536)")
+        words: str = _module("draw.topology_text").render(
+            self, next_command="topocomm.plan(topology, payload_bytes=65536)"
+        )
         return words
 
     def svg(self) -> str:
         """Return the machine as a picture, an SVG file."""
-        picture: str = _drawn("svg.machine_svg").render(self)
+        picture: str = _module("draw.svg.machine_svg").render(self)
         return picture
 
     def html(self) -> str:
         """Return a page of one file with the picture to move and zoom, and the facts of each part."""
-        page: str = _drawn("html_page").render(self)
+        page: str = _module("draw.html_page").render(self)
         return page
+
+    def save(self, path: str | Path) -> None:
+        """Write the topology JSON (`topocomm.topology/1`), which `topocomm.load(path)` reads."""
+        document: str = _module("readers.plain.topology_json").dumps(self)
+        Path(path).write_text(document)
 
     @cached_property
     def by_id(self) -> dict[str, Device]:
@@ -199,6 +207,6 @@ class Topology:
         return graph
 
 
-def _drawn(name: str) -> Any:
-    """A module that draws topologies, which imports this one; loaded when one is drawn."""
-    return import_module(f"topocomm.topology.draw.{name}")
+def _module(name: str) -> Any:
+    """A module of this room, which imports this one; loaded when it is used."""
+    return import_module(f"topocomm.topology.{name}")

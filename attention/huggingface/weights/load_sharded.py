@@ -15,6 +15,7 @@ from torch import nn
 
 from attention.huggingface.weights.sharded_weights import bytes_of, finish, owners_of, put_slices
 from attention.huggingface.weights.slices import WITHOUT, Cut, SplitModule, split_modules
+from attention.jobs.model_folders import missing_model
 from topocomm import Communicator, MissingExtraError, OperatorError, TopocommError
 
 try:
@@ -57,7 +58,7 @@ def load_sharded(path: str | Path, comm: Communicator, *, dtype: torch.dtype = t
 
     Raises:
         OperatorError: transformers has no plan by which to split the model, or one that is not covered.
-        CheckpointError: A file is missing, or a weight, or has another shape.
+        CheckpointError: The folder is missing, or a file or weight in it, or has another shape.
     """
     with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
         model, modules, checkpoint = _opened(Path(path), (comm.size, comm.rank), dtype, stack)
@@ -87,6 +88,8 @@ def _opened(
     path: Path, place: tuple[int, int], dtype: torch.dtype, stack: ExitStack
 ) -> tuple[Any, list[SplitModule], _Checkpoint]:
     """The model without weights, how it is cut for (ranks, rank), and its files, open until the stack closes."""
+    if (missing := missing_model(path)) is not None:
+        raise CheckpointError(f"load_sharded: {missing}")
     config = AutoConfig.from_pretrained(path, local_files_only=True)
     if getattr(config, "quantization_config", None) is not None:
         raise OperatorError(f'{path}: weights="sharded" does not cover quantized weights; {WITHOUT}')

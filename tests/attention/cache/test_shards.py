@@ -53,6 +53,15 @@ def test_virtual_ranges_follow_each_other(shards):
     assert all(first < stop for first, stop in ranges)
 
 
+def test_the_positions_are_the_callers_to_change():
+    shards = ShardMap(2, block_size=4, replicas=2)
+    for held in (shards.owned, shards.copied):
+        first = held(0, 0, 30)
+        kept = first.copy()
+        first += 1
+        assert held(0, 0, 30).tolist() == kept.tolist()
+
+
 def test_contiguous_ranges_are_contiguous():
     shards = ShardMap(3, virtual_shards=5, block_size=4, capacity=37)
     assert [shards.owned(rank, 0, 37).tolist() for rank in range(3)] == [

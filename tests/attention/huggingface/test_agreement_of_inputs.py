@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig
 
 from attention.huggingface import agreement_of_inputs
 from attention.huggingface.generation import enable, shard_generation
@@ -61,13 +61,26 @@ def test_a_prompt_or_mask_of_its_own(llama, ranks, name, make):
     ]
 
 
-@pytest.mark.parametrize("options", [{"max_new_tokens": 4}, {"num_beams": 2}, {"eos_token_id": 5}])
-def test_options_of_its_own(llama, options):
+@pytest.mark.parametrize(
+    ("options", "other", "words"),
+    [
+        ({}, {"max_new_tokens": 4}, r"max_new_tokens (ranks 0, 2: 10; rank 1: 4)"),
+        (
+            {"eos_token_id": 6},
+            {"num_beams": 2},
+            "eos_token_id (ranks 0, 2: 6; rank 1: none), num_beams (ranks 0, 2: none; rank 1: 2)",
+        ),
+        (*({"generation_config": GenerationConfig(top_k=k)} for k in (5, 7)), "top_k (ranks 0, 2: 5; rank 1: 7)"),
+    ],
+)
+def test_options_of_its_own(llama, options, other, words):
     def call(comm):
         with enable(llama, comm, shards=small(RANKS)):
-            generate(llama, prompt(), **(options if comm.rank == 1 else {}))
+            generate(llama, prompt(), **(other if comm.rank == 1 else options))
 
-    assert all(f"rank 1 and rank 0 differ in options; {REMEDY}" in text for text in told(call))
+    assert {text.split(": ", 1)[1] for text in told(call)} == {
+        f"generate: rank 1 and rank 0 differ in options: {words}; {REMEDY}"
+    }
 
 
 @pytest.mark.parametrize("function", [enable, shard_generation])

@@ -2,6 +2,7 @@
 
 from attention.jobs import models
 from attention.jobs.convert import main
+from attention.jobs.model_folders import KnownModel
 
 
 def test_it_says_where_the_model_is(tmp_path, monkeypatch, capsys):
@@ -14,7 +15,7 @@ def test_it_says_where_the_model_is(tmp_path, monkeypatch, capsys):
 
 def test_missing_wheel_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOPOCOMM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setitem(models.KNOWN, "toy", models.KnownModel("no_such_wheel", "no-such-wheel==1.0", "toy.gguf"))
+    monkeypatch.setitem(models.KNOWN, "toy", KnownModel("no_such_wheel", "no-such-wheel==1.0", "toy.gguf"))
     assert main(["toy"]) == 1
     line = capsys.readouterr().err
     assert "comes with the wheel no-such-wheel==1.0, which is not installed" in line

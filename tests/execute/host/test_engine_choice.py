@@ -8,10 +8,11 @@ import pytest
 
 from tests.machines import switch
 from tests.plans import every_plan
-from topocomm import SUM, Field, Operator
+from topocomm import SUM, Field, Operator, run_local
 from topocomm.execute.host import engine_choice
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.compiled_engine import CompiledEngine
+from topocomm.execute.host.credits import Credits
 from topocomm.execute.host.sliced_engine import SLICE_BYTES, SlicedEngine
 from topocomm.execute.host.staged_engine import StagedEngine, aligned_buffer
 from topocomm.execute.transports.shared_memory import SharedMemory
@@ -99,3 +100,30 @@ def test_otherwise_ranks_exchange_messages(monkeypatch, hosts, shared):
     (engine,), messages = engines(monkeypatch, SUM, 100, hosts=hosts, shared=shared)
     assert isinstance(engine, StagedEngine) and messages > 0
     assert engine_choice.shared_by(engine) is None
+
+
+@pytest.mark.parametrize(
+    ("collective", "rows", "expected"),
+    [
+        ("broadcast", None, {0: ({1, 2}, set()), 1: (set(), {0}), 2: (set(), {0})}),
+        ("alltoall", [1, 1, 1], {}),  # all send to all
+        ("alltoall", "next", {rank: ({(rank + 1) % 3}, {(rank - 1) % 3}) for rank in range(3)}),
+    ],
+)
+def test_ranks_that_send_to_each_other_need_no_credits(monkeypatch, collective, rows, expected):
+    made = {}
+
+    def noted(transport, receivers, senders, tag):
+        made[transport.rank] = set(receivers), set(senders)
+        return Credits(transport, receivers, senders, tag)
+
+    monkeypatch.setattr(engine_choice, "Credits", noted)
+
+    def body(comm):
+        own = [3 * (rank == (comm.rank + 1) % 3) for rank in range(3)] if rows == "next" else rows
+        call = comm.prepare(collective, like=np.zeros(3), rows=own)
+        for _ in range(4):
+            call(np.zeros(3))
+
+    run_local(body, ranks=3, topology=switch(3))
+    assert made == expected

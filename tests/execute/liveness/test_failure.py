@@ -1,25 +1,11 @@
-"""What an uncaught exception and a failure leave behind."""
+"""What a failure leaves behind."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 from topocomm import RankFailedError
-from topocomm.execute.liveness.failure import end_on_uncaught, gone_with, write_record
+from topocomm.execute.liveness.failure import gone_with, write_record
 from topocomm.execute.liveness.recorder import Recorder
-
-
-def test_an_uncaught_exception_is_shown_with_its_rank_before_the_others_are_told(monkeypatch, capsys):
-    told = []
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: told.append("traceback"))
-    first, second = (lambda error, name=name: told.append((name, error)) for name in ("first", "second"))
-    end_on_uncaught(1, 3, first)
-    end_on_uncaught(0, 2, second)  # of another communicator
-    end_on_uncaught(1, 3, first)
-    error = ValueError("planted")
-    sys.excepthook(ValueError, error, None)
-    assert told == ["traceback", ("first", error), ("second", error)]
-    assert capsys.readouterr().err == "rank 1 of 3 failed:\n"
 
 
 def test_ranks_are_gone_by_the_transport_and_by_what_an_error_reports():

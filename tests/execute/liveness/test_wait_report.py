@@ -40,18 +40,21 @@ def word(number, awaits, age_s=0.0, hops=0):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ({}, "; behind: rank 1 (not heard of)"),
-        ({1: word(5, [])}, "; behind: rank 1 (last heard of in call 5)"),
-        ({1: word(5, [2]), 2: word(5, [])}, "; behind: rank 2 (last heard of in call 5)"),
+        ({}, "; behind: rank 1 (silent since call 3)"),
+        ({1: word(5, [])}, "; behind: rank 1 (last heard of 0.0 s ago, in call 5)"),
+        ({1: word(5, [2]), 2: word(5, [])}, "; behind: rank 2 (last heard of 0.0 s ago, in call 5)"),
         ({1: word(5, [2]), 2: word(5, [1, 0])}, ""),
-        ({1: word(5, [2]), 2: word(5, [1], age_s=2.6)}, "; behind: rank 2 (last heard of in call 5)"),
+        ({1: word(5, [2]), 2: word(5, [1], age_s=2.6)}, "; behind: rank 2 (last heard of 2.6 s ago, in call 5)"),
         ({1: word(5, [2]), 2: word(5, [1], age_s=2.6, hops=1)}, ""),
-        ({1: word(5, [2]), 2: word(5, [1], age_s=3.6, hops=1)}, "; behind: rank 2 (last heard of in call 5)"),
-        ({1: word(4, [3])}, "; behind: rank 1 (last heard of in call 4), rank 3 (not heard of)"),
+        (
+            {1: word(5, [2]), 2: word(5, [1], age_s=3.6, hops=1)},
+            "; behind: rank 2 (last heard of 3.6 s ago, in call 5)",
+        ),
+        ({1: word(4, [3])}, "; behind: rank 1 (last heard of 0.0 s ago, in call 4), rank 3 (silent since call 3)"),
     ],
 )
 def test_who_does_not_wait_is_behind(words, expected):
-    assert blame(0, {1}, 5, words, 1.0) == expected
+    assert blame(0, {1}, 5, words, 1.0, "silent since call 3") == expected
 
 
 def test_word_of_a_chain_comes_to_its_end_turn_by_turn():
@@ -68,7 +71,7 @@ def test_word_of_a_chain_comes_to_its_end_turn_by_turn():
             heard[rank].take(rank + 1, WaitReport.decode(note.encode()), now_s)
     for rank in range(ranks):
         words = heard[rank].words(now_s + 0.1)
-        assert blame(rank, [rank + 1], 5, words, turn_s) == f"; behind: rank {ranks} (not heard of)"
+        assert blame(rank, [rank + 1], 5, words, turn_s, "silent") == f"; behind: rank {ranks} (silent)"
     assert words == {}
     assert heard[0].words(now_s)[3] == word(5, [4], age_s=2 * turn_s, hops=2)
 

@@ -1,5 +1,6 @@
 """What ranks find out while they wait, on threads: who is missing, ends, fails or does something else."""
 
+import re
 import threading
 
 import numpy as np
@@ -51,6 +52,40 @@ def test_a_rank_that_raises_stops_the_others():
     assert caught.value.__notes__[0].startswith("rank 1: its last calls are in ")
     assert sorted(stopped) == [0, 2]
     assert all("stopped, since rank 1 failed: KeyError: 'lost'" in text for text in stopped.values())
+
+
+@pytest.mark.parametrize(
+    ("earlier", "since"),
+    [
+        ("none", "this communicator was made"),
+        ("allreduce", r"call 3 \(allreduce sum, value float64 \[2\]\), [0-9.]+ s ago"),
+        ("broadcast", r"call 4 \(the first use of a call\), [0-9.]+ s ago"),  # its root waits for nobody
+    ],
+)
+def test_a_silent_rank_was_last_heard_of_in_a_call_that_all_ranks_have_begun(monkeypatch, earlier, since):
+    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "0.4")
+    texts, late, x = {}, threading.Event(), np.ones(2)
+
+    def body(comm):
+        if earlier != "none":
+            comm.allreduce(x, SUM), comm.allreduce(x, SUM)
+        if earlier == "broadcast":
+            comm.broadcast(x)
+        if comm.rank == 1:
+            return late.wait(20)
+        try:
+            if earlier == "broadcast":
+                comm.broadcast(x)
+            comm.allreduce(x, SUM)
+        except DeadlineError as error:
+            texts[comm.rank] = str(error)
+            raise
+        finally:
+            late.set()
+
+    with pytest.raises(DeadlineError):
+        run_local(body, ranks=2)
+    assert re.search(rf"behind: rank 1 \(not heard of since {since}\)$", texts[0]), texts
 
 
 def test_a_missing_rank_is_named_at_the_deadline(monkeypatch):

@@ -13,7 +13,7 @@ def test_settings_that_differ_are_named_on_every_rank():
     # A rank that another one's error reaches before it has compared says so first.
     texts = {rank: re.sub(r"stopped, since rank \d: ", "", text) for rank, text in texts.items()}
     assert texts == {
-        rank: f"rank {rank}: settings differ: TOPOCOMM_CHECK: ranks 0, 2: first, rank 1: always; "
+        rank: f"rank {rank}: settings differ: TOPOCOMM_CHECK (ranks 0, 2: first; rank 1: always); "
         "set them alike on all ranks"
         for rank in range(3)
     }

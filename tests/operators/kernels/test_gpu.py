@@ -9,7 +9,6 @@ import triton.language as tl
 from tests.operators.kernels.device import device_fold, device_fold_into, packed, unpacked
 from tests.operators.packed import (
     BFLOAT16,
-    ELEMENTWISE,
     NAMES,
     PAIRS,
     any_value,
@@ -32,9 +31,10 @@ from topocomm import (
     bind_device_fold,
     bind_device_folds,
 )
+from topocomm.operators.builtin import READY
 from topocomm.operators.kernels import gpu
 
-EACH = [pair for pair in zip(PAIRS, NAMES, strict=True) if pair[0][0] in ELEMENTWISE]
+EACH = [pair for pair in zip(PAIRS, NAMES, strict=True) if pair[0][0] in READY]
 
 
 def values_of(operator, layout, count, seed=0):

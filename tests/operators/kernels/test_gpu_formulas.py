@@ -5,7 +5,6 @@ import pytest
 
 from tests.operators.kernels.device import device_fold
 from tests.operators.packed import (
-    ELEMENTWISE,
     FLOATS,
     NAMES,
     PAIRS,
@@ -25,9 +24,10 @@ from topocomm import (
     TOPK,
     topk_value,
 )
+from topocomm.operators.builtin import READY
 from topocomm.operators.kernels import gpu
 
-EACH = [pair for pair in zip(PAIRS, NAMES, strict=True) if pair[0][0] in ELEMENTWISE]
+EACH = [pair for pair in zip(PAIRS, NAMES, strict=True) if pair[0][0] in READY]
 
 
 def values_of(operator, layout, count, seed=0):

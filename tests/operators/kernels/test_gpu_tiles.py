@@ -6,7 +6,6 @@ import pytest
 from tests.operators.kernels.device import device_fold
 from tests.operators.packed import (
     BFLOAT16,
-    ELEMENTWISE,
     NAMES,
     PAIRS,
     any_value,
@@ -18,8 +17,9 @@ from topocomm import (
     ARGMAX,
     MAX,
 )
+from topocomm.operators.builtin import READY
 
-EACH = [pair for pair in zip(PAIRS, NAMES, strict=True) if pair[0][0] in ELEMENTWISE]
+EACH = [pair for pair in zip(PAIRS, NAMES, strict=True) if pair[0][0] in READY]
 
 
 def values_of(operator, layout, count, seed=0):

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from topocomm.errors import MismatchError
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
+from topocomm.topology.inference.cpu_lists import number_ranges
 
 DIGEST_BYTES = 16
-CLAIM_BYTES = 1024
-SAME_ROWS = "rows (give the same on all ranks)"
+SAME_ROWS = "rows, the same on all ranks"
 """The part of a reduce-scatter's claim that says how many rows each rank gets."""
-CONSEQUENCES = frozenset({"plan", SAME_ROWS})
+CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", SAME_ROWS})
 """Parts of a claim that may differ because of those before them: then these alone are told."""
 
 
@@ -52,37 +52,34 @@ def gather_texts(waiting: Waiting, text: bytes, *, what: str) -> list[bytes]:
 
 
 def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> str | None:
-    """Return None if all ranks claim the same, else, on every rank, the ranks that differ and in what."""
+    """Return None if all ranks claim the same, else, on every rank, in what they differ."""
     digests = b"".join(
         hashlib.blake2b(f"{k}={v}".encode(), digest_size=DIGEST_BYTES).digest() for k, v in claim.items()
     )
     digests = hashlib.blake2b(digests, digest_size=DIGEST_BYTES).digest()
-    rows = gather_notes(waiting, digests, tag=AGREEMENT_TAG, what=what)
-    if len(set(rows)) == 1:
+    if len(set(gather_notes(waiting, digests, tag=AGREEMENT_TAG, what=what))) == 1:
         return None
-    text = json.dumps(dict(claim))[:CLAIM_BYTES].ljust(CLAIM_BYTES).encode()[:CLAIM_BYTES]
-    claims = []
-    for row in gather_notes(waiting, text, tag=GATHER_TAG, what=what):
-        try:
-            claims.append(dict(json.loads(row)))
-        except ValueError:
-            claims.append({"call": row.decode(errors="replace").strip()})
-    return f"ranks disagree about the call they make: {difference(claims)}"
+    claims = gather_texts(waiting, json.dumps(dict(claim)).encode(), what=what)
+    return f"ranks disagree about the call they make: {difference([json.loads(text) for text in claims])}"
 
 
 def difference(claims: Sequence[Mapping[str, str]]) -> str:
-    """Return the parts in which the ranks' claims differ, each with the ranks on either side, most ranks first."""
+    """Return the parts in which the ranks' claims differ, and no others, each with its values and whose they are.
+
+    As `operator (ranks 0-2: sum; rank 3: max)`; the value of most ranks first.
+    """
     parts: list[str] = []
     for part in dict.fromkeys(key for claim in claims for key in claim):
         sides: dict[str, list[int]] = {}
         for rank, claim in enumerate(claims):
             if part in claim or not (part == "error" or "error" in claim):  # what fails gets to no plan
-                sides.setdefault(claim.get(part, "nothing"), []).append(rank)
+                sides.setdefault(claim.get(part, "none"), []).append(rank)
         if (len(sides) > 1 and not (parts and part in CONSEQUENCES)) or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
-            texts = []
-            for value, ranks in ordered:
-                shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-                texts.append(f"rank{'s' * (len(ranks) > 1)} {shown}: {value}")
-            parts.append(f"{part}: {', '.join(texts)}")
-    return "; ".join(parts)
+            parts.append(f"{part} ({'; '.join(f'{ranks_in_words(ranks)}: {value}' for value, ranks in ordered)})")
+    return ", ".join(parts)
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Return ascending ranks in words, as `rank 3` and `ranks 0-2, 5`."""
+    return f"rank{'s' * (len(ranks) > 1)} {number_ranges(ranks).replace(',', ', ')}"

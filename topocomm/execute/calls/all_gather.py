@@ -64,7 +64,7 @@ class AllGather:
 
     def run(self, x: Any, out: Any) -> Any:
         """Return all ranks' rows, joined; collective. As `Communicator.allgather`."""
-        parts, kind = _described(x)
+        parts, kind = described(x)
         expected = self._last if kind is None else self._expected.get(kind)
         self._last = expected
         if expected is not None and expected.trusted and expected.unchanged is not None:
@@ -122,7 +122,7 @@ class AllGather:
         return known
 
 
-def _described(x: Any) -> tuple[Mapping[str, Any], Hashable]:
+def described(x: Any) -> tuple[Mapping[str, Any], Hashable]:
     """Return the arrays of a value, and a key that is equal for values with other rows; None where it has none."""
     if type(x) is np.ndarray and x.ndim:
         return {"value": x}, (x.dtype, x.shape[1:])

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from topocomm.command_parser import did_you_mean
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
-from topocomm.execute.calls.agreement import CLAIM_BYTES, SAME_ROWS, disagreement
+from topocomm.execute.calls.agreement import SAME_ROWS, disagreement
 from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for, work_of
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure, describe, parts_of, shapes_of
@@ -24,6 +25,7 @@ from topocomm.execute.device.device_library import Device
 from topocomm.execute.device.path_choice import choose_device_path
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
+from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.log import say
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
@@ -37,6 +39,10 @@ from topocomm.planning.schedule.schedule import split_rows
 if TYPE_CHECKING:
     from topocomm.execute.session import Session
 
+ROWS_CHARACTERS = 512
+BARRIER = "allreduce max, value uint8 [1]"
+"""The call that a barrier is, in words."""
+
 
 def bind_here(session: Session, request: Request) -> Bound:
     """Bind a request to this rank's arrays.
@@ -47,7 +53,8 @@ def bind_here(session: Session, request: Request) -> Bound:
     """
     name = request.collective
     if name not in COLLECTIVES:
-        raise PlanError(f"unknown collective {name!r}; expected one of {', '.join(COLLECTIVES)}")
+        near = did_you_mean(str(name), COLLECTIVES)
+        raise PlanError(f"unknown collective {name!r}; expected one of {', '.join(COLLECTIVES)}{near}")
     operator = request.operator
     if operator is None and name in CARRYING:
         operator = carrier(request.like, by_rows=name if name in IN_PARTS else "")
@@ -151,18 +158,20 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
         "collective": str(request.collective),
         "operator": getattr(operator, "name", "None") if known else type(operator).__name__,
     }
+    arrays = "no arrays"
     session.recorder.begin(AGREEMENT_TAG)
     try:
         bound = bind_here(session, request)
+        arrays = str(bound.layout)
         claim["memory"] = "host" if bound.structure.device is None else "device"
-        claim["arrays"] = str(bound.layout)
+        claim |= {f"field {name!r}": form for name, form in bound.layout.forms.items()}
         claim["root"], claim["order"] = str(request.root), request.order
         if request.collective in PARTS_GOT:
             claim[SAME_ROWS] = _rows_in_words(bound)
     except TopocommError as error:
-        _give_up(session, claim, error)
+        _give_up(session, claim, arrays, error)
     if bound.structure.device is not None and session.device_path is None:  # which a plan depends on
-        _agree_on(session, claim)
+        _agree_on(session, claim, arrays)
         settle(session, bound.structure.device)
         session.recorder.begin(AGREEMENT_TAG)
     try:
@@ -177,11 +186,12 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
         if folds is not None:
             claim["device kernel"] = folds
     except TopocommError as error:
-        _give_up(session, claim, error)
-    name = _agree_on(session, claim)
+        _give_up(session, claim, arrays, error)
+    name = _agree_on(session, claim, arrays)
     tag = session.next_tag(name)
     say(session.rank, f"{name}: {plan.summary()}")
     work = replace(work_of(plan, bound, tag, session.rank), arena=arena)
+    session.waiting.in_step |= {tag} if work.synchronises else set()
     with session.closing_on_error():
         if bound.structure.device is None:
             return PreparedCall(session, work, bound.structure, bound.local)
@@ -195,9 +205,11 @@ def explained(session: Session, request: Request) -> Plan:
     return plan_for(session, request, bound, launch_us_of(session, bound, folded=folds != NONE))
 
 
-def _agree_on(session: Session, claim: Mapping[str, str]) -> str:
+def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
-    name = f"{claim['collective']} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
+    operator = "" if claim["operator"] == "None" else f" {claim['operator']}"
+    name = f"{claim['collective']}{operator}, {arrays}"
+    name += " (a barrier)" * (name == BARRIER)
     if SAME_ROWS in claim:
         name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
@@ -206,15 +218,20 @@ def _agree_on(session: Session, claim: Mapping[str, str]) -> str:
 
 
 def _rows_in_words(bound: Bound) -> str:
-    """Entries of axis 0 that each rank gets, as `rows` gives them; cut off where a claim could not hold them."""
+    """Entries of axis 0 that each rank gets, as `rows` gives them, cut off: where more differ, so do the plans."""
     item = max(1, prod(bound.layout.leading[1:]))
-    return str([part // item for part in bound.parts or ()])[: CLAIM_BYTES // 2]
+    return str([part // item for part in bound.parts or ()])[:ROWS_CHARACTERS]
 
 
-def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) -> NoReturn:
-    _agree_on(session, {**claim, "error": str(problem)})
+def _give_up(session: Session, claim: dict[str, str], arrays: str, problem: TopocommError) -> NoReturn:
+    try:
+        _agree_on(session, {**claim, "error": str(problem)}, arrays)
+    except MismatchError as mismatch:  # which has the words of the problem
+        raise mismatch from None
     if session.settings.check == "never":
         session.fail(problem)  # the others do not know yet
+    else:
+        show_on(problem, session.transport, 0)
     raise problem
 
 

@@ -26,6 +26,7 @@ from topocomm.execute.calls.shift import Shift
 from topocomm.execute.calls.structure import signature
 from topocomm.execute.calls.sum_call import SumCall
 from topocomm.execute.host.call_engine import NOTHING
+from topocomm.execute.host.row_flags import RowFlags
 from topocomm.execute.session import TAGS_PER_CALL, Session
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG, FIRST_CALL_TAG
@@ -70,7 +71,7 @@ class CallCache:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.kinds: dict[Hashable, Kind] = {}
-        self.prepared: WeakSet[PreparedCall | Shift | SumCall] = WeakSet()
+        self.prepared: WeakSet[PreparedCall | Shift | SumCall | RowFlags] = WeakSet()
         self.bytes = 0
         self._kept: deque[_Kept] = deque()
         """Kept calls, the oldest first."""

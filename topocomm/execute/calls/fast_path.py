@@ -14,9 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
-from topocomm.execute.calls.result_memory import LEAST_BYTES
 from topocomm.execute.host.call_engine import NOTHING
 from topocomm.execute.host.compiled_engine import CompiledEngine
+from topocomm.execute.host.result_memory import LEAST_BYTES
 from topocomm.execute.liveness.pollable import BatchWait
 from topocomm.execute.liveness.recorder import SWEEP_MASK
 from topocomm.execute.liveness.waiting import UnderWay

@@ -2,8 +2,7 @@
 
 Ranks first ask each other whether any rows changed, by the call that a barrier is: one byte, the shortest there is.
 After a change they exchange rows without asking, until these stay the same. An all-gather does not even ask
-(`all_gather.py`): there every rank sees by the result that another one's rows changed. Of a gather only the root gets
-any, and of an alltoall a rank may get none.
+(`all_gather.py`), and of alltoalls those alone for which there are no flags (`all_to_all.py`).
 """
 
 from __future__ import annotations

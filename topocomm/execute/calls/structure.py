@@ -224,6 +224,8 @@ def _parts(x: Any) -> dict[str, Any]:
         return dict(x._asdict())
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+    if x is None:
+        raise OperatorError("expected a value, got None; every rank gives arrays of the same shapes and dtypes")
     raise OperatorError(f"expected an array, or a dict, NamedTuple or dataclass of arrays, got {type(x).__name__}")
 
 

@@ -119,6 +119,7 @@ class SumCall(Generic[Value]):
         if not isinstance(self.planned, StagedCall):
             self.moved_by, self._sum = self._added_by(prepare, request.collective)
         self._tag = session.next_tag(f"sum for {operator.name}, {layout}")
+        session.waiting.in_step.add(self._tag)
 
     def __call__(self, x: Value, *, reference: Any = None, out: Value | None = None) -> Value:
         """Reduce; collective. On a device the host waits for the sums, to see whether they are precise.

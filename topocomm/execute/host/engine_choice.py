@@ -135,7 +135,11 @@ def _messages(
 
 
 def _credits(work: Work, stages: Sequence[Stage], transport: Transport, peers: Iterable[int]) -> Credits | None:
-    """Make credits by messages; equal engine numbers have equal tags on both sides."""
+    """Make credits by messages; equal engine numbers have equal tags on both sides.
+
+    Ranks that send to each other need none: who has finished a call knows that the other one has begun it.
+    """
     receivers = {peer for stage in stages for _, peer, _ in stage.sends if peer in peers}
     senders = {peer for stage in stages for _, peer, _ in stage.receives if peer in peers}
+    receivers, senders = receivers - senders, senders - receivers
     return Credits(transport, receivers, senders, work.tag + 1) if receivers or senders else None

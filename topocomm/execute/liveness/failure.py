@@ -1,11 +1,8 @@
-"""Failure: ranks known to be gone, the record of the last calls, the hook for uncaught exceptions."""
+"""Failure: ranks known to be gone, the record of the last calls."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from topocomm.execute.liveness.log import LOGGER
 from topocomm.execute.liveness.waiting import Waiting
@@ -37,32 +34,3 @@ def write_record(waiting: Waiting, folder: Path, error: BaseException) -> None:
     LOGGER.info("rank %d: %s: %s", transport.rank, header["error"], header["message"])
     if path is not None and transport.size > 1:
         error.add_note(f"rank {transport.rank}: its last calls are in {path}")
-
-
-def end_on_uncaught(rank: int, size: int, end: Callable[[BaseException], None]) -> None:
-    """Show an uncaught exception of this process with its rank, then call `end` with it.
-
-    Without this the other ranks would wait for ever: a rank that leaves on an exception does not tell them, and
-    under MPI it blocks in MPI_Finalize. The rank is that of the first call; later calls only add another `end`.
-    """
-    hook = sys.excepthook
-    if not isinstance(hook, _Hook):
-        sys.excepthook = hook = _Hook(rank, size, hook)
-    if end not in hook.ends:
-        hook.ends.append(end)
-
-
-class _Hook:
-    """A `sys.excepthook` that runs the one before it, then `ends`."""
-
-    def __init__(self, rank: int, size: int, before: Callable[..., object]) -> None:
-        self.ends: list[Callable[[BaseException], None]] = []
-        self._who, self._before = f"rank {rank} of {size}", before
-
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        sys.stderr.write(f"{self._who} failed:\n")
-        self._before(kind, error, trace)
-        sys.stderr.flush()
-        sys.stdout.flush()
-        for end in self.ends:
-            end(error)

@@ -48,6 +48,10 @@ class Recorder:
         """Return the tag of the call with this number; 0 if it has not begun or is forgotten."""
         return self.record[_place(number)] if self.calls - KEPT < number <= self.calls else 0
 
+    def age_s(self, number: int) -> float:
+        """Return how long ago a call of which the tag is known began."""
+        return (_now_ns() - self.record[_place(number) + 1]) / 1e9
+
     def latest(self) -> dict[int, int]:
         """Return the tags of the last calls by number."""
         return {n: self.tag(n) for n in range(max(1, self.calls - TOLD + 1), self.calls + 1)}

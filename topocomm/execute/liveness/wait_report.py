@@ -122,16 +122,18 @@ def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry])
     return dict(known[:MOST_PASSED_ON])
 
 
-def blame(rank: int, awaited: Iterable[int], number: int, words: Mapping[int, WaitEntry], turn_s: float) -> str:
+def blame(
+    rank: int, awaited: Iterable[int], number: int, words: Mapping[int, WaitEntry], turn_s: float, silence: str
+) -> str:
     """Who is behind, in words: of the ranks awaited, and of those whom they await, the ones that are not waiting.
 
     A rank that waits in a call before the one with this number is named too, and so are those that any of them waits
-    for. Ranks that wait say so every `turn_s` seconds.
+    for. Ranks that wait say so every `turn_s` seconds; `silence` is what is said of one that never did.
     """
     behind: list[str] = []
     for peer, word in reached(rank, awaited, words).items():
         if word is None:
-            behind.append(f"rank {peer} (not heard of)")
+            behind.append(f"rank {peer} ({silence})")
         elif word.number < number or not word.awaits or word.age_s > (SILENT_AFTER + word.hops) * turn_s:
-            behind.append(f"rank {peer} (last heard of in {word.name})")
+            behind.append(f"rank {peer} (last heard of {word.age_s:.1f} s ago, in {word.name})")
     return f"; behind: {', '.join(behind)}" if behind else ""

@@ -18,10 +18,19 @@ from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
 from topocomm.execute.liveness.call_trace import CallTrace
+from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.pollable import AwaitedMessages, Pollable
-from topocomm.execute.liveness.recorder import Recorder
+from topocomm.execute.liveness.recorder import KEPT, Recorder
 from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, blame, difference, passed_on
-from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, REPORT_TAG, Message, Transport
+from topocomm.execute.transports.transport import (
+    AGREEMENT_TAG,
+    FAILURE_TAG,
+    GATHER_TAG,
+    REFUSED_TAG,
+    REPORT_TAG,
+    Message,
+    Transport,
+)
 
 SPIN_S = 0.001
 """Seconds of polling before the reason of a wait is examined."""
@@ -85,6 +94,8 @@ class Waiting:
     """Name of what set the time limit."""
     remedy: str = SHRINK
     """What the program can do when ranks are gone."""
+    in_step: set[int] = field(default_factory=lambda: {AGREEMENT_TAG, GATHER_TAG})
+    """Tags of calls that are through on no rank before every rank has begun them."""
     trace: CallTrace | None = None
     """Where calls prepared now note what they do and when."""
 
@@ -144,7 +155,8 @@ class Waiting:
         if waited_s >= limit_s:
             round_ = "" if call.engine is None or awaited.stage is None else f", round {awaited.stage + 1}"
             words = self.reports.words(time.monotonic())
-            behind = blame(rank, _peers(awaited), call.number, words, _tell_again_s(limit_s))
+            silence = self._silence(call.number)
+            behind = blame(rank, _peers(awaited), call.number, words, _tell_again_s(limit_s), silence)
             raise DeadlineError(
                 f"rank {rank}: {name}{round_}: still waiting for {whom} after {limit_s:g} s "
                 f"(limit: {self.limit}){behind}"
@@ -153,6 +165,15 @@ class Waiting:
             self.said.add(name)
             sys.stderr.write(f"topocomm: rank 0 has waited {waited_s:.0f} s in {name} for {whom}\n")
             sys.stderr.flush()
+
+    def _silence(self, number: int) -> str:
+        """Since when a rank that said nothing while it waited was not heard of, in the call with this number."""
+        under_way = {call.number for call in self.under_way}
+        for earlier in range(number - 1, max(0, number - KEPT), -1):
+            if (tag := self.recorder.tag(earlier)) in self.in_step and earlier not in under_way:
+                age_s = self.recorder.age_s(earlier)
+                return f"not heard of since call {earlier} ({self.describe(tag)}), {age_s:.1f} s ago"
+        return "not heard of since this communicator was made" if number else "not heard of yet"
 
     def tell(self, call: UnderWay, awaited: AwaitedMessages, peers: Iterable[int]) -> None:
         """Tell `peers` which calls this rank has begun, and for whom it waits."""
@@ -207,8 +228,10 @@ class Waiting:
             self.refused.setdefault(peer, {})[refusal["number"]] = refusal["text"]
         for peer, calls in self.refused.items():
             if call.number in calls:
-                what = f"rank {self.transport.rank}: {self._name(call)}"
-                raise MismatchError(f"{what}: rank {peer} refused its arrays: {calls[call.number]}")
+                what, text = f"rank {self.transport.rank}: {self._name(call)}", calls[call.number]
+                refused = MismatchError(f"{what}: rank {peer} refused its arrays: {text}")
+                show_on(refused, self.transport, peer)
+                raise refused
             for number in [number for number in calls if number < call.number]:
                 del calls[number]
 
@@ -223,11 +246,13 @@ class Waiting:
             if number is not None:
                 own = self._name(call if number == call.number else UnderWay(None, self.recorder.tag(number), number))
                 theirs = self._name(UnderWay(None, report.begun[number], number))
-                raise MismatchError(
+                mismatch = MismatchError(
                     f"rank {self.transport.rank}: rank {peer} makes "
                     f"{report.name if number == report.number else theirs}, this rank {own}; "
                     "all ranks must make the same calls in the same order"
                 )
+                show_on(mismatch, self.transport, min(peer, self.transport.rank))
+                raise mismatch
 
     def sweep(self) -> None:
         """Take in what others told a rank that never waited long enough to ask: it must not pile up."""

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError, TopologyError
-from topocomm.execute.liveness.failure import end_on_uncaught
+from topocomm.errors import DeadlineError, TopocommError, TopologyError
+from topocomm.execute.liveness.exception_hook import LAST_WORDS_S, end_on_uncaught, tell_shown
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting, failure_note
 from topocomm.execute.session import Session
@@ -29,8 +29,6 @@ from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-LAST_WORDS_S = 1.0
 
 _over_torch: WeakSet[Session] = WeakSet()
 """Sessions whose ranks no launcher ends together."""
@@ -136,9 +134,12 @@ def find_places(transport: Transport, settings: Settings | None = None) -> tuple
 
 def _abort(error: BaseException) -> None:
     """End the whole job; if other ranks notice a failure on their own, after their reports."""
-    if isinstance(error, (DeadlineError, MismatchError, RankFailedError)):
-        time.sleep(LAST_WORDS_S)
+    tell_shown(error)
     mpi = load_mpi()
+    until_s = time.monotonic() + LAST_WORDS_S
+    while isinstance(error, TopocommError) and time.monotonic() < until_s:
+        mpi.COMM_WORLD.Iprobe()  # many an MPI sends only inside its calls
+        time.sleep(0.001)
     if not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(1)
 
@@ -146,6 +147,7 @@ def _abort(error: BaseException) -> None:
 def _fail(error: BaseException) -> None:
     for session in list(_over_torch):
         session.fail(error)
+    tell_shown(error)
 
 
 def places_of(topology: Topology, size: int) -> tuple[str, ...]:

@@ -139,6 +139,13 @@ def test_damage_is_said_on_every_rank_before_anything_is_read(tmp_path, saved, c
     run_local(work, ranks=3)
 
 
+def test_a_missing_folder_is_said_with_the_one_that_is_meant(saved):
+    _, path = saved("Llama")
+    wrong = path.with_name(path.name + "-x")
+    with pytest.raises(CheckpointError, match=f"is no folder: {wrong}; .* did you mean {path.parent}/"):
+        run_local(lambda comm: load_sharded(wrong, comm), ranks=2)
+
+
 def test_a_weight_of_another_shape_is_refused(tmp_path, saved):
     def wider(path):
         config = json.loads((path / "config.json").read_text())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from topocomm import SUM, Communicator, Field, Operator, run_local
-from topocomm.execute.calls.result_memory import LEAST_BYTES, MOST_KEPT_BYTES, ResultMemory
+from topocomm.execute.host.result_memory import LEAST_BYTES, MOST_KEPT_BYTES, ResultMemory
 
 FLOAT = np.dtype(np.float32)
 ITEMS = LEAST_BYTES // FLOAT.itemsize

@@ -1,0 +1,104 @@
+"""Hook for uncaught exceptions: shows them with their rank, those of several ranks once, and ends the job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from types import TracebackType
+
+from topocomm.errors import TopocommError
+from topocomm.execute.liveness.log import LOGGER
+from topocomm.execute.transports.transport import SHOWN_TAG, Transport
+
+LAST_WORDS_S = 1.0
+"""Seconds in which ranks that fail together hear of each other before their processes end."""
+PACKAGE = str(Path(__file__).parents[2]) + os.sep
+
+
+def show_on(error: BaseException, transport: Transport, rank: int) -> None:
+    """Have an error that several ranks raise, if none catches it, shown in full by one of them, by others in a line."""
+    if not hasattr(error, "shown_on"):
+        error.shown_on = transport, rank  # type: ignore[attr-defined]
+
+
+def tell_shown(error: BaseException) -> None:
+    """Tell the other ranks that a user has seen this error, or the one that caused it."""
+    transport, _ = getattr(error, "shown_on", (None, -1))
+    if transport is not None:
+        for peer in {*range(transport.size)} - {transport.rank}:
+            transport.post(peer, SHOWN_TAG, b"")
+
+
+def end_on_uncaught(rank: int, size: int, end: Callable[[BaseException], None]) -> None:
+    """Show an uncaught exception of this process with its rank, then call `end` with it.
+
+    Without this the other ranks would wait for ever: a rank that leaves on an exception does not tell them, and
+    under MPI it blocks in MPI_Finalize. The rank is that of the first call; later calls only add another `end`.
+
+    An error that all ranks raise, or that one raises as another failed, is shown by one rank, without the frames
+    inside this package. The others wait for its word that it has done so, and add a line; without word they show it
+    themselves. TOPOCOMM_LOG=debug shows everything.
+    """
+    hook = sys.excepthook
+    if not isinstance(hook, _Hook):
+        sys.excepthook = hook = _Hook(rank, size, hook)
+    if end not in hook.ends:
+        hook.ends.append(end)
+
+
+class _Hook:
+    """A `sys.excepthook` that runs the one before it, then `ends`."""
+
+    def __init__(self, rank: int, size: int, before: Callable[..., object]) -> None:
+        self.ends: list[Callable[[BaseException], None]] = []
+        self._who, self._before = f"rank {rank} of {size}", before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        place = None
+        alone = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+        if alone and isinstance(error, TopocommError) and not LOGGER.isEnabledFor(logging.DEBUG):
+            place = _cut(trace)
+        if place is not None and _shown_elsewhere(error):
+            sys.stderr.write(f"{self._who} stopped too: {kind.__name__} at {place}\n")
+        else:
+            with redirect_stderr(StringIO()) as text:  # in one write, since ranks share a terminal
+                self._before(kind, error, trace)
+            sys.stderr.write(f"{self._who} failed:\n{text.getvalue()}")
+        sys.stderr.flush()
+        sys.stdout.flush()
+        for end in self.ends:
+            end(error)
+
+
+def _cut(trace: TracebackType | None) -> str | None:
+    """Cut a traceback off where this package is called; return that place, or None where no other code is in it."""
+    outside = None
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            outside = trace
+        trace = trace.tb_next
+    if outside is None:
+        return None
+    outside.tb_next = None
+    code = outside.tb_frame.f_code
+    return f"{code.co_filename}:{outside.tb_lineno}, in {code.co_name}"
+
+
+def _shown_elsewhere(error: BaseException) -> bool:
+    """Wait for the word of a rank that has shown an error that is not this one's to show; return whether it came."""
+    transport, rank = getattr(error, "shown_on", (None, -1))
+    if transport is None or transport.rank == rank:
+        return False
+    others = {*range(transport.size)} - {transport.rank}
+    until_s = time.monotonic() + LAST_WORDS_S
+    while all(transport.take(peer, SHOWN_TAG) is None for peer in others):
+        if time.monotonic() > until_s:
+            return False
+        transport.pause()
+    return True
