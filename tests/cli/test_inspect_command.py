@@ -122,7 +122,7 @@ BAD = [
     (["--input", "none.txt"], "none.txt: cannot be read: No such file or directory"),
     (["--system", "dgx-x"], "system 'dgx-x' is not in the catalogue; it has dgx-1-v100"),
     (["--system", "dgx-h100", "--hosts", "0"], "hosts must be at least 1, got 0"),
-    (["--hosts", "2"], "--hosts goes with --system NAME only"),
+    (["--hosts", "2"], "--hosts goes with --system NAME, or with --input FILE of one host"),
     (["--system", "dgx-h100", "--hosts", "two"], "argument --hosts: invalid int value: 'two'"),
     (["--system", "dgx-h100", "--input", "a"], "argument --input: not allowed with argument --system"),
     (["--invent-bus-ids"], "--invent-bus-ids goes with --system NAME --format nccl-xml, of one host, only"),

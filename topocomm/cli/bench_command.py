@@ -13,10 +13,10 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
-from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes
+from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes, range_bytes
+from topocomm.cli.options.choices import COLLECTIVES
 from topocomm.errors import PlanError, TopocommError
-from topocomm.operators.find import find_operator
-from topocomm.planning.collectives import COLLECTIVES
+from topocomm.operators.find import find_operator, registered_entry
 
 if TYPE_CHECKING:
     from topocomm.bench.bits import Outcome
@@ -54,26 +54,32 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="default text")
 
 
+def check(args: argparse.Namespace) -> None:
+    """Raise what is wrong with the options alone, before anything large is imported."""
+    launch = launched_as()
+    args.sizes = nccl_sizes(args, given=args.sizes) or SIZES
+    if args.ranks is not None and launch is not None:
+        raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
+    if args.bits and args.trace is not None:
+        raise PlanError("--trace does not go with --bits: a trace is of calls that are timed")
+    if args.bits and args.collective != "allreduce":
+        raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
+    range_bytes(args.sizes)
+    registered_entry(args.operator)
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure, print on rank 0, and return the exit status: 1 if a result is wrong.
 
     Raises:
-        PlanError: A size or an option does not fit.
-        OperatorError: The operator is unknown.
+        PlanError: A size is not of the operator's rows.
+        OperatorError: The operator cannot be loaded.
     """
     from topocomm.bench.measurement import Wanted
     from topocomm.bench.timing import Pace
     from topocomm.execute.device.device_library import prepare_for_threads
 
     try:
-        launch = launched_as()
-        args.sizes = nccl_sizes(args, given=args.sizes) or SIZES
-        if args.ranks is not None and launch is not None:
-            raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
-        if args.bits and args.trace is not None:
-            raise PlanError("--trace does not go with --bits: a trace is of calls that are timed")
-        if args.bits and args.collective != "allreduce":
-            raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
         operator = find_operator(args.operator)
         rows = parse_sizes(args.sizes, operator.default_layout(1).row_bytes) if operator.splittable else (1,)
     except TopocommError:
@@ -81,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         return OK  # rank 0 says it; a launcher ends the other ranks at the first status that is not 0
     wanted = Wanted(args.collective, operator, rows, Pace(args.iterations, args.warmup))
-    if launch is None:
+    if launched_as() is None:
         prepare_for_threads()  # which no CUDA has been started for yet
     work = _bits if args.bits else _measure
     return run_on_ranks(lambda comm: work(comm, wanted, args), THREADS if args.ranks is None else args.ranks)

@@ -116,7 +116,7 @@ def layout_of(operator: Operator, payload_bytes: int) -> Layout:
     if payload_bytes < 0 or payload_bytes % row_bytes:
         raise PlanError(
             f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
-            f"{row_bytes} bytes each"
+            f"{row_bytes} bytes each, such as {nearest_sizes(payload_bytes, row_bytes)}"
         )
     rows = payload_bytes // row_bytes
     if not operator.splittable and rows > 1:
@@ -126,6 +126,12 @@ def layout_of(operator: Operator, payload_bytes: int) -> Layout:
         )
     layout = operator.default_layout(rows)
     return layout if layout.rows == rows else replace(layout, leading=(rows,))
+
+
+def nearest_sizes(payload_bytes: int, row_bytes: int) -> str:
+    """Return the sizes in whole rows around one that is none, in words: `65532 or 66048`."""
+    below = max(payload_bytes, 0) // row_bytes * row_bytes
+    return f"{below} or {below + row_bytes}" if below else str(row_bytes)
 
 
 def whole_layout(layout: Layout, collective: Collective) -> Layout:
