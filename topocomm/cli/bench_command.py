@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
 from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes, range_bytes
 from topocomm.cli.options.choices import COLLECTIVES
+from topocomm.cli.terminal.output import terminal_columns
 from topocomm.errors import PlanError, TopocommError
 from topocomm.operators.find import find_operator, registered_entry
 
@@ -102,7 +101,7 @@ def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> in
     tells = comm.rank == 0
     began = datetime.now(UTC).isoformat(timespec="seconds")
     facts = gather_facts(comm)
-    table = Table(_terminal_columns())
+    table = Table(terminal_columns())
     problems = wanted.problems(comm.size)
     if tells and args.format == "text":
         plans = [explain(comm, problem) for problem in problems]
@@ -180,14 +179,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return value
-
-
-def _terminal_columns() -> int | None:
-    """Return the columns of the terminal on stdout; None if there is none, or it names no width."""
-    if not sys.stdout.isatty():
-        return None
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() else shutil.get_terminal_size((0, 0)).columns or None
 
 
 def _write(text: str) -> None:
