@@ -254,6 +254,9 @@ def test_lines_are_cut():
     first, second, *rest = text.splitlines()
     assert (first, second) == ("", "Title") and len(rest) == 3
     assert rest[0].startswith("  begin") and all(line.startswith("      word") for line in rest[1:])
+    _, _, *rows = section_text("Title", ["  call   kernel  " + "why " * 40], 60).splitlines()
+    assert len(rows) > 2 and all(line.startswith(" " * 17 + "why") for line in rows[1:])
+    assert max(map(len, rows)) <= 60
 
 
 def test_it_is_printed_below_the_findings(packages, capsys, monkeypatch):

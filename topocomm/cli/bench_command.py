@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
 from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes, range_bytes
-from topocomm.cli.options.choices import COLLECTIVES
+from topocomm.cli.options.choices import COLLECTIVE_NAMES, COLLECTIVES
 from topocomm.cli.terminal.output import terminal_columns
 from topocomm.errors import PlanError, TopocommError
 from topocomm.operators.find import find_operator, registered_entry
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
         "bench",
         description="Measure a collective beside the alternatives on the same ranks: under mpirun, torchrun, or alone.",
     )
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", metavar="NAME", help=COLLECTIVE_NAMES)
     parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum; attention.logsumexp")
     add_sizes(parser, f"or one size, 16512; default {SIZES}")
     parser.add_argument("-n", "--iterations", type=_positive, metavar="N", help="timed blocks (default: 20 to 100)")

@@ -8,7 +8,7 @@ from typing import Any
 
 from topocomm.cli.command_ranks import speaks
 from topocomm.cli.options.arguments import parse_bytes, parse_ranks
-from topocomm.cli.options.choices import COLLECTIVES, OBJECTIVES
+from topocomm.cli.options.choices import COLLECTIVE_NAMES, COLLECTIVES, OBJECTIVES
 from topocomm.cli.options.host_names import take_host_names
 from topocomm.cli.options.sources import add_sources, read_job
 from topocomm.cli.terminal.output import write_result
@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
         "gain over the present order goes to stderr.",
     )
     add_sources(parser, named_hosts=True)
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", metavar="NAME", help=COLLECTIVE_NAMES)
     parser.add_argument("--bytes", metavar="N", default="1MiB", help="bytes of one rank's value (default 1MiB)")
     parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum")
     parser.add_argument("--objective", choices=OBJECTIVES, default="auto", help="default auto")

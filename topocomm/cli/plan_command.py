@@ -15,7 +15,16 @@ from topocomm.cli.options.arguments import (
     range_bytes,
     take_one_size,
 )
-from topocomm.cli.options.choices import COLLECTIVES, OBJECTIVES, ORDERS, PLAN_FORMATS, PORT_MODELS, RUNTIMES, SENDRECV
+from topocomm.cli.options.choices import (
+    COLLECTIVE_NAMES,
+    COLLECTIVES,
+    OBJECTIVES,
+    ORDERS,
+    PLAN_FORMATS,
+    PORT_MODELS,
+    RUNTIMES,
+    SENDRECV,
+)
 from topocomm.cli.options.sources import add_changes, add_sources, changed, read_job
 from topocomm.errors import PlanError
 from topocomm.operators.find import registered_entry
@@ -52,7 +61,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--collective",
         choices=(*COLLECTIVES, SENDRECV),
-        help="default allreduce; sendrecv: an alltoall in which every rank sends to the next one",
+        metavar="NAME",
+        help=f"{COLLECTIVE_NAMES}; or {SENDRECV}: an alltoall in which every rank sends to the next one",
     )
     parser.add_argument("--bytes", metavar="N", help=BYTES)
     add_sizes(parser, "a table of the best plan for each size, 8:128MiB:4")

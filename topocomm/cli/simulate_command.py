@@ -17,6 +17,7 @@ from topocomm.cli.options.arguments import (
 )
 from topocomm.cli.options.choices import (
     ALGORITHMS,
+    COLLECTIVE_NAMES,
     COLLECTIVES,
     DEVICES,
     METHODS,
@@ -49,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_sources(parser)
     parser.add_argument("--plan", metavar="FILE", help="simulate this saved plan instead of making one")
-    parser.add_argument("--collective", choices=COLLECTIVES, help="default allreduce")
+    parser.add_argument("--collective", choices=COLLECTIVES, metavar="NAME", help=COLLECTIVE_NAMES)
     words = "bytes of one rank's value, as of `topocomm plan` (default 64KiB)"
     parser.add_argument("--bytes", metavar="N", help=words)
     parser.add_argument("--operator", metavar="NAME", help="of planned schedules, default sum")
@@ -70,7 +71,8 @@ def add_parser(subparsers: Any) -> None:
     rules.add_argument("--port-model", choices=PORT_MODELS, help="of planned schedules, default loggp")
     rules.add_argument("--launch-us", type=float, metavar="US", help="what a planned round costs to start")
     rules.add_argument("--fold-gb-per-s", type=float, metavar="GBPS", help="bytes an endpoint reads and writes to fold")
-    rules.add_argument("--protocols", choices=PROTOCOLS, help="of planned messages, default none")
+    words = f"of planned messages, default none; or {', '.join(PROTOCOLS[1:])}"
+    rules.add_argument("--protocols", choices=PROTOCOLS, metavar="NAME", help=words)
     _add_step(parser)
     add_changes(parser)
     parser.add_argument("--trace", metavar="FILE", help="write a trace for ui.perfetto.dev or chrome://tracing")

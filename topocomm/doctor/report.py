@@ -76,9 +76,15 @@ def registered_sections() -> list[Section]:
 
 
 def section_text(title: str, lines: Sequence[str], width: int = WIDTH) -> str:
-    """Return a package's section: a title and its lines, wrapped with deeper indentation."""
-    cut = [part for line in lines for part in _wrapped(line, len(line) - len(line.lstrip()) + 4, width=width)]
+    """Return a package's section: a title and its lines, wrapped below their last column or deeper."""
+    cut = [part for line in lines for part in _wrapped(line, _last_column(line, width), width=width)]
     return "".join(f"{line}\n" for line in ("", title, *cut))
+
+
+def _last_column(line: str, width: int) -> int:
+    """Where the rest of a wrapped line begins: below its last column if that leaves a third of the width."""
+    columns = [match.end() for match in re.finditer(r"\S {2,}(?=\S)", line)]
+    return columns[-1] if columns and 3 * columns[-1] <= 2 * width else len(line) - len(line.lstrip()) + 4
 
 
 def report_text(

@@ -8,6 +8,8 @@ from __future__ import annotations
 COLLECTIVES = (
     "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "alltoall", "scan", "exscan"
 )  # fmt: skip
+COLLECTIVE_NAMES = f"default {COLLECTIVES[0]}; or {', '.join(COLLECTIVES[1:])}"
+"""The same for the help of an option."""
 SENDRECV = "sendrecv"
 """Name of an alltoall in which every rank sends to one other."""
 ORDERS = ("any", "canonical")

@@ -10,7 +10,7 @@ from typing import Any
 from topocomm.cli.options.arguments import parse_ranks
 from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
-from topocomm.cli.work.sweeps import sweep, sweep_document, sweep_text
+from topocomm.cli.work.sweeps import reasons, sweep, sweep_document, sweep_text
 from topocomm.errors import PlanError
 from topocomm.simulation.decode import DecodeStep, simulate_step
 from topocomm.simulation.runs import PLANNED
@@ -46,7 +46,7 @@ def write_step(args: argparse.Namespace, topology: Topology | None, machine: Mac
     if args.format == "json":
         write_result(json.dumps(_document(steps, topology)) + "\n", None)
         return
-    write_text("\n".join([*_table(steps, topology), *(f"- {why}" for why in missing)]) + "\n")
+    write_text("\n".join([*_table(steps, topology), *reasons(missing)]) + "\n")
 
 
 def _step(args: argparse.Namespace, topology: Topology, method: str, context: int) -> DecodeStep:

@@ -72,8 +72,8 @@ def _write_plan(args: argparse.Namespace, whole: Topology, topology: Topology) -
             text = _crossover(args, topology, progress)
         else:
             chosen = _saved(args, topology) if args.plan else _compared(_planned(args, topology), topology)
-            changes = (*(args.without or ()), *(args.what_if or ()))
-            cost = defect(_planned(args, whole), chosen, changes) if changes else ""
+            changes = args.without or (), args.what_if or ()
+            cost = defect(_planned(args, whole), chosen, *changes) if any(changes) else ""
             text = _text(args, chosen, topology, cost) + "\n" if args.format == "text" else ""
     if args.sizes is None and args.save:
         chosen.save(Path(args.save))

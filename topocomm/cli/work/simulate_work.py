@@ -13,7 +13,7 @@ from topocomm.cli.options.sources import changed
 from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.cli.work.decode_work import write_step
-from topocomm.cli.work.sweeps import sweep, sweep_document, sweep_text
+from topocomm.cli.work.sweeps import reasons, sweep, sweep_document, sweep_text
 from topocomm.errors import PlanError, TopologyError
 from topocomm.operators.find import find_operator
 from topocomm.planning.plan import Plan
@@ -196,7 +196,7 @@ def _table(chosen: Sequence[Run], missing: Sequence[str], topology: Topology) ->
             f"{run.algorithm:{width}} {run.total_us:12.2f} {ratio:6.2f} {run.gb_per_s:9.2f} "
             f"{run.timeline.work.messages:9d} {use:12.1%}" + (f"  {run.detail}" if run.detail != run.algorithm else "")
         )
-    return [*lines, *(f"- {why}" for why in missing)]
+    return [*lines, *reasons(missing)]
 
 
 def _document(chosen: Sequence[Run], topology: Topology) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from topocomm.cli.options.sweep_values import Sweep
 from topocomm.errors import PlanError
+
+COLUMNS = 80
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,14 @@ def sweep_text(chosen: Sweep, rows: Sequence[Row]) -> list[str]:
         lines.append(
             " ".join([f"{row.value:>{first}}", *(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)), best])
         )
-    reasons = dict.fromkeys(f"{name}: {why}" for row in rows for name, why in row.why.items())
-    return [*lines, *(f"- {reason}" for reason in reasons)]
+    return [*lines, *reasons(dict.fromkeys(f"{name}: {why}" for row in rows for name, why in row.why.items()))]
+
+
+def reasons(missing: Iterable[str]) -> list[str]:
+    """Return why some are missing in a table, each in lines of at most 80 columns."""
+    return [
+        line for why in missing for line in wrap(f"- {why}", COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
+    ]
 
 
 def sweep_document(chosen: Sweep, rows: Sequence[Row]) -> dict[str, Any]:
