@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from importlib import import_module
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ FORMATS = {
     "env": ("a shell file: network cards and cores for each rank", "export.environment", "render"),
 }
 """(one line of help, module, function) of every format."""
+COLUMNS = 80
 MOST_THREADS = 16
 """Limit of threads that measure without a launcher."""
 
@@ -139,7 +141,15 @@ def _comparison(args: argparse.Namespace, topology: Topology) -> str:
     own = args.system or (PurePath(args.input[0]).name if args.input else "this machine")
     if own == name:
         own, name = f"{own} (1)", f"{name} (2)"
-    return topology_diff.render(topology, other, names=(own, name))
+    text = topology_diff.render(topology, other, names=(own, name))
+    return "".join(f"{part}\n" for line in text.splitlines() for part in _folded(line))
+
+
+def _folded(line: str) -> list[str]:
+    """A line of a comparison in 80 columns, its rest deeper; blank ones stay."""
+    wrapper = textwrap.TextWrapper(COLUMNS, break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrapper.wrap(line) or [""]
 
 
 def _findings(topology: Topology) -> list[Finding]:
