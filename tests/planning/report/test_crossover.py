@@ -8,6 +8,7 @@ import pytest
 from tests.machines import switch
 from tests.topology.draw.geometry import SVG, words
 from topocomm import SUM, catalog, plan
+from topocomm.operators.find import find_operator
 from topocomm.planning.report.crossover import (
     Size,
     _time,
@@ -47,6 +48,13 @@ def test_text(sizes):
         ["16777216", "direct"],
     ]
     assert lines[-1] == "best: flat from 64 B to 4 KiB, direct from 1 MiB to 16 MiB"
+
+
+def test_rows_that_sizes_are_cut_to_are_named(sizes):
+    assert crossover_text(sizes, "box").splitlines()[1] == "objective auto, model loggp"
+    made = plan(switch(8), payload_bytes=516 * 15, operator=find_operator("attention.logsumexp"))
+    text = crossover_text([Size(made, ranked(made, switch(8), find_operator("attention.logsumexp")))], "box")
+    assert text.splitlines()[1] == "objective auto, model loggp; sizes cut to whole rows of 516 B"
 
 
 def test_document(sizes):

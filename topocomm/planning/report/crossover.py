@@ -38,7 +38,7 @@ def changes(sizes: Sequence[Size]) -> list[tuple[str, int, int]]:
 
 def crossover_text(sizes: Sequence[Size], machine: str) -> str:
     """Return a line per size, and the sizes at which the best algorithm changes, in 80 columns but for long names."""
-    first = sizes[0].plan
+    first, row_bytes = sizes[0].plan, sizes[0].plan.row_bytes
     table = [("bytes", "algorithm", "rounds", "us", "GB/s", "gap", "next")]
     for size in sizes:
         plan, f = size.plan, size.plan.figures
@@ -61,7 +61,8 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
     lines = [
         f"{first.title}, {len(first.ranks)} ranks on {machine}",
         f"objective {first.objective}, model {first.port_model}"
-        + (f", launches {first.launch_us:g} us a round" if first.launch_us else ""),
+        + (f", launches {first.launch_us:g} us a round" if first.launch_us else "")
+        + (f"; sizes cut to whole rows of {row_bytes} B" if row_bytes & (row_bytes - 1) else ""),
         "",
         *(" ".join(form.format(cell) for form, cell in zip(forms, row, strict=True)).rstrip() for row in table),
         "",
