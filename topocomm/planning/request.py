@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,10 @@ Builds = Iterator[tuple[str, Build]]
 """Name and builder of each algorithm."""
 FEW_RANKS = 16
 """Rank count up to which algorithms that only save bytes are planned for every objective."""
+
+
+GROUP_PEERS = 7
+"""Peers that one group serves where hosts have fewer GPUs: as on a host of eight. More messages at once share NICs."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,12 @@ class Request:
 def port_model_of(objective: Objective) -> PortModel:
     """Return the default port model of an objective."""
     return "loggp" if objective == "auto" else "alpha"
+
+
+def group_ports(topology: Topology, endpoints: Sequence[str]) -> int:
+    """Return the messages that one group of a rank between GPUs starts: to all peers on a host, GROUP_PEERS or more."""
+    most_on_a_host = max(Counter(topology.by_id[end].host for end in endpoints).values())
+    return max(1, min(len(endpoints) - 1, max(most_on_a_host - 1, GROUP_PEERS)))
 
 
 def on_every_endpoint(topology: Topology, collective: Collective, operator: Operator, layout: Layout) -> Request:
