@@ -105,9 +105,14 @@ def port_model_of(objective: Objective) -> PortModel:
 
 
 def group_ports(topology: Topology, endpoints: Sequence[str]) -> int:
-    """Return the messages that one group of a rank between GPUs starts: to all peers on a host, GROUP_PEERS or more."""
-    most_on_a_host = max(Counter(topology.by_id[end].host for end in endpoints).values())
-    return max(1, min(len(endpoints) - 1, max(most_on_a_host - 1, GROUP_PEERS)))
+    """Return the messages that one group of a rank between GPUs starts: to all peers on a host, GROUP_PEERS or more.
+
+    Over several hosts as many again, and one of its own rail each: while slices of a value go between hosts, those
+    before and after them go inside. With fewer the ports' order would hold up what a group posts together.
+    """
+    on_host = Counter(topology.by_id[end].host for end in endpoints)
+    peers = max(max(on_host.values()) - 1, GROUP_PEERS)
+    return max(1, min(len(endpoints) - 1, peers if len(on_host) == 1 else 2 * (peers + 1)))
 
 
 def on_every_endpoint(topology: Topology, collective: Collective, operator: Operator, layout: Layout) -> Request:
