@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if not speaks():
         return 0
     topology = _machine(args, whole)
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(_names(args))) as progress:
         chosen, missing = _saved_run(args, whole, topology) if args.plan else _runs(args, topology, progress)
     if args.trace is not None:
         if args.compare:
@@ -231,7 +231,7 @@ def _sweep(args: argparse.Namespace) -> int:
     time_us = _timer(args, chosen.over, machine)
     names = _names(args)
     _refuse_unused(args, names)
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(names) * len(chosen.values)) as progress:
         rows = sweep(chosen, names, time_us, progress)
     if args.format == "json":
         document = {"schema": SCHEMA, "topology": None if machine is None else machine.name, "system": args.system}

@@ -57,7 +57,7 @@ def run_step(args: argparse.Namespace, machine: Machine) -> int:
         raise PlanError("--context is missing: give the tokens of each sequence before the new one, as 128K or 1M")
     context = parse_count(args.context, "--context")
     steps, missing = [], []
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(methods)) as progress:
         for method in methods:
             progress(method)
             try:
@@ -124,7 +124,7 @@ def _sweep(args: argparse.Namespace, methods: list[str], machine: Machine) -> in
         here = machine(args, catalog(args.system, hosts=value))
         return _step(args, here, method, parse_count(args.context, "--context")).total_us
 
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(methods) * len(chosen.values)) as progress:
         rows = sweep(chosen, methods, time_us, progress)
     where = args.system if whole is None else whole.name
     if args.format == "json":
@@ -147,7 +147,7 @@ def _table(steps: list[DecodeStep], topology: Topology) -> list[str]:
     lines += [
         f"{step.method:16} {step.total_us / 1e3:10.3f} {step.total_us / best_us:8.2f} {step.tokens_per_s:9.1f} "
         f"{step.layer_us:11.2f} {step.communication_share:13.1%}"
-        for step in steps
+        for step in sorted(steps, key=lambda step: step.total_us)
     ]
     if len(steps) == 1:
         lines += [f"of {plural(len(first.ends_us), 'layer')} and the head:", *timeline_text(first.timeline, first.path)]

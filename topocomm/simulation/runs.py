@@ -169,7 +169,8 @@ def simulate_collective(
         raise PlanError(f"algorithm {algorithm!r}: expected one of {', '.join(algorithms())}")
     ends = place_ranks(topology, ranks)
     if algorithm == PLANNED:
-        counted, every = "", (rules.ports or 1,)
+        counted = ""
+        every: tuple[int, ...] = (rules.ports or 1,)
         if rules.as_called and {topology.by_id[end].kind for end in ends} == {"gpu"}:
             rules, every, counted = _as_called(topology, ends, rules)
         launched = topology if rules.launch_us is None else replace(topology, launch_us=rules.launch_us)
