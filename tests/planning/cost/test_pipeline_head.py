@@ -54,6 +54,11 @@ def test_short_pipelines_are_their_own_head():
     assert {rows for _, rows in unrolled(head).chunks} == {rows for _, rows in unrolled(pipeline).chunks}
 
 
+def test_slices_of_few_rows_are_all_followed():
+    pipeline = sliced(ring_allreduce(4, 4 * 100), 64, 2)
+    assert head_of(pipeline) is pipeline, "of 100 rows some slices have two rows and others one"
+
+
 def test_a_head_that_takes_too_long_is_not_extrapolated():
     pipeline = sliced(ring_allreduce(4, 4 << 20), 64, 2)
 

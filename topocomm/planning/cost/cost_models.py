@@ -92,10 +92,8 @@ class Cost:
         launches_us, rules = self._launch_us * self.rounds, self._rules
         if not self.wire_bytes or adds_rounds(self._whole, self.messages):
             return self.by_rounds_us if self._by_round_us[1] + launches_us <= most_us else inf
-        known_us = vars(self).get("alpha_us", 0.0)
-        if most_us < inf:
-            known_us = max(known_us, self._busiest_us(self._messages.payload_bytes, 0, self.messages))
-        if max(known_us + launches_us, self._exceeds_us) > most_us:
+        busiest_us = self._busiest_us(self._messages.payload_bytes, 0, self.messages)
+        if max(max(vars(self).get("alpha_us", 0.0), busiest_us) + launches_us, self._exceeds_us) > most_us:
             return inf
         head = head_of(self._whole)
         if head is self._whole:
@@ -105,7 +103,7 @@ class Cost:
             work = of_messages(few, messages_of(few, chunk_bytes(few, self._row_bytes)), self._endpoints)
         left_us = most_us - launches_us
         followed = simulate(work, self._paths, ports=rules.ports, port_model=rules.port_model, most_us=left_us)
-        total_us = whole_us(self._whole, head, followed) + launches_us
+        total_us = max(whole_us(self._whole, head, followed), busiest_us) + launches_us
         if total_us < inf:
             vars(self)["predicted_us"] = total_us
         else:

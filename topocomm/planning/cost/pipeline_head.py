@@ -9,25 +9,28 @@ import numpy as np
 from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.schedule.schedule import Repeat, Schedule
+from topocomm.planning.schedule.transforms import most_slices
 
 STEADY_SLICES = 6
 """Slices that start in the steady state, from whose second half the period is taken."""
+LEAST_ROWS = 64
+"""Rows of the shortest slice: with fewer, slices differ by too much to be one period."""
 
 
 def head_of(schedule: Schedule) -> Schedule:
-    """Return the pipeline of the first slices, of as many rows each, from which `whole_us` knows the time of all.
+    """Return the pipeline of the first slices, from which `whole_us` knows the time of all.
 
-    A schedule that is no pipeline, or has no more slices than that, is returned as it is. The head is for costs alone:
-    it moves the rows of its slices only.
+    A schedule that is no pipeline, has no more slices than that, or so few rows that slices differ, is returned as it
+    is. The head is for costs alone: it moves the rows of its slices only, which have the mean length.
     """
     repeat = schedule.repeat
     if repeat is None or not repeat.stagger_rounds:
         return schedule
     slices = -(-schedule.rounds // repeat.stagger_rounds) + STEADY_SLICES
-    if slices >= repeat.count:
+    if slices >= repeat.count or most_slices(schedule) < LEAST_ROWS * repeat.count:
         return schedule
-    rows = [(first, rows // repeat.count * slices) for first, rows in schedule.chunks]
-    return replace(schedule, chunks=tuple(rows), repeat=Repeat(slices, repeat.stagger_rounds))
+    chunks = [(first, -(-rows * slices // repeat.count)) for first, rows in schedule.chunks]
+    return replace(schedule, chunks=tuple(chunks), repeat=Repeat(slices, repeat.stagger_rounds))
 
 
 def whole_us(schedule: Schedule, head: Schedule, timeline: Timeline) -> float:
