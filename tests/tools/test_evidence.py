@@ -12,7 +12,7 @@ from tools.evidence.gather import gather
 from tools.evidence.machines import place_of, ports_named
 from topocomm import TopocommError
 from topocomm.calibration.measured_table import MeasuredTable
-from topocomm.simulation.libraries.job_shape import job_shape
+from topocomm.planning.libraries.job_shape import job_shape
 
 
 def table(machine, hosts, ranks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,10 @@ Builds = Iterator[tuple[str, Build]]
 """Name and builder of each algorithm."""
 FEW_RANKS = 16
 """Rank count up to which algorithms that only save bytes are planned for every objective."""
+
+
+GROUP_PEERS = 7
+"""Peers that one group serves where hosts have fewer GPUs: as on a host of eight. More messages at once share NICs."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,17 @@ class Request:
 def port_model_of(objective: Objective) -> PortModel:
     """Return the default port model of an objective."""
     return "loggp" if objective == "auto" else "alpha"
+
+
+def group_ports(topology: Topology, endpoints: Sequence[str]) -> int:
+    """Return the messages that one group of a rank between GPUs starts: to all peers on a host, GROUP_PEERS or more.
+
+    Over several hosts as many again, and one of its own rail each: while slices of a value go between hosts, those
+    before and after them go inside. With fewer the ports' order would hold up what a group posts together.
+    """
+    on_host = Counter(topology.by_id[end].host for end in endpoints)
+    peers = max(max(on_host.values()) - 1, GROUP_PEERS)
+    return max(1, min(len(endpoints) - 1, peers if len(on_host) == 1 else 2 * (peers + 1)))
 
 
 def on_every_endpoint(topology: Topology, collective: Collective, operator: Operator, layout: Layout) -> Request:

@@ -35,9 +35,23 @@ def test_the_text_says_how_long_and_why(capsys):
 def test_algorithms_beside_each_other(capsys):
     _, out, _ = run(capsys, *H100, "--bytes", "1MiB", "--compare", "planned,ring,switch-sum")
     rows = {line.split()[0]: line.split() for line in out.splitlines()[2:]}
-    assert list(rows) == ["planned", "ring", "switch-sum"]
+    assert list(rows) == ["switch-sum", "planned", "ring"], "the fastest first"
     assert rows["switch-sum"][2] == "1.00"
     assert float(rows["ring"][1]) == pytest.approx(14 * (131072 / 450e3 + 0.6), abs=0.01)
+
+
+def test_launches_count_on_both_sides_of_a_comparison_with_nccl(capsys):
+    _, out, _ = run(capsys, *H100, "--bytes", "64KiB", "--compare", "planned,nccl")
+    assert " ".join(out.split()).endswith(
+        "- planned: with 6.6 us a round to launch and 82% of the links' rates, as NCCL's calls are counted"
+    )
+    rows = {line.split()[0]: float(line.split()[1]) for line in out.splitlines()[2:4]}
+    assert 6.6 < rows["planned"] < 10 < rows["nccl"]
+    _, out, _ = run(capsys, *H100, "--bytes", "64KiB", "--compare", "planned,nccl", "--launch-us", "0")
+    assert "- planned: with 0 us a round to launch and 82%" in out
+    assert "as NCCL's calls" not in run(capsys, *H100, "--bytes", "64KiB", "--compare", "planned,ring")[1]
+    made = document(capsys, *H100, "--bytes", "64KiB", "--compare", "planned,nccl")
+    assert made["runs"][0]["counted"].startswith("6.6 us a round") and made["runs"][1]["counted"] == ""
 
 
 def test_what_is_not_possible_here_is_a_line_below_the_table(capsys):

@@ -67,7 +67,7 @@ def test_sizes_at_which_the_library_takes_less(sizes):
     machine = catalog("dgx-h100")
     plans = [plan(machine, payload_bytes=size) for size in (1 << 20, 1 << 25)]
     made = [Size(one, ranked(one, machine, SUM)) for one in plans]
-    assert crossover_text(made, "dgx-h100").endswith("native: ncclAllReduce at 32 MiB (106.88 us)")
+    assert crossover_text(made, "dgx-h100").endswith("native: ncclAllReduce at 32 MiB (159.97 us)")
     assert [one["native"]["chosen"] for one in crossover_document(made, "dgx-h100")["sizes"]] == [False, True]
     assert "native" not in crossover_text(sizes, "switch")
 

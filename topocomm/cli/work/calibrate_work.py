@@ -14,8 +14,8 @@ from topocomm.calibration.readers.log_formats import load_log
 from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import PlanError, TopologyError
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import FACT, TABLE, topology_figures
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import FACT, TABLE, topology_figures
 from topocomm.simulation.libraries.library_times import library_named, with_settings
 from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.model import Topology

@@ -32,7 +32,7 @@ def write_step(args: argparse.Namespace, topology: Topology | None, machine: Mac
         return
     assert topology is not None  # a sweep alone has none
     steps, missing = [], []
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(args.names)) as progress:
         for method in args.names:
             progress(method)
             try:
@@ -72,7 +72,7 @@ def _sweep(args: argparse.Namespace, own: Topology | None, machine: Machine) -> 
             return _step(args, own, method, value).total_us
         return _step(args, machine(args, value), method, args.context).total_us
 
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(args.names) * len(args.sweep.values)) as progress:
         rows = sweep(args.sweep, args.names, time_us, progress)
     where = args.system if own is None else own.name
     if args.format == "json":
@@ -94,7 +94,7 @@ def _table(steps: list[DecodeStep], topology: Topology) -> list[str]:
     lines += [
         f"{step.method:16} {step.total_us / 1e3:10.3f} {step.total_us / best_us:8.2f} {step.tokens_per_s:9.1f} "
         f"{step.layer_us:11.2f} {step.communication_share:13.1%}"
-        for step in steps
+        for step in sorted(steps, key=lambda step: step.total_us)
     ]
     if len(steps) == 1:
         lines += [f"of {plural(len(first.ends_us), 'layer')} and the head:", *timeline_text(first.timeline, first.path)]

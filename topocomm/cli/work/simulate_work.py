@@ -50,7 +50,7 @@ def write_simulation(args: argparse.Namespace, whole: Topology | None, topology:
     assert topology is not None
     if args.plan is None:
         take_default_bytes(args)
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(args.names)) as progress:
         chosen, missing = _saved_run(args, whole, topology) if args.plan else _runs(args, topology, progress)
     if args.trace is not None:
         write_result(trace_json(chosen[0].timeline), args.trace)
@@ -99,6 +99,7 @@ def _rules(args: argparse.Namespace) -> Rules:
         launch_us=args.launch_us,
         fold_gb_per_s=args.fold_gb_per_s,
         transport=None if args.protocols is None else transport(args.protocols),
+        as_called=any(name.startswith("nccl") for name in args.names),
     )
 
 
@@ -142,7 +143,7 @@ def _sweep(args: argparse.Namespace, machine: Topology | None) -> None:
     if chosen.over == "hosts":
         take_default_bytes(args)
     time_us = _timer(args, machine)
-    with ProgressLine("simulating") as progress:
+    with ProgressLine("simulating", steps=len(names) * len(chosen.values)) as progress:
         rows = sweep(chosen, names, time_us, progress)
     if args.format == "json":
         document = {"schema": SCHEMA, "topology": None if machine is None else machine.name, "system": args.system}
@@ -189,14 +190,15 @@ def _table(chosen: Sequence[Run], missing: Sequence[str], topology: Topology) ->
         f"{first.collective}, {first.payload_bytes} B, {plural(len(first.ranks), 'rank')} on {topology.name}",
         f"{'algorithm':{width}} {'us':>12} {'x':>6} {'GB/s':>9} {'messages':>9} {'busiest link':>12}",
     ]
-    for run in chosen:
+    for run in sorted(chosen, key=lambda run: run.total_us):
         ratio = run.total_us / best_us if best_us else 1.0
         use = float(run.timeline.link_use.max(initial=0.0))
         lines.append(
             f"{run.algorithm:{width}} {run.total_us:12.2f} {ratio:6.2f} {run.gb_per_s:9.2f} "
             f"{run.timeline.work.messages:9d} {use:12.1%}" + (f"  {run.detail}" if run.detail != run.algorithm else "")
         )
-    return [*lines, *reasons(missing)]
+    counted = [f"{run.algorithm}: with {run.counted}" for run in chosen if run.counted]
+    return [*lines, *reasons([*counted, *missing])]
 
 
 def _document(chosen: Sequence[Run], topology: Topology) -> dict[str, Any]:
@@ -213,6 +215,7 @@ def _document(chosen: Sequence[Run], topology: Topology) -> dict[str, Any]:
                 "ranks": list(run.ranks),
                 "gb_per_s": run.gb_per_s,
                 "predicted_us": run.predicted_us,
+                "counted": run.counted,
                 **timeline_document(run.timeline),
             }
             for run in chosen

@@ -54,7 +54,7 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
         for name, low, high in changes(sizes)
     ]
     calls = [
-        f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.predicted_us:.2f} us)"
+        f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.call_us:.2f} us)"
         for plan in (size.plan for size in sizes)
         if plan.native_call
     ]

@@ -134,11 +134,7 @@ def _proof(page: Page, plan: Plan, y: float) -> float:
         f"No plan of {plural(plan.ports, 'port')} beats {', '.join(bounds)}. "
         f"This one: {c.gap:.3f} x the {plan.objective} bound ({c.argument}).",
         f"Proved: {', '.join(proved)}.",
-        *(
-            [f"Calls take {plan.native_call} instead, predicted {plan.predicted_us:.2f} us."]
-            if plan.native_call
-            else []
-        ),
+        *([f"Calls take {plan.native_call} instead, predicted {plan.call_us:.2f} us."] if plan.native_call else []),
         *(f"Assumed: {note}." for note in plan.assumed),
     ]
     letters = int((WIDTH - 2 * EDGE) / (11.5 * LETTER))
