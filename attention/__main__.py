@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -32,15 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (problem := why_shadowed()) is not None:
         return _refuse(problem)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = JobParser(prog="python -m attention", description=__doc__)
-    parser.add_argument("-V", "--version", action="version", version=_versions(), help="versions, also of libraries")
-    commands = parser.add_subparsers(required=True, metavar="{generate,serve,decode}")
-    chosen = respelled(words[0], COMMANDS) if words else None
-    for name, summary in COMMANDS.items():
-        if name == chosen:
-            import_module(f"attention.jobs.{name}_job").add_arguments(commands)
-        else:
-            commands.add_parser(name, help=summary)
+    parser = parser_of(words[:1])
     if not words:
         parser.print_help()
         return OK
@@ -49,6 +41,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (lacking := next(missing, None)) is not None:
         return _refuse(str(lacking))
     return run(options.job(options), options.ranks)
+
+
+class Parser(JobParser):
+    """Parser of these commands, which knows the options of each."""
+
+    def owners(self, option: str) -> list[str]:
+        """As inherited: the other commands with this option."""
+        commands = parser_of(COMMANDS).commands()
+        return [each.prog for each in commands.values() if option in each._option_string_actions]
+
+
+def parser_of(names: Iterable[str]) -> Parser:
+    """Return the parser, which knows the options of the commands named."""
+    parser = Parser(prog="python -m attention", description=__doc__)
+    parser.add_argument("-V", "--version", action="version", version=_versions(), help="versions, also of libraries")
+    commands = parser.add_subparsers(required=True, metavar="{generate,serve,decode}")
+    chosen = [respelled(name, COMMANDS) for name in names]
+    for name, summary in COMMANDS.items():
+        if name in chosen:
+            import_module(f"attention.jobs.{name}_job").add_arguments(commands)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser
 
 
 def _refuse(problem: str) -> int:

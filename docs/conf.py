@@ -22,7 +22,7 @@ copyright = author
 version = release = installed_version("topocomm")
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # loads myst_parser
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
@@ -33,6 +33,11 @@ nitpick_ignore_regex = [("py:.*", ".*")]  # types of other libraries: their page
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["fieldlist"]
+nb_execution_mode = "force"  # notebooks are stored without outputs
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
 suppress_warnings = ["myst.header"]  # API pages begin sections below those of autodoc
 
 autodoc_member_order = "bysource"

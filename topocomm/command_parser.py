@@ -71,7 +71,7 @@ class CommandParser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         """As argparse does, but what is not known is an error, of the command that it was given to."""
         words = list(sys.argv[1:] if args is None else args)
-        commands = self._commands()
+        commands = self.commands()
         place = next((i for i, word in enumerate(words) if not word.startswith("-")), None)
         if commands and place is not None:
             words[place] = respelled(words[place], commands) or words[place]
@@ -85,15 +85,20 @@ class CommandParser(argparse.ArgumentParser):
         """Return what an argument without its option was meant to be, to end an error with."""
         return next((f"; did you mean {option} {match}?" for option, match in self._choices(word)), "")
 
-    def _commands(self) -> Sequence[str]:
+    def owners(self, option: str) -> Sequence[str]:
+        """Return the commands, as one types them, that have an option which this one lacks."""
+        return ()
+
+    def commands(self) -> Mapping[str, argparse.ArgumentParser]:
+        """Return the parsers of the commands, by name; none where there are no commands."""
         groups = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
-        return next((list(choices) for choices in groups), [])
+        return next(groups, {})
 
     def _check_options(self, words: Sequence[str]) -> None:
         """End with an error at an unknown option: argparse would miss required arguments first."""
         known = self._option_string_actions
         for word in words:
-            if word == "--" or (self._commands() and not word.startswith("-")):
+            if word == "--" or (self.commands() and not word.startswith("-")):
                 return
             name = word.partition("=")[0]
             if not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word) or " " in word or name in known:
@@ -103,10 +108,20 @@ class CommandParser(argparse.ArgumentParser):
                 continue  # abbreviated; argparse knows whether to one option only
             if not is_long and name[:2] in known and f"-{name}" not in known:
                 continue  # a value without a blank: -n4
-            choices = (f"{option} {match}" for option, match in self._choices(name))
-            near = next(choices, None) or nearest(name, [o for o in known if o.startswith("--")], self.meanings)
-            remedy = "; options come after the command" if self._commands() else ""
-            self.error(f"unrecognized arguments: {word}" + (f"; did you mean {near}?" if near else remedy))
+            self.error(f"unrecognized arguments: {word}{self._remedy(name)}")
+
+    def _remedy(self, name: str) -> str:
+        """Return what to do about an unknown option, to end an error with."""
+        if self.commands():
+            return "; options come after the command"
+        own = [option for option in self._option_string_actions if option.startswith("--")]
+        by_value = next((f"{option} {match}" for option, match in self._choices(name)), None)
+        known_as = nearest(name, own, self.meanings) if _plain(name) in self.meanings else None
+        if by_value or known_as:
+            return f"; did you mean {by_value or known_as}?"
+        if owners := self.owners(name):
+            return f"; it belongs to {', '.join(f'`{owner}`' for owner in owners)}"
+        return did_you_mean(name, own, self.meanings)
 
     def _choices(self, word: str) -> Iterator[tuple[str, str]]:
         """Options of which a word is a choice, with it."""

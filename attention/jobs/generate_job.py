@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attention.jobs.cache_summary import RankCache, cache_lines, gather_caches
 from attention.jobs.decode_job import METHODS, explain_merge
 from attention.jobs.job_launch import (
     BEGAN_S,
@@ -51,7 +52,8 @@ class Generated:
     plan: str
     prefill_s: float
     decode_s: float
-    cache_bytes: int
+    caches: list[RankCache]
+    """Of every rank, in rank order."""
     weights: ShardedWeights | None
     step_times: StepTimes | None
     """With `--profile`, where there is a token after the second."""
@@ -158,7 +160,7 @@ class GenerateJob:
             plan=plan,
             prefill_s=meter.first_token_s,
             decode_s=meter.other_tokens_s,
-            cache_bytes=cache.used_bytes,
+            caches=gather_caches(cache, comm),
             weights=cache.weights,
             step_times=StepTimes.gathered(profile, comm, len(cache)) if profile and profile.tokens else None,
         )
@@ -174,7 +176,7 @@ class GenerateJob:
         )
         if more:
             say(f"decode: {more} tokens in {result.decode_s:.2f} s, {more / result.decode_s:.2f} tokens/s")
-        say(f"cache: {result.cache_bytes:,} bytes of keys and values on rank 0")
+        say("\n".join(cache_lines(result.caches)))
         if result.weights is not None:
             say(f"weights: {result.weights.held_bytes:,} of {result.weights.whole_bytes:,} bytes on rank 0")
         if self.options.profile:

@@ -51,6 +51,20 @@ def test_wrong_words_end_with_what_was_meant(capsys, line, meant):
     assert err.endswith(f"; did you mean {meant}?\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "owners"),
+    [
+        (["generate", "--heads", "3"], "`python -m attention decode`"),
+        (["decode", "--model", "x"], "`python -m attention generate`, `python -m attention serve`"),
+    ],
+)
+def test_an_option_of_another_command_is_said_to_belong_to_it(capsys, words, owners):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f": unrecognized arguments: {words[1]}; it belongs to {owners}\n")
+
+
 def test_a_model_that_is_not_known_is_bad_input(capsys):
     assert main(["generate", "--model", "smollm", "--prompt", "x"]) == 2
     assert capsys.readouterr().err.endswith("nothing is downloaded; did you mean smollm2?\n")

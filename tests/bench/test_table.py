@@ -54,10 +54,10 @@ def test_the_foot(wrong):
 
 
 @pytest.mark.parametrize("columns", [80, 100, 180])
-def test_a_narrow_terminal_gets_lines_of_100_columns(columns):
+def test_a_narrow_terminal_gets_lines_that_fit(columns):
     table = Table(columns)
     text = table.head(FACTS, [PROBLEM], [rows()[0].plan], "kernel k/1") + "".join(map(table.row, rows(1)))
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= min(columns, 100)
     assert "3 all-reduces + rescale" in text
     assert not Table(200).narrow
 
@@ -72,3 +72,10 @@ def test_figures_keep_their_width(value, text):
 
 def test_a_figure_too_long_for_its_column_is_short_in_powers():
     assert len(figure(123456789.0)) == 7
+
+
+def test_80_columns_leave_out_what_was_done_in_place():
+    head = Table(80).head(FACTS, [PROBLEM], [], "kernel").splitlines()
+    assert "in-place" not in "".join(head[-3:])
+    wide, slim = (Table(columns).row(rows()[0]).split() for columns in (120, 80))
+    assert slim == [*wide[:-4], wide[-2]]

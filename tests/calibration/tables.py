@@ -7,8 +7,8 @@ import random
 import topocomm
 from topocomm.calibration.fit_figures import TableModel
 from topocomm.calibration.measured_table import MeasuredRow, MeasuredTable
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries.library_times import Library
 
 TRUE = {

@@ -8,7 +8,7 @@ import pytest
 from tests.calibration.tables import TRUE, made_models
 from topocomm import PlanError
 from topocomm.calibration.fit_figures import TableModel, fit_tables, is_fitted, with_ll128
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.library_figures import DEFAULTS
 
 
 def errors(models, fit):

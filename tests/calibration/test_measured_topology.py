@@ -7,9 +7,9 @@ from tests.calibration.tables import made_models
 from topocomm.calibration.fit_figures import Fit, fit_tables
 from topocomm.calibration.measured_topology import with_figures
 from topocomm.planning.cost.events import simulate
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS, figures_of, ll128_of
 from topocomm.simulation.libraries import work_of
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS, figures_of, ll128_of
 from topocomm.simulation.libraries.library_times import library_us
 from topocomm.topology.readers.plain import topology_json
 

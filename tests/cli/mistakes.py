@@ -37,6 +37,10 @@ MISTAKES = [
     ("bench --op sum --warm-up 3", "--warmup"),
     ("order --system dgx-h100 --formt map-by", "--format"),
     ("calibrate --sytem dgx-h100 --input x", "--system"),
+    # options of another command
+    ("plan --iterations 5", "belongs to `topocomm bench`"),
+    ("order --system dgx-h100 --ports 2", "belongs to `topocomm plan`, `topocomm simulate`"),
+    ("doctor --json", "`topocomm calibrate`, `topocomm bench`"),
     # words without their option
     ("plan dgx-h100 --bytes 64K", "--system dgx-h100"),
     ("plan --system dgx-h100 64K", "--bytes 64K"),
@@ -59,7 +63,6 @@ MISTAKES = [
     # values
     ("plan --system dgx-h100 --bytes 64Kbit", None),
     ("plan --system dgx-h100 --bytes 65535", None),
-    ("plan --system dgx-h100", None),
     ("plan --system dgx-h100 --sizes 8-128M", None),
     ("plan --system dgx-h100 --ranks 0,1 --bytes 64K", "GPU0,GPU1"),
     # files

@@ -63,7 +63,7 @@ def test_alone_it_runs_on_threads(capsys):
     for part in ("2 ranks on 1 host", "by threads", "algbw = size / time", "busbw =", "float64 check", "plan per size"):
         assert part in words
     body = [line.split() for line in lines if not line.startswith("#")]
-    assert [int(fields[0]) for fields in body] == [8, 8, 512, 512]
+    assert [int(fields[0]) for fields in body] == [8, 8, 512, 512, 4096, 4096]
     assert all((fields[8], fields[12]) == ("0", "0") for fields in body)
     assert lines[-2] == "# Out of bounds values : 0 OK"
     assert lines[-1].startswith("# Avg bus bandwidth    : ")

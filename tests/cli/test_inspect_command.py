@@ -122,7 +122,7 @@ BAD = [
     (["--input", "none.txt"], "none.txt: cannot be read: No such file or directory"),
     (["--system", "dgx-x"], "system 'dgx-x' is not in the catalogue; it has dgx-1-v100"),
     (["--system", "dgx-h100", "--hosts", "0"], "hosts must be at least 1, got 0"),
-    (["--hosts", "2"], "--hosts goes with --system NAME only"),
+    (["--hosts", "2"], "--hosts goes with --system NAME, or with --input FILE of one host"),
     (["--system", "dgx-h100", "--hosts", "two"], "argument --hosts: invalid int value: 'two'"),
     (["--system", "dgx-h100", "--input", "a"], "argument --input: not allowed with argument --system"),
     (["--invent-bus-ids"], "--invent-bus-ids goes with --system NAME --format nccl-xml, of one host, only"),
@@ -267,10 +267,11 @@ def test_compare(capsys, tmp_path):
     assert out.startswith("dgx-h100: dgx-h100 (catalogue): 8 GPUs")
     assert "other.json: dgx-b200 (catalogue)" in out
     assert "GB/s 450 -> 900: nvlink GPU0-nvswitch0" in out
+    assert max(map(len, out.splitlines())) <= 80
     assert run(capsys, "--input", str(file), "--compare", str(file), "--format", "text")[:2] == (
         0,
-        "other.json (1): dgx-b200 (catalogue): 8 GPUs, 8 NICs, 2 NUMA nodes, 1 NVSwitch; GPU pairs: 28 NV18\n"
-        "other.json (2): dgx-b200 (catalogue): 8 GPUs, 8 NICs, 2 NUMA nodes, 1 NVSwitch; GPU pairs: 28 NV18\n"
+        "other.json (1): dgx-b200 (catalogue): 8 GPUs, 8 NICs, 2 NUMA nodes, 1 NVSwitch;\n    GPU pairs: 28 NV18\n"
+        "other.json (2): dgx-b200 (catalogue): 8 GPUs, 8 NICs, 2 NUMA nodes, 1 NVSwitch;\n    GPU pairs: 28 NV18\n"
         "\nNo difference in devices, pairs and links.\n",
     )
 

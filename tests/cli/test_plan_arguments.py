@@ -5,16 +5,25 @@ import pytest
 from tests.cli.plan_command import H100, SMALL, refused
 
 BAD = [
-    (H100, "--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)"),
-    ((*H100, "--bytes", "6"), "6 bytes: expected a whole number of rows of operator 'sum', 4 bytes each"),
+    (
+        (*H100, "--bytes", "6"),
+        "6 bytes: expected a whole number of rows of operator 'sum', 4 bytes each, such as 4 or",
+    ),
     (
         (*H100, "--bytes", "4", "--operator", "attention.logsumexp"),
-        "4 bytes: expected a whole number of rows of operator 'attention.logsumexp', 516 bytes each",
+        "4 bytes: expected a whole number of rows of operator 'attention.logsumexp', 516 bytes each, such as 516",
     ),
     *(
         ((*H100, f"--bytes={text}"), f"--bytes {text!r}: expected a whole number of bytes such as 16512, 64KiB")
         for text in ("nonsense", "-4", "1.0001KiB", "64XiB", "", "KiB")
     ),
+    (
+        (*H100, "--bytes", "64KiB", "--operator", "attention.logsumexp"),
+        "65536 bytes: expected a whole number of rows of operator 'attention.logsumexp', 516 bytes each, such as 65532",
+    ),
+    ((*SMALL, "--what-if", "GPU9=3"), "what-if 'GPU9=3': topology 'dgx-h100' has no link, device or kind of links"),
+    ((*SMALL, "--what-if", "nvlink=0"), "what-if 'nvlink=0': expected LINK=GBPS, GB/s above 0"),
+    ((*H100, "--plan", "some.json", "--what-if", "nvlink=3"), "--what-if does not go with --plan FILE"),
     ((*SMALL, "--ranks", "0"), "--ranks 0: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),
     ((*SMALL, "--ranks=-2"), "--ranks -2: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),
     ((*SMALL, "--ranks", "9"), "--ranks 9: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),
@@ -39,7 +48,7 @@ BAD = [
     ((*SMALL, "--order", "rank"), "argument --order: invalid choice: 'rank' (choose from "),
     ((*SMALL, "--order", "canonical", "--collective", "scan"), "scan in canonical order: expected allreduce"),
     ((*H100, "--plan", "some.json", "--order", "any"), "--order does not go with --plan FILE"),
-    (("--hosts", "2", "--bytes", "4"), "--hosts goes with --system NAME only"),
+    (("--hosts", "2", "--bytes", "4"), "--hosts goes with --system NAME, or with --input FILE of one host"),
     ((*H100, "--plan", "nowhere.json"), "nowhere.json: cannot read the plan: No such file or directory"),
     (("--input", "nowhere.txt", "--bytes", "4"), "nowhere.txt: cannot be read: No such file or directory"),
 ]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.cli.test_calibrate_command import logs  # noqa: F401 - a fixture
+from tests.cli.work.test_calibrate_work import logs  # noqa: F401 - a fixture
 from topocomm import SUM, run_local
 from topocomm.cli.main import main
 from topocomm.cli.schema_command import bundled, schema_names

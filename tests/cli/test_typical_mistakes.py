@@ -32,7 +32,7 @@ def test_one_line_says_what_to_do(capsys, files, line, meant):
     assert (status, captured.out) == (2, "")
     assert captured.err.count("\n") == 1
     command = line.split()[0]
-    known = command in ("plan", "inspect", "simulate", "order", "bench", "calibrate")
+    known = command in ("plan", "inspect", "simulate", "order", "bench", "calibrate", "doctor")
     assert captured.err.startswith(f"topocomm {command}: " if known else "topocomm: ")
     if meant is not None:
         assert captured.err.split("; see `")[0].rstrip("\n?").endswith(" ".join(filled(meant, files)))

@@ -184,9 +184,11 @@ def test_the_command_on_a_dump(capsys, tmp_path, monkeypatch, planted):
     assert re.search(r"^ok    topology       input0 \(", out, re.MULTILINE)
 
 
-def test_text_counts_levels_and_fits_100_columns():
-    text = findings_text([Finding("FAIL", "topology", "word " * 60, "repair it " * 15), Finding("ok", "a", "b")])
-    assert max(map(len, text.splitlines())) < 100
+@pytest.mark.parametrize("width", [None, 50, 120])
+def test_text_counts_levels_and_fits_the_terminal(width):
+    findings = [Finding("FAIL", "topology", "word " * 60, "repair it " * 15), Finding("ok", "a", "b")]
+    text = findings_text(findings) if width is None else findings_text(findings, width)
+    assert (width or 80) - 12 < max(map(len, text.splitlines())) <= (width or 80)
     assert text.splitlines()[-1] == "1 FAIL, 1 ok"
     assert "-> repair it" in text
 
@@ -252,6 +254,9 @@ def test_lines_are_cut():
     first, second, *rest = text.splitlines()
     assert (first, second) == ("", "Title") and len(rest) == 3
     assert rest[0].startswith("  begin") and all(line.startswith("      word") for line in rest[1:])
+    _, _, *rows = section_text("Title", ["  call   kernel  " + "why " * 40], 60).splitlines()
+    assert len(rows) > 2 and all(line.startswith(" " * 17 + "why") for line in rows[1:])
+    assert max(map(len, rows)) <= 60
 
 
 def test_it_is_printed_below_the_findings(packages, capsys, monkeypatch):

@@ -19,7 +19,7 @@ def test_unknown_names_list_the_known():
 def register(monkeypatch, name, value):
     from importlib.metadata import EntryPoint
 
-    monkeypatch.setattr("topocomm.operators.find.entry_points", lambda group: [EntryPoint(name, value, group)])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [EntryPoint(name, value, group)])
 
 
 def test_a_function_of_a_number_gives_an_operator_by_name(monkeypatch):

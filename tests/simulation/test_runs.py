@@ -31,13 +31,24 @@ def test_the_planned_run_takes_what_the_plan_predicts():
 
 
 def test_messages_of_a_round_overlap_unless_ports_hold_them_back():
-    """A forest over 4 hosts: as the planner counts it with the links alone; ports in strict order hold it up."""
+    """A forest over 4 hosts: as the planner counts it with ports for both tiers; few in strict order hold it up."""
     machine = catalog("dgx-h100", hosts=4)
-    made = plan(machine, payload_bytes=64 << 20, ports=2)
+    made = plan(machine, payload_bytes=64 << 20, ports=16)
     assert made.algorithm.startswith("forest")
     free, held = (simulate_plan(made, machine, Rules(ports=ports)).total_us for ports in (None, 1))
     assert free == pytest.approx(made.figures.predicted_us, rel=0.1)
     assert held > free
+
+
+def test_plans_as_calls_run_them():
+    machine = catalog("dgx-h100", hosts=4)
+    called = simulate_collective(machine, "planned", payload_bytes=64 << 20, rules=Rules(as_called=True))
+    plain = simulate_collective(machine, "planned", payload_bytes=64 << 20)
+    assert called.counted == "6.6 us a round to launch and 86% of the links' rates, as NCCL's calls are counted"
+    assert called.timeline.work.sent_bytes > plain.timeline.work.sent_bytes
+    assert called.total_us < plain.total_us, "with ports for both tiers another schedule is better, launches and all"
+    hosts = catalog("cpu-2-socket", hosts=2)
+    assert simulate_collective(hosts, "planned", payload_bytes=4096, rules=Rules(as_called=True)).counted == ""
 
 
 def test_rules_reach_the_planner_and_the_work():

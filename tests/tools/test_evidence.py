@@ -14,7 +14,7 @@ from tools.evidence.page import order_right
 from topocomm import TopocommError
 from topocomm.calibration.error_report import RowError
 from topocomm.calibration.measured_table import MeasuredRow, MeasuredTable
-from topocomm.simulation.libraries.job_shape import job_shape
+from topocomm.planning.libraries.job_shape import job_shape
 
 
 def table(machine, hosts, ranks):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from topocomm.calibration.error_report import RowError, row_errors
 from topocomm.calibration.fit_figures import Fit, fit_tables
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.library_figures import DEFAULTS
 
 from .gather import Family, Gathered, gather
 from .page import Scored, class_lines, figure_lines, goal_lines, worst_lines

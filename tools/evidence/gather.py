@@ -9,8 +9,8 @@ from typing import NamedTuple
 from topocomm import TopocommError
 from topocomm.calibration.fit_figures import TableModel
 from topocomm.calibration.readers.log_formats import load_log
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries.library_times import library_named, with_settings
 
 from .machines import Place, place_of

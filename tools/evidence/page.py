@@ -10,7 +10,7 @@ import numpy as np
 
 from topocomm.calibration.error_report import ErrorRow, RowError, error_table, summary, worst
 from topocomm.calibration.fit_figures import Fit
-from topocomm.simulation.libraries.library_figures import TABLE
+from topocomm.planning.libraries.library_figures import TABLE
 
 from .gather import Family
 

@@ -10,8 +10,8 @@ import numpy as np
 from topocomm.calibration.error_report import RowError
 from topocomm.calibration.fit_figures import with_ll128
 from topocomm.planning.cost.events import simulate
+from topocomm.planning.libraries.nccl_choice import choose
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.simulation.libraries.nccl.nccl_choice import choose
 from topocomm.simulation.libraries.nccl.nccl_work import call_work
 
 from .page import Scored, percent

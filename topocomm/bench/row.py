@@ -71,7 +71,7 @@ class Row:
     @property
     def predicted_us(self) -> float | None:
         """Predicted time of the plan, or of the library's own collective if that was chosen."""
-        return None if self.plan is None else self.plan.predicted_us
+        return None if self.plan is None else self.plan.call_us
 
     @property
     def predicted_over_measured(self) -> float | None:

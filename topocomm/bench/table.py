@@ -42,6 +42,7 @@ _NARROW: tuple[Column, ...] = (
     ("pred.", "(us)", 1, 6),
     ("/p50", "", 0, 6),
 )
+_SLIM = (*_NARROW[:7], _NARROW[9])
 
 
 class Table:
@@ -53,6 +54,8 @@ class Table:
 
     def __init__(self, columns: int | None) -> None:
         self.narrow = columns is not None and columns < FULL_WIDTH
+        self._slim = columns is not None and columns < WIDTH + 2  # without in-place results
+        self._wrap = WIDTH if columns is None else min(WIDTH, max(columns, 40) - 2)
 
     def head(self, facts: Facts, problems: Sequence[Problem], plans: Sequence[Plan], kernel: str) -> str:
         """Return the lines above the rows."""
@@ -73,7 +76,7 @@ class Table:
             f"{bus_formula(problem.collective)}, GB/s = 10^9 B/s; #wrong: numbers that a float64 check refuses; "
             "p50, p99, predicted and predicted/p50: out of place",
         ]
-        lines = [line for text in words for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+        lines = [line for text in words for line in textwrap.wrap(text, self._wrap, subsequent_indent="  ")]
         lines += ["", "plan per size"]
         for plan in plans:
             rounds = plural(plan.figures.rounds, "round")
@@ -88,11 +91,12 @@ class Table:
         if self.narrow:
             in_place = (None, "") if place is None else (place.times.mean_us, _wrong(place))
             own = main.times.mean_us, main.bus_gb_per_s, _wrong(main)
-            return _line(
-                _NARROW, [str(p.size_bytes), row.name.ljust(NAME_WIDTH), *own, *percentiles, *in_place, *predicted]
-            )
+            cells: list[str | float | None] = [str(p.size_bytes), row.name.ljust(NAME_WIDTH), *own, *percentiles]
+            if self._slim:
+                return _line(_SLIM, [*cells, predicted[0]])
+            return _line(_NARROW, [*cells, *in_place, *predicted])
         words = [str(p.size_bytes), str(p.count), p.dtype_name, p.redop, str(p.root)]
-        cells: list[str | float | None] = []
+        cells = []
         for cell in (row.out_of_place, place):
             bandwidths = (
                 (None, None, None) if cell is None else (cell.times.mean_us, cell.alg_gb_per_s, cell.bus_gb_per_s)
@@ -108,11 +112,12 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def _names(self, problem: Problem) -> str:
-        columns = _NARROW if self.narrow else _full(problem)
+        columns = _SLIM if self._slim else _NARROW if self.narrow else _full(problem)
         names, units = ("#" + _line(columns, [column[i] for column in columns])[1:] for i in (0, 1))
         if self.narrow:
             first = f"# {problem.dtype_name}, redop {problem.redop}, root {problem.root}\n"
-            first += f"# {'':7} {'':{NAME_WIDTH}} {'out-of-place':^38} {'in-place':^15}\n"
+            in_place = "" if self._slim else f" {'in-place':^15}"
+            first += f"# {'':7} {'':{NAME_WIDTH}} {'out-of-place':^38}{in_place}".rstrip() + "\n"
         else:
             left = sum(blanks + width for _, _, blanks, width in columns[:5])
             first = f"{'#':{left}}  {'out-of-place':^31}  {'in-place':^31}".rstrip() + "\n"

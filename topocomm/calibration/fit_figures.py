@@ -14,8 +14,8 @@ import numpy as np
 from topocomm.calibration.least_squares import Floats, fit_places
 from topocomm.calibration.measured_table import MeasuredRow, MeasuredTable
 from topocomm.errors import PlanError
-from topocomm.simulation.libraries.job_shape import JobShape
-from topocomm.simulation.libraries.library_figures import DEFAULTS, is_share
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.libraries.library_figures import DEFAULTS, is_share
 from topocomm.simulation.libraries.library_times import Library, library_us
 
 PRIOR = 0.1

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from topocomm.calibration.fit_figures import Fit
-from topocomm.simulation.libraries.library_figures import DEFAULTS, FACT
+from topocomm.planning.libraries.library_figures import DEFAULTS, FACT
 from topocomm.topology.links import assume
 from topocomm.topology.model import Link, Topology
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,10 +11,11 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
-from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes
+from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes, range_bytes
+from topocomm.cli.options.choices import COLLECTIVE_NAMES, COLLECTIVES
+from topocomm.cli.terminal.output import terminal_columns
 from topocomm.errors import PlanError, TopocommError
-from topocomm.operators.find import find_operator
-from topocomm.planning.collectives import COLLECTIVES
+from topocomm.operators.find import find_operator, registered_entry
 
 if TYPE_CHECKING:
     from topocomm.bench.bits import Outcome
@@ -39,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
         "bench",
         description="Measure a collective beside the alternatives on the same ranks: under mpirun, torchrun, or alone.",
     )
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", metavar="NAME", help=COLLECTIVE_NAMES)
     parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum; attention.logsumexp")
     add_sizes(parser, f"or one size, 16512; default {SIZES}")
     parser.add_argument("-n", "--iterations", type=_positive, metavar="N", help="timed blocks (default: 20 to 100)")
@@ -54,26 +53,32 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="default text")
 
 
+def check(args: argparse.Namespace) -> None:
+    """Raise what is wrong with the options alone, before anything large is imported."""
+    launch = launched_as()
+    args.sizes = nccl_sizes(args, given=args.sizes) or SIZES
+    if args.ranks is not None and launch is not None:
+        raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
+    if args.bits and args.trace is not None:
+        raise PlanError("--trace does not go with --bits: a trace is of calls that are timed")
+    if args.bits and args.collective != "allreduce":
+        raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
+    range_bytes(args.sizes)
+    registered_entry(args.operator)
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure, print on rank 0, and return the exit status: 1 if a result is wrong.
 
     Raises:
-        PlanError: A size or an option does not fit.
-        OperatorError: The operator is unknown.
+        PlanError: A size is not of the operator's rows.
+        OperatorError: The operator cannot be loaded.
     """
     from topocomm.bench.measurement import Wanted
     from topocomm.bench.timing import Pace
     from topocomm.execute.device.device_library import prepare_for_threads
 
     try:
-        launch = launched_as()
-        args.sizes = nccl_sizes(args, given=args.sizes) or SIZES
-        if args.ranks is not None and launch is not None:
-            raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
-        if args.bits and args.trace is not None:
-            raise PlanError("--trace does not go with --bits: a trace is of calls that are timed")
-        if args.bits and args.collective != "allreduce":
-            raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
         operator = find_operator(args.operator)
         rows = parse_sizes(args.sizes, operator.default_layout(1).row_bytes) if operator.splittable else (1,)
     except TopocommError:
@@ -81,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         return OK  # rank 0 says it; a launcher ends the other ranks at the first status that is not 0
     wanted = Wanted(args.collective, operator, rows, Pace(args.iterations, args.warmup))
-    if launch is None:
+    if launched_as() is None:
         prepare_for_threads()  # which no CUDA has been started for yet
     work = _bits if args.bits else _measure
     return run_on_ranks(lambda comm: work(comm, wanted, args), THREADS if args.ranks is None else args.ranks)
@@ -96,7 +101,7 @@ def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> in
     tells = comm.rank == 0
     began = datetime.now(UTC).isoformat(timespec="seconds")
     facts = gather_facts(comm)
-    table = Table(_terminal_columns())
+    table = Table(terminal_columns())
     problems = wanted.problems(comm.size)
     if tells and args.format == "text":
         plans = [explain(comm, problem) for problem in problems]
@@ -174,14 +179,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
     return value
-
-
-def _terminal_columns() -> int | None:
-    """Return the columns of the terminal on stdout; None if there is none, or it names no width."""
-    if not sys.stdout.isatty():
-        return None
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() else shutil.get_terminal_size((0, 0)).columns or None
 
 
 def _write(text: str) -> None:

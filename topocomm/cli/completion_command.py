@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.metadata import entry_points
 from typing import Any
 
 from topocomm.errors import MissingExtraError
@@ -40,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
         import shtab
     except ModuleNotFoundError:
         raise MissingExtraError(f"topocomm completion {args.shell}", "shtab", "completion") from None
+    from importlib.metadata import entry_points
+
     from topocomm.cli.main import COMMANDS, parser_of
     from topocomm.topology.catalog.systems import SYSTEMS
 

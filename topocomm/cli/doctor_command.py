@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from topocomm.cli.command_ranks import launched_as, speaks
 from topocomm.cli.options.sources import add_sources, read_sources
+from topocomm.cli.terminal.output import terminal_columns
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.cli.terminal.text_colours import coloured
 from topocomm.errors import TopocommError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from topocomm.doctor.examine import Examined
 
 OK, FAILED = 0, 1
+LEAST_COLUMNS = 40
 SECONDS_TO_PRINT = 5.0
 """A launcher ends all ranks as soon as one fails: the others leave the first time to print, whose end ends them."""
 
@@ -46,7 +48,15 @@ def run(args: argparse.Namespace) -> int:
     """
     from topocomm.doctor.anonymous import anonymous
     from topocomm.doctor.examine import Examined, check_machine, library_name
-    from topocomm.doctor.report import Here, findings_text, registered_sections, report_text, section_text, ways_section
+    from topocomm.doctor.report import (
+        WIDTH,
+        Here,
+        findings_text,
+        registered_sections,
+        report_text,
+        section_text,
+        ways_section,
+    )
 
     is_dump = bool(args.input or args.system)
     topology: Topology | None
@@ -65,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
             here = None if is_dump else Here(os.environ, library_name())
             text = report_text(examined.findings, topology, names, here=here, ways=examined.ways, sections=sections)
         else:
+            width = max(terminal_columns() or WIDTH, LEAST_COLUMNS)
             ways = ways_section(examined.ways) if examined.ways else ""
-            text = findings_text(examined.findings) + ways + "".join(section_text(*section) for section in sections)
+            text = findings_text(examined.findings, width) + ways
+            text += "".join(section_text(*section, width) for section in sections)
             text = coloured(text)
         sys.stdout.write(text)
     elif failed:

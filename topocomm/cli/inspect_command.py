@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from importlib import import_module
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from topocomm.cli.command_ranks import launched_as, speaks
 from topocomm.cli.options.arguments import format_by_name
-from topocomm.cli.options.sources import add_sources, read_job, read_sources, source_words
+from topocomm.cli.options.sources import add_sources, read_job, read_sources
 from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
+from topocomm.cli.terminal.proposal import next_commands
 from topocomm.errors import TopologyError
 from topocomm.topology.draw import measured
 from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
+
+if TYPE_CHECKING:
+    from topocomm.doctor.finding import Finding
 
 FORMATS = {
     "text": ("a tree on one screen", "draw.topology_text", "render"),
@@ -28,6 +34,7 @@ FORMATS = {
     "env": ("a shell file: network cards and cores for each rank", "export.environment", "render"),
 }
 """(one line of help, module, function) of every format."""
+COLUMNS = 80
 MOST_THREADS = 16
 """Limit of threads that measure without a launcher."""
 
@@ -76,7 +83,11 @@ def run(args: argparse.Namespace) -> int:
     if args.compare is not None:
         text = _comparison(args, topology)
     elif is_screen:
-        text = render(topology, next_command=_next_command(args, topology))
+        findings = _findings(topology)
+        proposed = next_commands(
+            args, topology, is_faulty=any(finding.level in ("warn", "FAIL") for finding in findings)
+        )
+        text = render(topology, next_command=proposed, findings=[finding[:3] for finding in findings])
     else:  # only its modules are imported, so that each format starts fast
         _, module, function = FORMATS[args.format]
         text = getattr(import_module(f"topocomm.topology.{module}"), function)(topology)
@@ -130,21 +141,19 @@ def _comparison(args: argparse.Namespace, topology: Topology) -> str:
     own = args.system or (PurePath(args.input[0]).name if args.input else "this machine")
     if own == name:
         own, name = f"{own} (1)", f"{name} (2)"
-    return topology_diff.render(topology, other, names=(own, name))
+    text = topology_diff.render(topology, other, names=(own, name))
+    return "".join(f"{part}\n" for line in text.splitlines() for part in _folded(line))
 
 
-def _next_command(args: argparse.Namespace, topology: Topology) -> str:
-    """Return the command to propose next, a line each: a plan on this topology, or on a larger one."""
-    if len(topology.endpoints) < 2:
-        return "topocomm plan --system dgx-h100 --bytes 64KiB"
-    launched = launched_as()
-    launcher = ""
-    if launched is not None and launched[2] > 1 and not (args.input or args.system):
-        name, _, ranks = launched
-        launcher = f"torchrun --nproc-per-node {ranks} --no-python " if name == "torchrun" else f"{name} -n {ranks} "
-    if args.measure:
-        return (
-            f"{launcher}topocomm inspect --measure --json --output machine.json\n"
-            "topocomm plan --input machine.json --bytes 64KiB"
-        )
-    return launcher + " ".join(filter(None, ("topocomm plan", source_words(args), "--bytes 64KiB")))
+def _folded(line: str) -> list[str]:
+    """A line of a comparison in 80 columns, its rest deeper; blank ones stay."""
+    wrapper = textwrap.TextWrapper(COLUMNS, break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return wrapper.wrap(line) or [""]
+
+
+def _findings(topology: Topology) -> list[Finding]:
+    """What `doctor` finds odd about the machine itself, but what the reader of a capture warns of."""
+    from topocomm.doctor.checks.machine_checks import check_parts
+
+    return [finding for finding in check_parts(topology) if finding.level != "ok"]

@@ -1,8 +1,9 @@
 """`topocomm COMMAND ...`: run a command, and turn errors into one line and an exit status.
 
 Exit status: 0 done, 1 the work failed, 2 bad usage or bad input. A command NAME is the module
-NAME_command of this package, with `add_parser(subparsers)` and `run(args) -> int`; only the chosen one is imported, so
-that each starts fast.
+NAME_command of this package, with `add_parser(subparsers)`, `run(args) -> int`, and where options can contradict each
+other `check(args)`. Only the chosen one is imported, and it imports nothing large before its options are right (what
+plans, simulates and fits is in `work`), so that each starts fast.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class Parser(CommandParser):
         """As inherited; systems, files and sizes are known too."""
         return super().meant_by(word) or meant_by(word, self._option_string_actions)
 
+    def owners(self, option: str) -> list[str]:
+        """As inherited: the other commands with this option."""
+        commands = parser_of(COMMANDS)[0].commands()
+        return [each.prog for each in commands.values() if option in each._option_string_actions]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, by default that of the process, and return its exit status."""
@@ -75,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     if args.command not in modules:  # something stood before the command, such as `--`
         parser.error(f"the command {args.command} must come first")
-    return _run(modules[args.command].run, args)
+    command = modules[args.command]
+    return _run(command.run, args, getattr(command, "check", None))
 
 
 def parser_of(names: Iterable[str]) -> tuple[Parser, dict[str, ModuleType]]:
@@ -105,14 +112,22 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--json", dest="format", action="store_const", const="json", help=words)
 
 
-def _run(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+def _run(
+    run: Callable[[argparse.Namespace], int],
+    args: argparse.Namespace,
+    check: Callable[[argparse.Namespace], None] | None = None,
+) -> int:
+    is_alike = True  # options, and a machine that is named, are the same on all ranks: rank 0 says what is wrong
     try:
+        if check is not None:
+            check(args)
+        is_alike = bool(vars(args).get("system") or vars(args).get("input"))
         status = run(args)
         sys.stdout.flush()
     except TopocommError as error:
         # A TopocommError that is also a ValueError is bad input; others are failures of the work.
-        if isinstance(error, ValueError) and not speaks() and (vars(args).get("system") or vars(args).get("input")):
-            return 0  # every rank reads the machine that is named, and rank 0 says what is wrong with it
+        if isinstance(error, ValueError) and not speaks() and is_alike:
+            return 0
         _complain(args, with_suggestion(str(error), OTHER_WORDS) + meant_file(str(error)))
         return 2 if isinstance(error, ValueError) else 1
     except BrokenPipeError:  # the reader of a pipe has seen enough

@@ -8,16 +8,13 @@ from typing import Any
 
 from topocomm.cli.command_ranks import speaks
 from topocomm.cli.options.arguments import parse_bytes, parse_ranks
+from topocomm.cli.options.choices import COLLECTIVE_NAMES, COLLECTIVES, OBJECTIVES
 from topocomm.cli.options.host_names import take_host_names
 from topocomm.cli.options.sources import add_sources, read_job
 from topocomm.cli.terminal.output import write_result
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import PlanError
-from topocomm.operators.find import find_operator
-from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.formats.rank_order_formats import devicemesh, map_by, rankfile
-from topocomm.planning.plan import OBJECTIVES
-from topocomm.planning.report.rank_order import best_order
+from topocomm.operators.find import find_operator, registered_entry
 
 FORMATS = ("rankfile", "map-by", "devicemesh")
 
@@ -30,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
         "gain over the present order goes to stderr.",
     )
     add_sources(parser, named_hosts=True)
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", metavar="NAME", help=COLLECTIVE_NAMES)
     parser.add_argument("--bytes", metavar="N", default="1MiB", help="bytes of one rank's value (default 1MiB)")
     parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum")
     parser.add_argument("--objective", choices=OBJECTIVES, default="auto", help="default auto")
@@ -47,12 +44,18 @@ def add_parser(subparsers: Any) -> None:
     )
 
 
+def check(args: argparse.Namespace) -> None:
+    """Raise what is wrong with the options alone, before anything large is imported."""
+    parse_bytes(args.bytes)
+    registered_entry(args.operator)
+    if isinstance(args.hosts, str) and args.format != "rankfile":
+        raise PlanError(f"--hosts {args.hosts} goes with --format rankfile only: {args.format} names no hosts")
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the order, its gain on stderr, and return the exit status."""
     path = args.hosts
     names = take_host_names(args)
-    if names is not None and args.format != "rankfile":
-        raise PlanError(f"--hosts {path} goes with --format rankfile only: {args.format} names no hosts")
     topology = read_job(args)
     if not speaks():
         return 0
@@ -63,6 +66,9 @@ def run(args: argparse.Namespace) -> int:
             f"{path}: {len(names)} host names; topology {topology.name!r} has {len(hosts)} hosts ({shown}), expected a "
             "name for each, in this order"
         )
+    from topocomm.planning.formats.rank_order_formats import devicemesh, map_by, rankfile
+    from topocomm.planning.report.rank_order import best_order
+
     with ProgressLine("planning for several orders"):
         found = best_order(
             topology,

@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import sys
-from collections.abc import Callable
-from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from topocomm.cli.command_ranks import speaks
@@ -19,43 +12,26 @@ from topocomm.cli.options.arguments import (
     nccl_sizes,
     parse_bytes,
     parse_ranks,
-    parse_sizes,
+    range_bytes,
     take_one_size,
 )
-from topocomm.cli.options.sources import add_sources, read_job
-from topocomm.cli.terminal.output import write_result, write_text
-from topocomm.cli.terminal.progress_line import ProgressLine
-from topocomm.errors import OperatorError, PlanError
-from topocomm.operators.find import find_operator
-from topocomm.operators.layout import ALIGNMENT_BYTES
-from topocomm.operators.operator import Operator
-from topocomm.planning.certificate_checker.check_certificate import check_certificate
-from topocomm.planning.collectives import COLLECTIVES, ORDERS
-from topocomm.planning.formats.msccl_blocks import RUNTIMES
-from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
-from topocomm.planning.planner import plan
-from topocomm.planning.program.scratch import scratch_bytes
-from topocomm.planning.proof.verify import verify
-from topocomm.planning.report.in_network_advice import in_network_notes
-from topocomm.planning.report.plan_comparison import defect, ranked, request_of
-from topocomm.planning.report.plan_text import plan_text
-from topocomm.planning.report.plan_views import plan_words
-from topocomm.planning.report.sum_comparison import compare_sum, sum_notes
-from topocomm.planning.request import Limits
-from topocomm.planning.routing.paths import PathFinder
-from topocomm.topology.merge.degradation import without
-from topocomm.topology.model import Topology
+from topocomm.cli.options.choices import (
+    COLLECTIVE_NAMES,
+    COLLECTIVES,
+    OBJECTIVES,
+    ORDERS,
+    PLAN_FORMATS,
+    PORT_MODELS,
+    RUNTIMES,
+    SENDRECV,
+)
+from topocomm.cli.options.sources import add_changes, add_sources, changed, read_job
+from topocomm.errors import PlanError
+from topocomm.operators.find import registered_entry
 
-FORMATS = {
-    "text": "report.plan_text",
-    "json": "formats.plan_json",
-    "msccl-xml": "formats.msccl_xml",
-    "mscclpp-json": "formats.mscclpp_json",
-    "svg": "report.plan_svg",
-    "html": "report.plan_html",
-}
-"""Module of every format; only the chosen one is imported."""
-BYTES = "bytes of one rank's value, or of the whole for collectives in parts, as allgather (64KiB); 0: latency only"
+BYTES = (
+    "bytes of one rank's value, or of the whole for collectives in parts, as allgather (default 64KiB); 0: latency only"
+)
 OF_A_PLAN = (
     "bytes",
     "ranks",
@@ -70,10 +46,9 @@ OF_A_PLAN = (
     "max-trees",
     "max-scratch",
     "without",
+    "what-if",
 )
 """Options that a saved plan answers."""
-SENDRECV = "sendrecv"
-"""Name of an alltoall in which every rank sends to one other."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -86,7 +61,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--collective",
         choices=(*COLLECTIVES, SENDRECV),
-        help="default allreduce; sendrecv: an alltoall in which every rank sends to the next one",
+        metavar="NAME",
+        help=f"{COLLECTIVE_NAMES}; or {SENDRECV}: an alltoall in which every rank sends to the next one",
     )
     parser.add_argument("--bytes", metavar="N", help=BYTES)
     add_sizes(parser, "a table of the best plan for each size, 8:128MiB:4")
@@ -102,13 +78,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--max-trees", type=int, metavar="N", help="trees per root of packed trees (throughput)")
     parser.add_argument("--max-scratch", metavar="BYTES", help="what a plan may take beside a rank's own value")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
-    parser.add_argument(
-        "--without",
-        action="append",
-        metavar="LINK",
-        help="plan as if this were down and say what that costs: GPU3-NIC3 (both directions), 'GPU0->GPU1' (one), or a "
-        "device (h2/NIC3, rail3: all its links); can be given several times",
-    )
+    add_changes(parser)
     parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
     parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
     parser.add_argument(
@@ -117,189 +87,56 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout, whole or not at all")
     parser.add_argument(
         "--format",
-        choices=tuple(FORMATS),
+        choices=PLAN_FORMATS,
         help="default text, or by the ending of --output; msccl-xml and mscclpp-json are programs for those runtimes "
         "(sums on GPUs), svg is a picture, html one to move and zoom with a panel for each round",
     )
     parser.add_argument(
         "--runtime",
-        choices=tuple(RUNTIMES),
+        choices=RUNTIMES,
         help="what reads the msccl-xml: RCCL (default where xGMI joins the GPUs), Azure/msccl-executor-nccl (default "
         "elsewhere) or microsoft/msccl",
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Plan, or check a saved plan, print it, and return the exit status."""
-    before = gc.get_threshold()
-    gc.set_threshold(1_000_000, *before[1:])  # each collection would walk the million live objects of a large machine
-    try:
-        return _run(args)
-    finally:
-        gc.set_threshold(*before)
-
-
-def _run(args: argparse.Namespace) -> int:
-    args.format = format_by_name(args.format, args.output, FORMATS) or "text"
+def check(args: argparse.Namespace) -> None:
+    """Raise what is wrong with the options alone, before anything large is imported."""
+    args.format = format_by_name(args.format, args.output, PLAN_FORMATS) or "text"
     if args.runtime is not None and args.format != "msccl-xml":
         raise PlanError(f"--runtime {args.runtime} goes with --format msccl-xml only: no other format is for a runtime")
-    whole = read_job(args)
-    if args.launch_us is not None:
-        whole = replace(whole, launch_us=args.launch_us)
-    if not speaks():
-        return 0
-    topology = without(whole, args.without) if args.without else whole
     take_one_size(args)
     args.sizes = nccl_sizes(args, given=args.sizes)
-    with ProgressLine("checking the plan" if args.plan else "planning") as progress:
-        if args.sizes is not None:
-            text = _crossover(args, topology, progress)
-        else:
-            chosen = _saved(args, topology) if args.plan else _compared(_planned(args, topology), topology)
-            cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
-            text = _text(args, chosen, topology, cost) + "\n" if args.format == "text" else ""
-    if args.sizes is None and args.save:
-        chosen.save(Path(args.save))
-    if args.sizes is None and args.trace:
-        write_result(_trace(chosen, topology), args.trace)
-    if args.format == "text" or args.sizes is not None:
-        (write_text if args.format == "text" else write_result)(text, args.output)
-        return 0
-    if cost:
-        print(cost, file=sys.stderr)
-    arguments = {"json": (chosen,), "msccl-xml": (chosen, topology, args.runtime)}.get(args.format, (chosen, topology))
-    text = import_module(f"topocomm.planning.{FORMATS[args.format]}").dumps(*arguments)
-    write_result(text if text.endswith("\n") else text + "\n", args.output)
-    return 0
+    if args.plan is not None:
+        for option in OF_A_PLAN:
+            if getattr(args, option.replace("-", "_")) is not None:
+                raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")
+    if args.sizes is not None:
+        _check_sizes(args)
+    for option in ("bytes", "max-scratch"):
+        if (text := getattr(args, option.replace("-", "_"))) is not None:
+            parse_bytes(text, f"--{option}")
+    if args.operator is not None:
+        registered_entry(args.operator)
 
 
-def _trace(chosen: Plan, topology: Topology) -> str:
-    """Return the simulated messages of a plan, by the rules that it was predicted by, as a trace."""
-    from topocomm.simulation.runs import Rules, simulate_plan
-    from topocomm.simulation.trace_events import trace_json
-
-    rules = Rules(ports=chosen.ports, port_model=chosen.port_model, launch_us=chosen.launch_us)
-    return trace_json(simulate_plan(chosen, topology, rules).timeline)
-
-
-def _text(args: argparse.Namespace, chosen: Plan, topology: Topology, cost: str) -> str:
-    """Return the plan in words, beside what else could be done."""
-    operator, unlike = _operator_of(chosen)
-    if operator is None:
-        return plan_text(chosen, topology, unlike, cost)
-    if unlike:
-        notes = [("switch", note) for note in in_network_notes(chosen, topology, operator)]
-        notes += [("sum", note) for note in sum_notes(chosen.as_sum)]
-        return plan_text(chosen, topology, unlike, cost, notes)
-    return plan_words(replace(chosen, request=request_of(chosen, operator, _limits(args))), topology, cost)
-
-
-def _compared(plan: Plan, topology: Topology) -> Plan:
-    """Return a plan that was made with its comparison with one SUM, where its operator has that form."""
-    operator, unlike = _operator_of(plan)
-    return plan if operator is None or unlike else replace(plan, as_sum=compare_sum(plan, topology, operator))
-
-
-def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
-    """Return the plan's registered operator, and the reason, if any, why its request cannot be planned here."""
-    try:
-        operator = find_operator(plan.operator)
-    except OperatorError as error:  # of a saved plan: its file is proved without the operator
-        return None, str(error)
-    row_bytes = operator.default_layout(1).row_bytes
-    if plan.row_bytes == row_bytes or not plan.payload_bytes:
-        return operator, ""
-    return (
-        operator,
-        f"a row of this plan has {plan.row_bytes} B, one of {operator.name} as it is planned here {row_bytes} B",
-    )
-
-
-def _crossover(args: argparse.Namespace, topology: Topology, progress: Callable[[str], None]) -> str:
+def _check_sizes(args: argparse.Namespace) -> None:
     given = [option for option in ("bytes", "plan", "save", "trace") if getattr(args, option) is not None]
     if given or args.format not in ("text", "json", "svg"):
         what = f"--{given[0]}" if given else f"--format {args.format}"
         raise PlanError(
             f"{what} does not go with --sizes: a table has no plan; expected --format text, json or svg alone"
         )
-    from topocomm.planning.report.crossover import Size, crossover_document, crossover_svg, crossover_text
-
-    operator = find_operator(args.operator or "sum")
-    row_bytes = operator.default_layout(1).row_bytes
-    sizes = []
-    wanted = parse_sizes(args.sizes, row_bytes)
-    for number, rows in enumerate(wanted, start=1):
-        progress(f"{number} of {len(wanted)}: {rows * row_bytes} B")
-        best = _planned(args, topology, rows * row_bytes)
-        sizes.append(Size(best, ranked(best, topology, operator, _limits(args))))
-    if args.format == "json":
-        return json.dumps(crossover_document(sizes, topology.name)) + "\n"
-    if args.format == "svg":
-        return crossover_svg(sizes, topology.name)
-    return crossover_text(sizes, topology.name) + "\n"
+    range_bytes(args.sizes)
 
 
-def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | None = None) -> Plan:
-    if payload_bytes is None and args.bytes is None:
-        raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
-    payload_bytes = parse_bytes(args.bytes) if payload_bytes is None else payload_bytes
-    operator, ranks = find_operator(args.operator or "sum"), parse_ranks(args.ranks, topology)
-    parts = None
-    if args.collective == SENDRECV:
-        rows = payload_bytes // operator.default_layout(1).row_bytes
-        parts = to_the_next(rows, len(topology.endpoints if ranks is None else ranks))
-    return plan(
-        topology,
-        "alltoall" if parts else args.collective or "allreduce",
-        payload_bytes=payload_bytes,
-        operator=operator,
-        parts=parts,
-        objective=args.objective or "auto",
-        ports=1 if args.ports is None else args.ports,
-        port_model=args.port_model,
-        ranks=ranks,
-        root=args.root or 0,
-        order=args.order or "any",
-        max_trees=args.max_trees,
-        max_scratch_bytes=_limits(args).max_scratch_bytes,
-    )
+def run(args: argparse.Namespace) -> int:
+    """Plan, or check a saved plan, print it, and return the exit status."""
+    whole = read_job(args)
+    if not speaks():
+        return 0
+    topology = changed(args, whole)
+    parse_ranks(args.ranks, topology)
+    from topocomm.cli.work.plan_work import write_plan
 
-
-def to_the_next(rows: int, ranks: int) -> tuple[int, ...]:
-    """Return the parts of an alltoall in which every rank sends so many rows to the one after it, in a ring.
-
-    Raises:
-        PlanError: There are none: what ranks do not send has no way.
-    """
-    if not rows:
-        raise PlanError(f"--collective {SENDRECV}: give the bytes that a rank sends, at least one row")
-    return tuple(rows if dst == (src + 1) % ranks else 0 for src in range(ranks) for dst in range(ranks))
-
-
-def _limits(args: argparse.Namespace) -> Limits:
-    scratch = None if args.max_scratch is None else parse_bytes(args.max_scratch, "--max-scratch")
-    return Limits(args.max_trees, scratch)
-
-
-def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
-    for option in OF_A_PLAN:
-        if getattr(args, option.replace("-", "_")) is not None:
-            raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")
-    saved = Plan.load(args.plan)
-    if saved.topology_digest != topology.digest:
-        raise PlanError(
-            f"{args.plan}: made for another topology (digest {saved.topology_digest[:12]}; {topology.name!r} has "
-            f"{topology.digest[:12]}); name that one with --input or --system, or plan again"
-        )
-    try:
-        verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
-        check_certificate(topology, saved)
-        operator, unlike = _operator_of(saved)
-        if operator is not None and not unlike:
-            packed = operator.default_layout(saved.schedule.rows).packed_bytes
-            own = scratch_bytes(saved.schedule, packed, ALIGNMENT_BYTES)
-            if saved.figures.scratch_bytes != own:
-                raise PlanError(f"scratch_bytes is {saved.figures.scratch_bytes}, the schedule takes {own}")
-    except PlanError as error:
-        raise PlanError(f"{args.plan}: {error}") from None
-    return saved
+    write_plan(args, whole, topology)
+    return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 from topocomm.bench.facts import installed
-from topocomm.doctor.checks.fabric_checks import check_channels, check_fabric
-from topocomm.doctor.checks.gpu_checks import check_hidden_gpus, check_p2p, check_pci_gpus
-from topocomm.doctor.checks.job_checks import Started, check_hosts, check_local_ranks, check_rank_order
+from topocomm.doctor.checks.gpu_checks import check_pci_gpus
+from topocomm.doctor.checks.job_checks import Started, check_local_ranks
 from topocomm.doctor.checks.launch_checks import Placed, check_cores, check_faults, check_launcher, check_world
 from topocomm.doctor.checks.library_checks import (
     ask_mpi_library,
@@ -23,8 +22,8 @@ from topocomm.doctor.checks.library_checks import (
     check_python,
     check_triton,
 )
-from topocomm.doctor.checks.nic_checks import check_nic_places, check_pairs
-from topocomm.doctor.checks.pcie_checks import check_flat_tree, check_pcie, check_slots
+from topocomm.doctor.checks.machine_checks import check_parts
+from topocomm.doctor.checks.pcie_checks import check_slots
 from topocomm.doctor.checks.system_checks import (
     check_clock,
     check_cuda,
@@ -47,7 +46,6 @@ from topocomm.doctor.finding import Environment, Finding, gather_json, union, us
 from topocomm.errors import TopocommError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.transports.shared_memory import kernels_available
-from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
 
 Launched = tuple[str, int, int] | None
@@ -64,41 +62,9 @@ LOCAL_RANKS = {
 """Variable of a rank's number on its host, by launcher."""
 
 
-CHECKS: tuple[Callable[[Topology], list[Finding]], ...] = (
-    check_hidden_gpus,
-    check_fabric,
-    check_p2p,
-    check_pcie,
-    check_flat_tree,
-    check_pairs,
-    check_nic_places,
-    check_channels,
-    check_hosts,
-    check_rank_order,
-)
-
-
 def check_machine(topology: Topology) -> list[Finding]:
     """Check a given topology: a dump, a catalogue system, or a whole job."""
     return [*check_topology(topology), *check_parts(topology)]
-
-
-def check_parts(topology: Topology) -> list[Finding]:
-    """Run every check of `CHECKS` on a topology; equal findings of several hosts are one, at the place of the first."""
-    findings = [finding for check in CHECKS for finding in check(topology)]
-    hosts = set(topology.hosts)
-    if len(hosts) < 2:
-        return findings
-    holders: dict[Finding, list[str]] = {}
-    for finding in findings:
-        host, mark, text = finding.text.partition(": ")
-        own = bool(mark) and host in hosts
-        holders.setdefault(finding._replace(text=text) if own else finding, []).extend([host] * own)
-    merged = []
-    for finding, owners in holders.items():
-        who = f"all {len(hosts)} hosts" if len(owners) == len(hosts) else ranges(owners)
-        merged.append(finding._replace(text=f"{who}: {finding.text}") if owners else finding)
-    return merged
 
 
 def library_name() -> str | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-
-from topocomm.execute.communicator import Communicator
 from topocomm.topology.draw.names import ranges
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
 
 Level = Literal["ok", "info", "warn", "FAIL"]
 Environment = Mapping[str, str]
@@ -35,6 +35,8 @@ def usable_cores() -> frozenset[int]:
 
 def gather_json(comm: Communicator, value: Any) -> list[Any]:
     """Gather every rank's value in rank order; collective."""
+    import numpy as np
+
     data = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = [int(one.view(np.int64)[0]) for one in comm.allgather_bytes(np.array([data.size]).view(np.uint8))]
     padded = np.full(max(lengths), ord(" "), np.uint8)

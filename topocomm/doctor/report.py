@@ -18,7 +18,10 @@ from topocomm.topology.draw.names import ranges
 from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
 
-WIDTH = 98
+WIDTH = 80
+"""Columns where no terminal says how many it has."""
+REPORT_WIDTH = 98
+"""Columns of a report, which is pasted into a web page."""
 INDENT = 21
 FENCE = "```"
 PREFIXES = ("TOPOCOMM_", "OMPI_", "PRTE_", "PMI", "MPI4PY_", "NCCL_", "CUDA_VISIBLE", "HIP_VISIBLE", "ROCR_VISIBLE")
@@ -37,14 +40,14 @@ class Here(NamedTuple):
     """The MPI library."""
 
 
-def findings_text(findings: Sequence[Finding]) -> str:
-    """Return a line per finding with its remedy below, and the count of each level."""
+def findings_text(findings: Sequence[Finding], width: int = WIDTH) -> str:
+    """Return a line per finding with its remedy below, and the count of each level, in so many columns."""
     lines: list[str] = []
     for level, check, text, remedy in findings:
         head = f"{level:5} {check:15}"
-        lines += _wrapped(f"{head}{text}", INDENT)
+        lines += _wrapped(f"{head}{text}", INDENT, width=width)
         if remedy:
-            lines += _wrapped(f"-> {remedy}", INDENT + 3, " " * INDENT)
+            lines += _wrapped(f"-> {remedy}", INDENT + 3, " " * INDENT, width)
     counts = Counter(finding.level for finding in findings)
     lines += ["", ", ".join(f"{counts[level]} {level}" for level in LEVELS if counts[level])]
     return "\n".join(lines) + "\n"
@@ -55,9 +58,9 @@ def ways_section(ways: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in ("", "Which transport an allreduce of float32 sums takes here", *ways))
 
 
-def _wrapped(text: str, indent: int, first_indent: str = "") -> list[str]:
+def _wrapped(text: str, indent: int, first_indent: str = "", width: int = WIDTH) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first_indent, subsequent_indent=" " * indent, break_on_hyphens=False
+        text, width, initial_indent=first_indent, subsequent_indent=" " * indent, break_on_hyphens=False
     )
 
 
@@ -72,10 +75,16 @@ def registered_sections() -> list[Section]:
     return sections
 
 
-def section_text(title: str, lines: Sequence[str]) -> str:
-    """Return a package's section: a title and its lines, wrapped with deeper indentation."""
-    cut = [part for line in lines for part in _wrapped(line, len(line) - len(line.lstrip()) + 4)]
+def section_text(title: str, lines: Sequence[str], width: int = WIDTH) -> str:
+    """Return a package's section: a title and its lines, wrapped below their last column or deeper."""
+    cut = [part for line in lines for part in _wrapped(line, _last_column(line, width), width=width)]
     return "".join(f"{line}\n" for line in ("", title, *cut))
+
+
+def _last_column(line: str, width: int) -> int:
+    """Where the rest of a wrapped line begins: below its last column if that leaves a third of the width."""
+    columns = [match.end() for match in re.finditer(r"\S {2,}(?=\S)", line)]
+    return columns[-1] if columns and 3 * columns[-1] <= 2 * width else len(line) - len(line.lstrip()) + 4
 
 
 def report_text(
@@ -93,7 +102,7 @@ def report_text(
     """
     plain = names.text
     head = f"Anonymised: it has no {OF_WHAT}. Device names, versions and settings are left: read it before you post it."
-    parts = ["topocomm doctor --report", *textwrap.wrap(head, WIDTH), "", "Versions"]
+    parts = ["topocomm doctor --report", *textwrap.wrap(head, REPORT_WIDTH), "", "Versions"]
     parts += [f"  {name} {text}" for name, text in versions().items()]
     if here is not None:  # what runs here says nothing of the machine of a dump
         parts += [f"  {plain(here.library)}"] if here.library is not None else []
@@ -103,7 +112,7 @@ def report_text(
         values = [f"{name}={'(not shown)' if SECRET.search(name) else plain(here.environment[name])}" for name in shown]
         parts += ["", "Environment of rank 0", *(f"  {' '.join(line.split())}" for line in values)]
     plain_findings = [Finding(f.level, f.check, plain(f.text), plain(f.remedy)) for f in findings]
-    parts += ["", "Findings", findings_text(_renamed(plain_findings, topology, names)).rstrip("\n")]
+    parts += ["", "Findings", findings_text(_renamed(plain_findings, topology, names), REPORT_WIDTH).rstrip("\n")]
     if ways:
         parts.append(plain(ways_section(ways)).rstrip("\n"))
     parts += [plain(section_text(*section)).rstrip("\n") for section in sections]

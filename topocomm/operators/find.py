@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from topocomm.command_parser import respelled
 from topocomm.errors import OperatorError
-from topocomm.operators.operator import Operator
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from topocomm.operators.operator import Operator
 
 GROUP = "topocomm.operators"
 
@@ -23,13 +27,10 @@ def find_operator(name: str) -> Operator:
     Raises:
         OperatorError: Nobody registers the name, or what is registered cannot be loaded.
     """
-    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
-    match = re.fullmatch(r"(.+)\((\d+)\)", name)
-    stem, number = (match[1], int(match[2])) if match else (name, None)
-    stem = respelled(stem, entries) or stem
-    if stem not in entries:
-        raise OperatorError(f"unknown operator {name!r}; installed packages register {', '.join(sorted(entries))}")
-    entry = entries[stem]
+    from topocomm.operators.operator import Operator
+
+    entry, number = registered_entry(name)
+    stem = entry.name
     try:
         operator = entry.load()
     except (ImportError, AttributeError) as error:
@@ -43,6 +44,23 @@ def find_operator(name: str) -> Operator:
     if not isinstance(operator, Operator):
         raise OperatorError(f"operator {name!r}: {entry.value} is a {type(operator).__name__}, not an Operator")
     return operator
+
+
+def registered_entry(name: str) -> tuple[EntryPoint, int | None]:
+    """Return the entry of an operator's name, and the number in its brackets; nothing is imported.
+
+    Raises:
+        OperatorError: Nobody registers the name.
+    """
+    from importlib.metadata import entry_points
+
+    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
+    match = re.fullmatch(r"(.+)\((\d+)\)", name)
+    stem, number = (match[1], int(match[2])) if match else (name, None)
+    stem = respelled(stem, entries) or stem
+    if stem not in entries:
+        raise OperatorError(f"unknown operator {name!r}; installed packages register {', '.join(sorted(entries))}")
+    return entries[stem], number
 
 
 def _shadow(entry: EntryPoint) -> str:

@@ -5,7 +5,6 @@ Where it is made, and where not, is in docs/concepts/cost-models.md, "A library'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from topocomm.operators.builtin import MAX, MIN, PROD, SUM
@@ -13,9 +12,11 @@ from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING
 from topocomm.planning.cost.cost_models import TIME_DIGITS
-from topocomm.planning.cost.nccl_model import Nvls, Ranks, times_us
+from topocomm.planning.libraries.job_shape import JobShape, job_shape
+from topocomm.planning.libraries.library_figures import ll128_of, topology_figures
+from topocomm.planning.libraries.nccl_choice import Choice
+from topocomm.planning.libraries.nccl_times import chosen_call, payload_share
 from topocomm.planning.plan import Native, Plan
-from topocomm.planning.routing.routes import link_figures
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
 from topocomm.topology.network.in_network import knows
@@ -42,26 +43,23 @@ def with_native(plan: Plan, topology: Topology, operator: Operator, layout: Layo
 
 def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
     """Return the library's call for one array of a dtype; None where there is none on this machine."""
-    ranks = communicator_of(plan, topology, dtype)
-    if ranks is None:
+    shape = shape_of(plan, topology, dtype)
+    if shape is None:
         return None
-    times = times_us(plan.collective.name, ranks, plan.payload_bytes)
-    algorithm = min(times, key=lambda name: (times[name], name))
+    choice, call_us = call_of(shape, topology, plan.collective.name, plan.payload_bytes)
     # A measured launch time beyond the table's delays the library's call too.
-    native_us = round(times[algorithm] + max(plan.launch_us - GROUP_LAUNCH_US, 0.0), TIME_DIGITS)
-    one_launch_us = 0.0 if plan.launch_us else GROUP_LAUNCH_US
-    planned_us = round(plan.figures.predicted_us + one_launch_us, TIME_DIGITS)
-    launch = f" with one launch of {one_launch_us:g} us" if one_launch_us else ""
+    native_us = round(call_us + max(plan.launch_us - GROUP_LAUNCH_US, 0.0), TIME_DIGITS)
+    planned_us, how = as_executed(plan, shape, topology)
     drops_nan = plan.operator in ("max", "min") and plan.collective.name not in CARRYING and "float" in dtype
     why = (
-        f"{algorithm} takes {native_us:.2f} us by the model of NCCL 2.30, the schedule {planned_us:.2f} us{launch}, "
-        "its copies and folds in a GPU's own memory not counted"
+        f"{choice.words} takes {native_us:.2f} us by NCCL's model, the schedule {planned_us:.2f} us {how}; "
+        "copies and folds in a GPU's own memory are not counted"
     )
     return Native(
         library="nccl",
         call=CALLS[plan.collective.name],
         dtype=dtype,
-        algorithm=algorithm,
+        algorithm=choice.words,
         predicted_us=native_us,
         planned_us=planned_us,
         chosen=native_us < planned_us and not drops_nan,
@@ -69,62 +67,36 @@ def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
     )
 
 
-def communicator_of(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
-    """The plan's ranks for NCCL's model; None where they are not on NVIDIA's GPUs, one each."""
-    ends, most = plan.ranks, plan.certificate.throughput_upper_bound_gb_per_s
+def shape_of(plan: Plan, topology: Topology, dtype: str) -> JobShape | None:
+    """Return the plan's ranks as NCCL sees them; None where they are not on NVIDIA's GPUs, one each."""
+    ends = plan.ranks
     on_gpus = all(topology.by_id[end].kind == "gpu" for end in ends)
     amd = any(link.kind.startswith("xgmi") for link in topology.links)
-    if len(set(ends)) < len(ends) or len(ends) < 2 or not on_gpus or amd or not most:
+    if len(set(ends)) < len(ends) or len(ends) < 2 or not on_gpus or amd:
         return None
-    fabric = [
-        (link.src, link.dst)
-        for link in topology.links
-        if link.kind == "nvlink" and all(topology.by_id[end].kind != "nic" for end in link[:2])
-    ]
-    by_fabric = _joined(fabric)
-    hosts = {end: f"host {topology.by_id[end].host}" for end in topology.endpoints}
-    by_node = _joined([*fabric, *hosts.items()])
-    nodes: dict[str, list[str]] = {}
-    for end in ends:
-        nodes.setdefault(by_node.get(end, end), []).append(end)
-    nvlink = all(len({by_fabric.get(end, end) for end in node}) == 1 for node in nodes.values())
-    sharp = plan.collective.name == "allreduce" and knows("nvls", plan.operator, [dtype])
-    nvls = _nvls(topology, list(nodes.values())) if sharp else None
-    return Ranks(len(ends), len(nodes), nvlink, most, nvls)
+    if not plan.certificate.throughput_upper_bound_gb_per_s:
+        return None
+    shape = job_shape(topology, ends, alike=False)
+    return shape if knows("nvls", plan.operator, [dtype]) else replace(shape, reduces=False)
 
 
-def _joined(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The connected component of each node, named by one of its nodes."""
-    components: dict[str, set[str]] = {}
-    for a, b in edges:
-        small, large = sorted((components.setdefault(a, {a}), components.setdefault(b, {b})), key=len)
-        if small is not large:
-            large |= small
-            components.update(dict.fromkeys(small, large))
-    return {node: min(own) for node, own in components.items()}
+def call_of(
+    shape: JobShape, topology: Topology, collective: str, payload_bytes: int, algorithms: tuple[str, ...] = ()
+) -> tuple[Choice, float]:
+    """Return what NCCL takes for a call, of these algorithms if it has one of them, and its time in us."""
+    figures, ll128 = topology_figures(topology), ll128_of(topology.facts)
+    return chosen_call(shape, figures, collective, payload_bytes, has_ll128=ll128, only=(algorithms, ()))
 
 
-def _nvls(topology: Topology, nodes: Sequence[Sequence[str]]) -> Nvls | None:
-    """NVLink SHARP between these nodes; None where no such switch joins all ranks of a node."""
-    figures, _ = link_figures(topology)
-    switches = {device.id for device in topology.devices if device.in_network == "nvls"}
-    beside: dict[str, list[str]] = {}
-    for src, dst in figures:
-        if dst in switches:
-            beside.setdefault(src, []).append(dst)
-    inside = []
-    for node in nodes:
-        stars = [[(end, s) for end in node] + [(s, end) for end in node] for s in beside.get(node[0], ())]
-        complete = [edges for edges in stars if all(edge in figures for edge in edges)]
-        if len(node) < 2 or not complete:
-            return None
-        inside.append(min(figures[edge].gb_per_s for edge in complete[0]))
-    if len(nodes) == 1:
-        return Nvls(inside[0], 0.0)
-    node_of = {topology.by_id[end].host: number for number, node in enumerate(nodes) for end in node}
-    out = [0.0] * len(nodes)
-    for (src, dst), figure in figures.items():
-        number = node_of.get(topology.by_id[src].host)
-        if number is not None and node_of.get(topology.by_id[dst].host) != number and dst not in switches:
-            out[number] += figure.gb_per_s
-    return Nvls(min(inside), min(out)) if min(out) else None
+def as_executed(plan: Plan, shape: JobShape, topology: Topology) -> tuple[float, str]:
+    """Return the time of a plan's schedule counted as NCCL's calls are, and how that differs from its prediction.
+
+    There is a launch, and payloads get the share of the links' nominal rates that those of NCCL get.
+    """
+    share = payload_share(shape, topology_figures(topology))
+    f, launches_us = plan.figures, plan.launch_us * plan.figures.rounds
+    one_launch_us = 0.0 if plan.launch_us else GROUP_LAUNCH_US
+    fixed_us = f.alpha_us + launches_us
+    planned_us = round(fixed_us + max(f.predicted_us - fixed_us, 0.0) / share + one_launch_us, TIME_DIGITS)
+    launch = f"one launch of {one_launch_us:g} us and " if one_launch_us else ""
+    return planned_us, f"with {launch}{share:.0%} of the links' rates, as NCCL gets"

@@ -64,7 +64,7 @@ class Plan(PlanFields):
 
     def _brief(self) -> str:
         f = self.figures
-        native = f"by {self.native_call}, predicted {self.predicted_us:.2f} us; else " if self.native_call else ""
+        native = f"by {self.native_call}, predicted {self.call_us:.2f} us; else " if self.native_call else ""
         return (
             f"{self.title} {self.payload_bytes} B on {plural(len(self.ranks), 'rank')}: "
             f"{native}{self.algorithm}, {plural(f.rounds, 'round')}, {plural(f.transfers, 'message')}, predicted "

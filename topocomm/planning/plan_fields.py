@@ -59,9 +59,10 @@ class Native:
 
     Attributes:
         library: "nccl".
-        algorithm: The library's fastest algorithm, by its own model.
-        predicted_us: Time of that algorithm.
-        planned_us: Time of the schedule, with one launch where the plan counts none.
+        algorithm: What the library's tuner takes.
+        predicted_us: Time of that algorithm, by the model that `topocomm simulate` has of it.
+        planned_us: Time of the schedule, counted alike: with one launch where the plan counts none, and with the share
+            of the links' nominal rates that payloads get.
         chosen: Whether a call with this plan uses the library. Its order and bits are then the library's.
         why: Reason in words, with assumptions.
     """
@@ -164,8 +165,13 @@ class PlanFields:
 
     @property
     def predicted_us(self) -> float:
-        """The predicted time of the schedule, or of the library's call if it was chosen."""
-        return self.native.predicted_us if self.native is not None and self.native.chosen else self.figures.predicted_us
+        """The predicted time of the schedule, as in the plan JSON, whatever a call takes."""
+        return self.figures.predicted_us
+
+    @property
+    def call_us(self) -> float:
+        """The predicted time of a call: of the library's if it was chosen, else of the schedule."""
+        return self.native.predicted_us if self.native is not None and self.native.chosen else self.predicted_us
 
     @property
     def row_bytes(self) -> int:

@@ -190,7 +190,7 @@ def _search(topology: Topology, request: Request) -> _Chosen:
 def _soonest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """The candidates of the least predicted time, and some others; those that a bound rules out are not simulated."""
     kept, least_us = [], inf
-    for candidate in sorted(candidates, key=lambda candidate: candidate.cost.by_rounds_us):
+    for candidate in sorted(candidates, key=lambda candidate: candidate.cost.soon_us):
         time_us = candidate.cost.predicted_within(least_us + SAME_US)
         if time_us < inf:
             kept.append(candidate)
@@ -226,9 +226,10 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Ca
             candidate = _candidate_of(name, build(), request, paths)
             candidates.append(candidate)
             if candidate.schedule.repeat is not None and request.objective == "auto" and not request.cores:
-                us = candidate.cost.predicted_us
+                most_us = NO_GAIN * least_us.get(pipeline, inf)
+                us = candidate.cost.predicted_within(most_us)
                 least_us[pipeline] = min(us, least_us.get(pipeline, us))
-                worse[pipeline] = worse.get(pipeline, 0) + 1 if us > NO_GAIN * least_us[pipeline] else 0
+                worse[pipeline] = worse.get(pipeline, 0) + 1 if us > most_us else 0
     return candidates
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,10 @@ Builds = Iterator[tuple[str, Build]]
 """Name and builder of each algorithm."""
 FEW_RANKS = 16
 """Rank count up to which algorithms that only save bytes are planned for every objective."""
+
+
+GROUP_PEERS = 7
+"""Peers that one group serves where hosts have fewer GPUs: as on a host of eight. More messages at once share NICs."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,17 @@ def port_model_of(objective: Objective) -> PortModel:
     return "loggp" if objective == "auto" else "alpha"
 
 
+def group_ports(topology: Topology, endpoints: Sequence[str]) -> int:
+    """Return the messages that one group of a rank between GPUs starts: to all peers on a host, GROUP_PEERS or more.
+
+    Over several hosts as many again, and one of its own rail each: while slices of a value go between hosts, those
+    before and after them go inside. With fewer the ports' order would hold up what a group posts together.
+    """
+    on_host = Counter(topology.by_id[end].host for end in endpoints)
+    peers = max(max(on_host.values()) - 1, GROUP_PEERS)
+    return max(1, min(len(endpoints) - 1, peers if len(on_host) == 1 else 2 * (peers + 1)))
+
+
 def on_every_endpoint(topology: Topology, collective: Collective, operator: Operator, layout: Layout) -> Request:
     """Return the request with one rank on every endpoint, objective "auto", one port, and the topology's launches."""
     endpoints, launch_us = place_ranks(topology, None), topology.launch_us or 0.0
@@ -116,7 +132,7 @@ def layout_of(operator: Operator, payload_bytes: int) -> Layout:
     if payload_bytes < 0 or payload_bytes % row_bytes:
         raise PlanError(
             f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
-            f"{row_bytes} bytes each"
+            f"{row_bytes} bytes each, such as {nearest_sizes(payload_bytes, row_bytes)}"
         )
     rows = payload_bytes // row_bytes
     if not operator.splittable and rows > 1:
@@ -126,6 +142,12 @@ def layout_of(operator: Operator, payload_bytes: int) -> Layout:
         )
     layout = operator.default_layout(rows)
     return layout if layout.rows == rows else replace(layout, leading=(rows,))
+
+
+def nearest_sizes(payload_bytes: int, row_bytes: int) -> str:
+    """Return the sizes in whole rows around one that is none, in words: `65532 or 66048`."""
+    below = max(payload_bytes, 0) // row_bytes * row_bytes
+    return f"{below} or {below + row_bytes}" if below else str(row_bytes)
 
 
 def whole_layout(layout: Layout, collective: Collective) -> Layout:

@@ -10,7 +10,7 @@ from topocomm.simulation.runs import Rules, Run, algorithms, of_plan, simulate_c
 from topocomm.simulation.switch_sums import switch_sum
 from topocomm.simulation.timeline_words import timeline_document, timeline_text
 from topocomm.simulation.trace_events import trace_json
-from topocomm.simulation.what_if import with_rates
+from topocomm.topology.merge.link_rates import with_rates
 
 __all__ = [
     "NO_TASK",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
@@ -13,13 +14,17 @@ from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.cost.schedule_work import of_schedule
 from topocomm.planning.cost.simulated_work import Work
 from topocomm.planning.cost.timeline import Timeline
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import topology_figures
+from topocomm.planning.libraries.nccl_times import payload_share
 from topocomm.planning.plan import Objective, Plan
 from topocomm.planning.planner import plan
-from topocomm.planning.request import place_ranks
+from topocomm.planning.request import group_ports, place_ranks
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.simulation.libraries import names, work_of
-from topocomm.simulation.protocols import Transport, with_protocols
+from topocomm.simulation.protocols import Protocol, Transport, with_protocols
 from topocomm.simulation.switch_sums import switch_sum
+from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
 
 PLANNED, SWITCH_SUM = "planned", "switch-sum"
@@ -37,6 +42,9 @@ class Rules:
         launch_us: What a round of a planned schedule costs to start; None: what the topology says, else nothing.
         fold_gb_per_s: Rate of the bytes that an endpoint reads and writes to fold; None: folds cost nothing.
         transport: Protocols by size; None: bytes and latency alone. Libraries' algorithms have their own.
+        as_called: Whether planned schedules of GPUs are counted as calls run them and as NCCL's own are: with the
+            table's launches where no others are known, with one port or those of a group as is sooner where `ports` is
+            None, and with the share of the links' rates that payloads get where `transport` is None.
     """
 
     ports: int | None = None
@@ -44,6 +52,7 @@ class Rules:
     launch_us: float | None = None
     fold_gb_per_s: float | None = None
     transport: Transport | None = None
+    as_called: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +64,7 @@ class Run:
         detail: What was simulated, in words: the algorithm of the plan.
         payload_bytes: Bytes of one rank's value; of collectives in parts as `topocomm.plan` counts them.
         predicted_us: What the plan says of its schedule; None for other algorithms.
+        counted: What `Rules.as_called` added, in words.
     """
 
     algorithm: str
@@ -64,6 +74,7 @@ class Run:
     ranks: tuple[str, ...]
     timeline: Timeline
     predicted_us: float | None = None
+    counted: str = ""
 
     def __repr__(self) -> str:
         what = f"{self.collective} {self.payload_bytes} B, ranks {len(self.ranks)}, by {self.detail}"
@@ -111,6 +122,20 @@ def simulate_plan(chosen: Plan, machine: Topology | PathFinder, rules: Rules | N
     return Run(PLANNED, chosen.algorithm, name, chosen.payload_bytes, chosen.ranks, timeline, predicted_us)
 
 
+def _as_called(topology: Topology, ends: Sequence[str], rules: Rules) -> tuple[Rules, tuple[int, ...], str]:
+    """What calls between GPUs have: rules with launches and shares, numbers of ports to plan with; that in words."""
+    launch_us = topology.launch_us or GROUP_LAUNCH_US if rules.launch_us is None else rules.launch_us
+    words, transport = [f"{launch_us:g} us a round to launch"], rules.transport
+    if transport is None and len(ends) > 1:
+        shape = job_shape(topology, ends, alike=False)
+        share = payload_share(shape, topology_figures(topology))
+        transport = Transport("payloads", (Protocol("payloads", inf, share, source="figures of NCCL's calls"),))
+        words.append(f"{share:.0%} of the links' rates")
+    every = sorted({1, group_ports(topology, ends)}) if rules.ports is None else [rules.ports]
+    counted = f"{' and '.join(words)}, as NCCL's calls are counted"
+    return replace(rules, launch_us=launch_us, transport=transport), tuple(every), counted
+
+
 def simulate_collective(
     topology: Topology,
     algorithm: str,
@@ -142,21 +167,29 @@ def simulate_collective(
     rules = rules or Rules()
     if algorithm not in algorithms():
         raise PlanError(f"algorithm {algorithm!r}: expected one of {', '.join(algorithms())}")
-    if algorithm == PLANNED:
-        launched = topology if rules.launch_us is None else replace(topology, launch_us=rules.launch_us)
-        chosen = plan(
-            launched,
-            collective,
-            payload_bytes=payload_bytes,
-            operator=operator,
-            objective=objective,
-            ports=1 if rules.ports is None else rules.ports,
-            port_model=rules.port_model,
-            ranks=ranks,
-            root=root,
-        )
-        return simulate_plan(chosen, launched, rules)
     ends = place_ranks(topology, ranks)
+    if algorithm == PLANNED:
+        counted = ""
+        every: tuple[int, ...] = (rules.ports or 1,)
+        if rules.as_called and {topology.by_id[end].kind for end in ends} == {"gpu"}:
+            rules, every, counted = _as_called(topology, ends, rules)
+        launched = topology if rules.launch_us is None else replace(topology, launch_us=rules.launch_us)
+        plans = [
+            plan(
+                launched,
+                collective,
+                payload_bytes=payload_bytes,
+                operator=operator,
+                objective=objective,
+                ports=ports,
+                port_model=rules.port_model,
+                ranks=ranks,
+                root=root,
+            )
+            for ports in every
+        ]
+        chosen = min(plans, key=lambda made: (made.predicted_us, made.rounds))
+        return replace(simulate_plan(chosen, launched, rules), counted=counted)
     if algorithm == SWITCH_SUM:
         if collective != "allreduce":
             raise PlanError(f"algorithm {SWITCH_SUM}: expected allreduce, got {collective}")

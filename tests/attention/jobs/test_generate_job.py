@@ -72,7 +72,7 @@ def test_on_threads(tiny_model, capsys):
         r"plan: allreduce attention\.logsumexp 272 B on 3 ranks: .*, proved, digest [0-9a-f]{12}",
         r"prefill: 50 tokens in [\d.]+ s, [\d.]+ tokens/s",
         r"decode: 19 tokens in [\d.]+ s, [\d.]+ tokens/s",
-        r"cache: [\d,]+ bytes of keys and values on rank 0",
+        r"cache of rank 2: \d+ tokens in \d+ runs?, [\d,]+ of [\d,]+ bytes used",
         r"check passed: 20 of 20 tokens are those of single-process transformers 5\.\S+ \(sdpa, .*\); "
         r"max \|logit difference\| \S+ over all 20 steps \(limit 0\.001\)",
     ):

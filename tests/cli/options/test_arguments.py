@@ -11,9 +11,13 @@ from topocomm.cli.options.arguments import (
     nccl_sizes,
     of,
     parse_bytes,
+    parse_count,
     parse_ranks,
     parse_sizes,
+    take_default_bytes,
 )
+from topocomm.operators.find import find_operator
+from topocomm.planning.request import layout_of
 
 
 @pytest.mark.parametrize(
@@ -41,6 +45,28 @@ def test_bad_bytes_name_the_option(text):
         parse_bytes(text, "--max-scratch")
 
 
+@pytest.mark.parametrize(
+    ("text", "number"), [("128", 128), ("64k", 65536), ("5.12M", None), ("2GiB", 2 << 30), ("16 KB", 16000)]
+)
+def test_counts(text, number):
+    if number is not None:
+        assert parse_count(text, "--context") == number
+    else:
+        with pytest.raises(PlanError, match=r"--context '5\.12M': expected a whole number such as 128, 64K, 1M"):
+            parse_count(text, "--context")
+
+
+@pytest.mark.parametrize(("operator", "taken"), [("sum", "65536"), ("attention.logsumexp", "65532"), ("welford", None)])
+def test_without_bytes_64_kib_are_taken_in_whole_rows_and_said(operator, taken, capsys):
+    args = argparse.Namespace(bytes=None, operator=operator)
+    take_default_bytes(args)
+    assert taken is None or args.bytes == taken
+    assert capsys.readouterr().err == f"no --bytes given: {args.bytes} bytes are taken\n"
+    layout_of(find_operator(operator), int(args.bytes))
+    take_default_bytes(args)
+    assert capsys.readouterr().err == ""
+
+
 def test_ranks_are_a_count_or_a_list():
     dgx = catalog("dgx-h100")
     assert parse_ranks(None, dgx) is None
@@ -55,7 +81,8 @@ def test_ranks_are_a_count_or_a_list():
     ("text", "row_bytes", "rows"),
     [
         ("8:128:2", 4, (2, 4, 8, 16, 32)),
-        ("8:16KiB:8", 516, (1, 7)),
+        ("8:16KiB:8", 516, (1, 7, 31)),
+        ("8:20:2", 4, (2, 4, 5)),
         ("1KiB:1KiB:2", 4, (256,)),
         ("16512", 516, (32,)),
     ],
@@ -67,13 +94,13 @@ def test_sizes_in_rows(text, row_bytes, rows):
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("16513", ["--sizes 16513", "516 bytes", "such as 16512"]),
-        ("0", ["expected a multiple", "such as 516"]),
+        ("16513", ["--sizes 16513", "516 bytes", "expected 16512 or 17028"]),
+        ("0", ["expected 516"]),
         ("8:16", ["FROM:TO:FACTOR"]),
         ("8:16:1", ["the factor over 1"]),
         ("8:16:2:3", ["FROM:TO:FACTOR"]),
         ("16:8:2", ["the first not above the second"]),
-        ("0:8:2", ["at least 1 byte"]),
+        ("0:8:2", ["at least 1, the first"]),
         ("8:x:2", ["--sizes 'x'"]),
     ],
 )

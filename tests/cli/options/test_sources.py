@@ -49,6 +49,25 @@ def test_captures_of_one_kind_are_a_host_each(capsys, files):
         assert status == 0 and [device["kind"] for device in found["devices"]].count("gpu") == 16
 
 
+def test_hosts_are_copies_of_the_one_in_a_file(capsys, files):
+    status, found = inspect(capsys, "--input", files["matrix"], files["status"], "--hosts", "3")
+    assert status == 0
+    _, alone = inspect(capsys, "--input", files["matrix"], files["status"])
+    of_hosts = [device["host"] for device in found["devices"] if device["kind"] == "gpu"]
+    assert of_hosts == [f"host{i}" for i in range(3) for _ in range(8)]
+    assert {device["id"] for device in found["devices"] if device["host"] == "network"} == {"network"}
+    assert found["name"] == f"{alone['name']} x 3"
+    assert found["warnings"] == alone["warnings"]
+    assert inspect(capsys, "--input", files["matrix"], files["status"], "--hosts", "1") == (0, alone)
+
+
+def test_copies_of_several_hosts_or_of_none_are_refused(capsys, files):
+    status, said = inspect(capsys, "--input", files["matrix"], files["matrix"], "--hosts", "2")
+    assert status == 2 and "has 2 hosts; --hosts makes copies of one host: leave it out for a cluster" in said
+    status, said = inspect(capsys, "--input", files["matrix"], "--hosts", "0")
+    assert status == 2 and "--hosts 0: expected at least 1" in said
+
+
 def test_a_file_of_switches_joins_the_hosts(capsys, files):
     status, found = inspect(capsys, "--input", files["matrix"], files["matrix"], files["switches"])
     assert status == 0

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.output import terminal_columns, write_result, write_text
 
 
 def test_a_file_is_replaced_in_one_step(tmp_path):
@@ -62,3 +62,10 @@ def test_text_has_colours_on_stdout_only(monkeypatch, capsys, tmp_path):
     write_result("title\n", None)
     assert capsys.readouterr().out == "\x1b[1mtitle\x1b[0m\ntitle\n"
     assert (tmp_path / "file").read_text() == "title\n"
+
+
+def test_columns_are_those_of_a_terminal(monkeypatch):
+    assert terminal_columns() is None
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "72")
+    assert terminal_columns() == 72

@@ -69,3 +69,22 @@ def test_no_other_output_gets_a_line(screen, monkeypatch, setting):
         progress("1 of 1")
         time.sleep(0.05)
     assert shown.getvalue() == ""
+
+
+def test_a_file_is_told_once_how_long_it_takes(monkeypatch):
+    log = io.StringIO()
+    now_s = iter((100.0, 104.0, 108.0, 112.0))
+    monkeypatch.setattr(progress_line.time, "monotonic", lambda: next(now_s))
+    with ProgressLine("simulating", log, steps=9) as progress:
+        for step in range(9):
+            progress(f"step {step}")
+    assert log.getvalue() == "simulating 9 of them: about 20 s\n", "the first took 4 s, later ones count half"
+
+
+def test_a_file_is_not_told_of_what_is_quick():
+    log = io.StringIO()
+    for steps in (1, 9):
+        with ProgressLine("simulating", log, steps=steps) as progress:
+            for step in range(steps):
+                progress(f"step {step}")
+    assert log.getvalue() == ""

@@ -45,10 +45,15 @@ def test_numba():
 
 def test_a_missing_optional_library_is_info():
     nothing = libraries.check_optional(versions())
-    assert [finding.check for finding in nothing] == ["torch", "cupy", "nccl"]
+    assert [finding.check for finding in nothing] == ["torch", "cupy", "nccl", "serve", "completion"]
     for finding in nothing:
         found(finding, "info", "not installed", "pip install '")
-    everything = versions(torch="2", cupy_cuda13x="14", nvidia_nccl_cu13="2.28")
+    everything = versions(
+        **{"torch": "2", "cupy_cuda13x": "14", "nvidia_nccl_cu13": "2.28", "shtab": "1.7"},
+        **{"transformers": "5.2", "starlette": "1.0", "uvicorn": "0.44", "prometheus_client": "0.22"},
+    )
+    serve = libraries.check_optional(everything)[3].text
+    assert serve == "transformers 5.2, starlette 1.0, uvicorn 0.44, prometheus-client 0.22"
     assert {finding.level for finding in libraries.check_optional(everything)} == {"ok"}
 
 

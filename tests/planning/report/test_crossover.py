@@ -8,6 +8,7 @@ import pytest
 from tests.machines import switch
 from tests.topology.draw.geometry import SVG, words
 from topocomm import SUM, catalog, plan
+from topocomm.operators.find import find_operator
 from topocomm.planning.report.crossover import (
     Size,
     _time,
@@ -49,6 +50,13 @@ def test_text(sizes):
     assert lines[-1] == "best: flat from 64 B to 4 KiB, direct from 1 MiB to 16 MiB"
 
 
+def test_rows_that_sizes_are_cut_to_are_named(sizes):
+    assert crossover_text(sizes, "box").splitlines()[1] == "objective auto, model loggp"
+    made = plan(switch(8), payload_bytes=516 * 15, operator=find_operator("attention.logsumexp"))
+    text = crossover_text([Size(made, ranked(made, switch(8), find_operator("attention.logsumexp")))], "box")
+    assert text.splitlines()[1] == "objective auto, model loggp; sizes cut to whole rows of 516 B"
+
+
 def test_document(sizes):
     document = json.loads(json.dumps(crossover_document(sizes, "box")))
     assert document["changes"] == [{"after_bytes": 4096, "from_bytes": 1 << 20, "before": "flat", "after": "direct"}]
@@ -59,7 +67,7 @@ def test_sizes_at_which_the_library_takes_less(sizes):
     machine = catalog("dgx-h100")
     plans = [plan(machine, payload_bytes=size) for size in (1 << 20, 1 << 25)]
     made = [Size(one, ranked(one, machine, SUM)) for one in plans]
-    assert crossover_text(made, "dgx-h100").endswith("native: ncclAllReduce at 32 MiB (106.88 us)")
+    assert crossover_text(made, "dgx-h100").endswith("native: ncclAllReduce at 32 MiB (159.97 us)")
     assert [one["native"]["chosen"] for one in crossover_document(made, "dgx-h100")["sizes"]] == [False, True]
     assert "native" not in crossover_text(sizes, "switch")
 

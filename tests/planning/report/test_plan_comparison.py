@@ -45,6 +45,8 @@ def test_a_defect_is_told_by_the_objective():
     same = plan(cluster, payload_bytes=4096)
     assert defect(same, same, ["a", "b"]).endswith(f"us, plan still {same.algorithm}")
     assert "without a, b: 4096 B still " in defect(same, same, ["a", "b"])
+    assert defect(same, same, ["a"], ["b=3"]).startswith("without a, with b=3 GB/s: 4096 B still ")
+    assert defect(same, same, [], ["b=3", "c=4"]).startswith("with b=3, c=4 GB/s: 4096 B still ")
 
 
 def test_how_far_a_rival_is_behind_goes_by_the_objective():

@@ -3,10 +3,10 @@
 import pytest
 
 import topocomm
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.nccl_choice import NEWEST
 from topocomm.simulation.libraries.library_times import Library, library_named, library_us, with_settings
-from topocomm.simulation.libraries.nccl.nccl_choice import NEWEST
 
 
 @pytest.mark.parametrize(

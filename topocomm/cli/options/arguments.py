@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from topocomm.command_parser import respelled
 from topocomm.errors import PlanError
-from topocomm.topology.model import Topology
+
+if TYPE_CHECKING:
+    from topocomm.topology.model import Topology
 
 UNITS: dict[str, int] = {"": 1, "B": 1} | {
     prefix + unit: base**power
@@ -17,13 +21,24 @@ UNITS: dict[str, int] = {"": 1, "B": 1} | {
     for unit, base in (("", 2**10), ("I", 2**10), ("IB", 2**10), ("B", 10**3))
 }
 """K, Ki and KiB are 1024, as in nccl-tests; KB is 1000."""
+DEFAULT_BYTES = 1 << 16
+"""What is planned and simulated without `--bytes`."""
 
 
 def parse_bytes(text: str, option: str = "--bytes") -> int:
-    """Parse a byte count, the value of `option`; K, KiB, M, MiB, ... are binary, KB, MB, ... decimal.
+    """Parse a byte count, the value of `option`; as `parse_count`.
 
     Raises:
         PlanError: The text is no whole number of bytes.
+    """
+    return parse_count(text, option, "a whole number of bytes such as 16512, 64KiB, 64K or 1.5MiB")
+
+
+def parse_count(text: str, option: str, expected: str = "a whole number such as 128, 64K, 1M or 5.5M") -> int:
+    """Parse a number, the value of `option`; K, KiB, M, MiB, ... are binary, KB, MB, ... decimal.
+
+    Raises:
+        PlanError: The text is no whole number.
     """
     match = re.fullmatch(r"\s*([0-9]{1,18})(?:\.([0-9]{1,9}))?\s*([A-Za-z]*)\s*", text)
     unit = UNITS.get(match[3].upper()) if match else None
@@ -32,7 +47,7 @@ def parse_bytes(text: str, option: str = "--bytes") -> int:
         count, left = divmod(int(match[1] + decimals) * unit, int(10 ** len(decimals)))
         if not left:
             return count
-    raise PlanError(f"{option} {text!r}: expected a whole number of bytes such as 16512, 64KiB, 64K or 1.5MiB")
+    raise PlanError(f"{option} {text!r}: expected {expected}")
 
 
 def add_sizes(parser: argparse.ArgumentParser, words: str) -> None:
@@ -55,6 +70,18 @@ def take_one_size(args: argparse.Namespace) -> None:
         args.bytes, args.minbytes = args.minbytes, None
 
 
+def take_default_bytes(args: argparse.Namespace) -> None:
+    """Let `--bytes` be 64 KiB in whole rows of the operator if it is not given, and say so on stderr."""
+    if args.bytes is None:
+        from topocomm.operators.find import find_operator
+
+        operator = find_operator(args.operator or "sum")
+        row_bytes = operator.default_layout(1).row_bytes
+        rows = max(DEFAULT_BYTES // row_bytes, 1) if operator.splittable else 1
+        args.bytes = str(rows * row_bytes)
+        print(f"no --bytes given: {args.bytes} bytes are taken", file=sys.stderr)
+
+
 def nccl_sizes(args: argparse.Namespace, others: str = "--sizes", given: str | None = None) -> str | None:
     """Return what `-b`, `-e` and `-f` say as `A:B:FACTOR`, or one size; without them what is `given` by `others`.
 
@@ -71,37 +98,57 @@ def nccl_sizes(args: argparse.Namespace, others: str = "--sizes", given: str | N
     return args.minbytes if args.maxbytes is None else f"{args.minbytes}:{args.maxbytes}:{args.stepfactor or 2}"
 
 
+def range_bytes(text: str) -> tuple[int, ...]:
+    """Parse the bytes of `--sizes`, one or FROM:TO:FACTOR.
+
+    Raises:
+        PlanError: The text is neither.
+    """
+    if ":" not in text and "-" not in text:
+        return (parse_bytes(text, "--sizes"),)
+    expected = "one size, or FROM:TO:FACTOR such as 8:128MiB:2, the factor over 1"
+    return parse_range(text, "--sizes", expected, parse_bytes)
+
+
+def parse_range(text: str, option: str, expected: str, parse: Callable[[str, str], int]) -> tuple[int, ...]:
+    """Parse FROM:TO:FACTOR: FROM, times FACTOR as long as that is below TO, and TO.
+
+    Raises:
+        PlanError: The text is something else.
+    """
+    first, _, rest = text.partition(":")
+    last, _, factor = rest.partition(":")
+    if not (factor.isascii() and factor.isdecimal() and int(factor) > 1):
+        raise PlanError(f"{option} {text!r}: expected {expected}")
+    value, last_value = parse(first, option), parse(last, option)
+    if not 0 < value <= last_value:
+        raise PlanError(f"{option} {text}: expected values of at least 1, the first not above the second")
+    values = []
+    while value < last_value:
+        values.append(value)
+        value *= int(factor)
+    return (*values, last_value)
+
+
 def parse_sizes(text: str, row_bytes: int) -> tuple[int, ...]:
-    """Parse `A:B:FACTOR`, or one size, to numbers of whole rows.
+    """Parse FROM:TO:FACTOR, or one size, to numbers of whole rows.
 
     Sizes of a range are rounded down to whole rows, at least one, as nccl-tests does; a single size must be whole.
 
     Raises:
         PlanError: The text is neither, or the size is no whole number of rows.
     """
-    parts = text.split(":")
-    if len(parts) == 1 and "-" not in text:
-        size_bytes = parse_bytes(text, "--sizes")
-        if size_bytes % row_bytes or size_bytes == 0:
-            below = max(size_bytes // row_bytes, 1) * row_bytes
-            raise PlanError(f"--sizes {text}: a row is {row_bytes} bytes; expected a multiple, such as {below}")
-        return (size_bytes // row_bytes,)
-    factor = parts[2] if len(parts) == 3 else ""
-    if not (factor.isascii() and factor.isdecimal() and int(factor) > 1):
-        raise PlanError(f"--sizes {text!r}: expected one size, or FROM:TO:FACTOR such as 8:128MiB:2, the factor over 1")
-    size_bytes, last_bytes = (parse_bytes(part, "--sizes") for part in parts[:2])
-    if not 0 < size_bytes <= last_bytes:
-        raise PlanError(f"--sizes {text}: expected sizes of at least 1 byte, the first not above the second")
-    rows = []
-    while size_bytes <= last_bytes:
-        rows.append(max(size_bytes // row_bytes, 1))
-        size_bytes *= int(factor)
-    return tuple(dict.fromkeys(rows))
+    sizes = range_bytes(text)
+    if ":" not in text and (sizes[0] % row_bytes or not sizes[0]):
+        from topocomm.planning.request import nearest_sizes
+
+        raise PlanError(f"--sizes {text}: a row is {row_bytes} bytes; expected {nearest_sizes(sizes[0], row_bytes)}")
+    return tuple(dict.fromkeys(max(size // row_bytes, 1) for size in sizes))
 
 
 def format_by_name(given: str | None, output: str | None, formats: Iterable[str]) -> str | None:
     """Return the format asked for: the one given, else that of the ending of the output file, if it is one."""
-    ending = Path(output).suffix.removeprefix(".").lower() if output else ""
+    ending = PurePath(output).suffix.removeprefix(".").lower() if output else ""
     return given or (ending if ending in formats else None)
 
 

@@ -1,8 +1,9 @@
-"""Output of a command: stdout, or a file written whole or not at all."""
+"""Output of a command: stdout and its width, or a file written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,3 +48,11 @@ def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | N
         with suppress(OSError):
             os.unlink(part)
         raise OSError(error.errno, f"cannot write: {error.strerror}", path) from None
+
+
+def terminal_columns() -> int | None:
+    """Return the columns of the terminal on stdout; None if there is none, or it names no width."""
+    if not sys.stdout.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() else shutil.get_terminal_size((0, 0)).columns or None

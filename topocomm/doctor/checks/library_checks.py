@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_NUMPY = 2
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+SERVE, COMPLETION = ("transformers", "starlette", "uvicorn", "prometheus-client"), ("shtab",)
 INSTALL_KERNELS = install_command("attention")
 INSTALL_GPU = f"{install_command('nccl-cu12')}, or for CUDA 13: {install_command('nccl-cu13')}"
 TIMEOUT_S = 20.0
@@ -96,7 +97,15 @@ def check_optional(find: FindVersion = installed) -> list[Finding]:
         _optional("torch", torch, "no tensors, no torchrun", INSTALL_KERNELS),
         _optional("cupy", cupy, "no NCCL from Python", INSTALL_GPU),
         _optional("nccl", nccl, "no GPU transport", INSTALL_GPU),
+        _optional("serve", _all_of(SERVE, find), "no `python -m attention serve`", install_command("serve")),
+        _optional("completion", _all_of(COMPLETION, find), "no `topocomm completion`", install_command("completion")),
     ]
+
+
+def _all_of(packages: Sequence[str], find: FindVersion) -> str | None:
+    """The packages with their versions; None where one is missing."""
+    versions = [find(package) for package in packages]
+    return None if None in versions else ", ".join(f"{p} {v}" for p, v in zip(packages, versions, strict=True))
 
 
 def check_triton(

@@ -6,7 +6,6 @@ launches, and give a rank as many ports as it has peers on its host.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,9 +69,6 @@ class Bound(NamedTuple):
     """Folds this rank's virtual shards, if it has several."""
 
 
-GROUP_PEERS = 7
-"""Peers that one group serves where hosts have fewer GPUs: as on a host of eight. More messages at once share NICs."""
-
 MOST_PLANS = 1024
 """Plans that a communicator keeps, tens of KB each: twice the calls, so that one made again is not planned again."""
 
@@ -104,10 +100,8 @@ def _make(session: Session, request: Request, bound: Bound, launch_us: float | N
     if launch_us is None:
         one_memory = transport.size > 1 and len(set(transport.hosts)) == 1
         return make_plan(topology, replace(planned, cores=transport.cores if one_memory else 0))
-    most_on_a_host = max(Counter(topology.by_id[place].host for place in places).values())
-    group_ports = max(1, min(session.size - 1, max(most_on_a_host - 1, GROUP_PEERS)))
     launched = replace(planned, launch_us=launch_us, native=True)
-    every = sorted({1, group_ports})  # with several ports fewer rounds, with one often fewer bytes
+    every = sorted({1, planning_request.group_ports(topology, places)})  # several: fewer rounds; one: often fewer bytes
     plans = [make_plan(topology, replace(launched, ports=ports)) for ports in every]
     return settled(session, min(plans, key=lambda plan: (plan.figures.predicted_us, plan.rounds)), bound)
 

@@ -12,6 +12,7 @@ from topocomm.topology.inference.cpu_lists import cpu_ranges, cpus_of
 from topocomm.topology.inference.host_tree import LEVELS
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Topology
+from topocomm.topology.network.port_rates import stated_rates
 
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 """Variables of a rank's number on its host: torchrun, Open MPI, MPICH and Intel MPI, srun."""
@@ -101,7 +102,7 @@ def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ..
     """
     nics = [d for d in host.devices if d.kind == "nic"]
     rates = {link.src: link.gb_per_s or 0.0 for link in host.links if link.dst == NETWORK.id}
-    port_rates = host.facts.get("port_gb_per_s", {})
+    rates |= stated_rates(host)
     codes = {(pair.a, pair.b): pair.code for pair in host.pairs}
     used: dict[str, int] = {}
     nearest: dict[str, str] = {}
@@ -112,7 +113,7 @@ def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ..
             code = codes.get((end, nic.id))
             unknown = numa is None or nic.numa is None
             level = LEVELS.get(code or "", _FAR if unknown else _FAR - 1 if nic.numa == numa else _FAR + 1)
-            return level, -float(port_rates.get(nic.name or nic.id) or rates.get(nic.id, 0.0)), used.get(nic.id, 0)
+            return level, -rates.get(nic.id, 0.0), used.get(nic.id, 0)
 
         if nics:
             best = min(nics, key=cost)

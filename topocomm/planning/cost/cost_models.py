@@ -12,6 +12,7 @@ import numpy as np
 from topocomm.planning.collectives import IN_PAIRS, Collective
 from topocomm.planning.cost.events import simulate
 from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
+from topocomm.planning.cost.pipeline_head import head_of, whole_us
 from topocomm.planning.cost.port_time import PortModel, PortRules, port_time_us
 from topocomm.planning.cost.schedule_work import of_messages
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
@@ -23,10 +24,8 @@ from topocomm.planning.schedule.transforms import unrolled
 TIME_DIGITS = 9
 """Digits to which times in us are rounded, of plans and bounds alike: else a plan could seem better than its bound."""
 MOST_MESSAGES, MOST_TRANSFERS = 1 << 16, 1 << 20
-"""Largest schedule whose events are followed; above, the time of each round's busiest link or port is added."""
-FEW_SLICES, MOST_OF_PIPELINES = 4, (1 << 12, 1 << 14)
-"""The same of pipelines of more slices, few of whose events are equal. Ports that keep to an order hold these up as no
-execution does: a forest of 64 slices on a DGX-1 takes 5.1 ms in order, 3.6 by rounds, 0.8 where rounds share links."""
+"""Largest schedule, of long pipelines the largest head, whose events are followed; above, the time of each round's
+busiest link or port is added."""
 CACHED_BYTES = 1 << 20
 """Payload of all ranks together that stays in their caches; this and the next four are assumptions."""
 CACHED_BYTES_PER_US, MEMORY_BYTES_PER_US = 16_000.0, 6_000.0
@@ -37,16 +36,11 @@ SWITCH_US = 2.0
 """Wait of a rank that shares a core: a switch between processes."""
 
 
-def _most(schedule: Schedule) -> tuple[int, int]:
-    """The messages and the transfers, of all slices, up to which a schedule's events are followed."""
-    many_slices = schedule.repeat is not None and schedule.repeat.count > FEW_SLICES
-    return MOST_OF_PIPELINES if many_slices else (MOST_MESSAGES, MOST_TRANSFERS)
-
-
 def adds_rounds(schedule: Schedule, messages: int) -> bool:
     """Whether the time of a schedule is that of each round's busiest link or port, and not of events."""
-    most, slices = _most(schedule), 1 if schedule.repeat is None else schedule.repeat.count
-    return messages > most[0] or len(schedule.transfers) * slices > most[1]
+    head = head_of(schedule)
+    slices, followed = (1 if each.repeat is None else each.repeat.count for each in (schedule, head))
+    return messages * followed > MOST_MESSAGES * slices or len(schedule.transfers) * followed > MOST_TRANSFERS
 
 
 class Cost:
@@ -72,11 +66,11 @@ class Cost:
         launch_us: float = 0.0,
         collective: Collective | None = None,
     ) -> None:
-        self._schedule, self._rules, self._most = unrolled(schedule), PortRules(ports, port_model), _most(schedule)
+        self._whole, self._schedule, self._rules = schedule, unrolled(schedule), PortRules(ports, port_model)
         self._endpoints, self._paths, self._row_bytes = endpoints, paths, row_bytes
         self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
         self._routes = routes_of(self._messages, self._schedule, endpoints, paths)
-        self._launch_us, self._collective = launch_us, collective
+        self._launch_us, self._collective, self._exceeds_us = launch_us, collective, 0.0
         self.rounds = len(np.unique(self._messages.round))
         self.messages = len(self._messages)
         self.wire_bytes = int(self._messages.payload_bytes.sum())
@@ -95,30 +89,37 @@ class Cost:
         """Return `predicted_us`, or infinity as soon as it is known to exceed `most_us`."""
         if "predicted_us" in vars(self):
             return self.predicted_us
-        if not self.wire_bytes or not self._is_followed:
-            return self.by_rounds_us
         launches_us, rules = self._launch_us * self.rounds, self._rules
-        if max(self.alpha_us, self._busiest_us(self._messages.payload_bytes, 0, self.messages)) + launches_us > most_us:
+        if not self.wire_bytes or adds_rounds(self._whole, self.messages):
+            return self.by_rounds_us if self._by_round_us[1] + launches_us <= most_us else inf
+        busiest_us = self._busiest_us(self._messages.payload_bytes, 0, self.messages)
+        if max(max(vars(self).get("alpha_us", 0.0), busiest_us) + launches_us, self._exceeds_us) > most_us:
             return inf
-        work, left_us = (
-            of_messages(self._schedule, self._messages, self._endpoints, self._traffic[0]),
-            most_us - launches_us,
-        )
+        head = head_of(self._whole)
+        if head is self._whole:
+            work = of_messages(self._schedule, self._messages, self._endpoints, self._traffic[0])
+        else:
+            few = unrolled(head)
+            work = of_messages(few, messages_of(few, chunk_bytes(few, self._row_bytes)), self._endpoints)
+        left_us = most_us - launches_us
         followed = simulate(work, self._paths, ports=rules.ports, port_model=rules.port_model, most_us=left_us)
-        if followed.total_us < inf:
-            vars(self)["predicted_us"] = followed.total_us + launches_us
-        return followed.total_us + launches_us
+        total_us = max(whole_us(self._whole, head, followed), busiest_us) + launches_us
+        if total_us < inf:
+            vars(self)["predicted_us"] = total_us
+        else:
+            self._exceeds_us = np.nextafter(most_us, inf)
+        return total_us
+
+    @property
+    def soon_us(self) -> float:
+        """About `predicted_us`, soon computed: that or what it exceeds if known, else by rounds."""
+        known: float = vars(self).get("predicted_us", self._exceeds_us)
+        return known or sum(self._by_round_us) + self._launch_us * self.rounds
 
     @cached_property
     def by_rounds_us(self) -> float:
-        """The time with bytes as if a round's messages had links and ports to themselves: soon computed."""
-        moved_us = self._moved_us() if self.wire_bytes else 0.0
-        return self.alpha_us + moved_us + self._launch_us * self.rounds
-
-    @property
-    def _is_followed(self) -> bool:
-        messages, transfers = self._most
-        return self.messages <= messages and len(self._schedule.transfers) <= transfers
+        """The time with bytes as if a round's messages had links and ports to themselves."""
+        return self.alpha_us + self._by_round_us[1] + self._launch_us * self.rounds
 
     @cached_property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:
@@ -140,16 +141,18 @@ class Cost:
         busiest_us = self._busiest_us(sizes, 0, self.messages)
         return payload_bytes / busiest_us / 1e3 if busiest_us else None
 
-    def _moved_us(self) -> float:
-        """The sum over rounds of the time of the busiest link, or port: bytes over the rates of their routes."""
-        sizes, moved_us = self._messages.payload_bytes, 0.0
+    @cached_property
+    def _by_round_us(self) -> tuple[float, float]:
+        """Sums over rounds of the longest latency, and of the busiest link's time, or port's, by rates of routes."""
+        sizes, latency_us, moved_us = self._messages.payload_bytes, 0.0, 0.0
         held, ports, ends = self._held_us(sizes)
         first = np.unique(self._messages.round, return_index=True)[1]
         for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds otherwise since Python 3.12
             own = held[low:high]
             at_ports = np.bincount(ports[low:high].ravel(), np.repeat(own, 2), ends).max() / self._rules.ports
             moved_us += max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
-        return moved_us
+            latency_us += float(self._routes.latency_us[low:high].max())
+        return latency_us, moved_us
 
     def _held_us(self, sizes: Ints) -> tuple[Floats, Ints, int]:
         """(time that each message's bytes hold its ports, these two ports, number of ports)."""

@@ -38,7 +38,7 @@ def changes(sizes: Sequence[Size]) -> list[tuple[str, int, int]]:
 
 def crossover_text(sizes: Sequence[Size], machine: str) -> str:
     """Return a line per size, and the sizes at which the best algorithm changes, in 80 columns but for long names."""
-    first = sizes[0].plan
+    first, row_bytes = sizes[0].plan, sizes[0].plan.row_bytes
     table = [("bytes", "algorithm", "rounds", "us", "GB/s", "gap", "next")]
     for size in sizes:
         plan, f = size.plan, size.plan.figures
@@ -54,14 +54,15 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
         for name, low, high in changes(sizes)
     ]
     calls = [
-        f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.predicted_us:.2f} us)"
+        f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.call_us:.2f} us)"
         for plan in (size.plan for size in sizes)
         if plan.native_call
     ]
     lines = [
         f"{first.title}, {len(first.ranks)} ranks on {machine}",
         f"objective {first.objective}, model {first.port_model}"
-        + (f", launches {first.launch_us:g} us a round" if first.launch_us else ""),
+        + (f", launches {first.launch_us:g} us a round" if first.launch_us else "")
+        + (f"; sizes cut to whole rows of {row_bytes} B" if row_bytes & (row_bytes - 1) else ""),
         "",
         *(" ".join(form.format(cell) for form, cell in zip(forms, row, strict=True)).rstrip() for row in table),
         "",

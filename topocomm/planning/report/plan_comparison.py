@@ -115,8 +115,8 @@ def behind(plan: Plan, rival: Rival) -> str:
     return "worse" if ratio == inf else f"{ratio:.2f}x"
 
 
-def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
-    """Return one line on what the loss of the named links costs, in the figure of the objective.
+def defect(whole: Plan, degraded: Plan, names: Sequence[str], rates: Sequence[str] = ()) -> str:
+    """Return one line on what the loss of links, or other `rates` of some (LINK=GBPS), cost, in the objective's figure.
 
     `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`; "plan still" where the schedule
     has the same transfers and combines as before.
@@ -136,4 +136,5 @@ def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
     columns = ("transfers", "combines", "operands")
     same = plain and all(np.array_equal(getattr(a, name), getattr(b, name)) for name in columns)
     chosen = "plan still" if same else "new plan"
-    return f"without {', '.join(names)}: {change}, {chosen} {degraded.algorithm}"
+    changes = [f"without {', '.join(names)}"] * bool(names) + [f"with {', '.join(rates)} GB/s"] * bool(rates)
+    return f"{', '.join(changes)}: {change}, {chosen} {degraded.algorithm}"

@@ -16,6 +16,7 @@ from topocomm.planning.report.timeline_svg import draw_timeline
 from topocomm.planning.report.tree_svg import draw_tree
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Transfer
+from topocomm.topology.catalog.gpu_models import gpu_models
 from topocomm.topology.draw.names import plural, rounded
 from topocomm.topology.draw.svg.colours import hue_class
 from topocomm.topology.draw.svg.svg_page import LETTER, Page, Point, fitted
@@ -37,10 +38,10 @@ def dumps(plan: Plan, topology: Topology) -> str:
 
 def picture(plan: Plan, topology: Topology, paths: PathFinder, *, live: bool = False) -> tuple[Page, float]:
     """Return the picture and its bottom; `live` for a page that has a script."""
-    page = Page(f"{plan.title} on {topology.name}", plan.summary(), live=live)
+    page = Page(f"{plan.title} on {topology.name}", plan.summary(), live=live, models=gpu_models(topology))
     y = _head(page, plan, topology)
-    trees, moves = part_trees(plan), list[Transfer]()
-    if trees and len(plan.ranks) <= MOST_RANKS:
+    trees, moves = drawn_trees(plan), list[Transfer]()
+    if trees:
         y = _part_trees(page, trees, len(plan.ranks), y)
     else:
         tree = focus(plan)
@@ -48,6 +49,11 @@ def picture(plan: Plan, topology: Topology, paths: PathFinder, *, live: bool = F
         y = draw_tree(page, plan, paths, tree, (EDGE, y), WIDTH - 2 * EDGE)
     y = draw_timeline(page, plan, paths, (EDGE, y + 12), WIDTH - 2 * EDGE, moves)
     return page, _proof(page, plan, y + 8)
+
+
+def drawn_trees(plan: Plan) -> list[PartTree]:
+    """Return the trees of parts of the value, each drawn in a colour of its own; else rounds have the colours."""
+    return part_trees(plan) if len(plan.ranks) <= MOST_RANKS else []
 
 
 def _head(page: Page, plan: Plan, topology: Topology) -> float:
@@ -128,11 +134,7 @@ def _proof(page: Page, plan: Plan, y: float) -> float:
         f"No plan of {plural(plan.ports, 'port')} beats {', '.join(bounds)}. "
         f"This one: {c.gap:.3f} x the {plan.objective} bound ({c.argument}).",
         f"Proved: {', '.join(proved)}.",
-        *(
-            [f"Calls take {plan.native_call} instead, predicted {plan.predicted_us:.2f} us."]
-            if plan.native_call
-            else []
-        ),
+        *([f"Calls take {plan.native_call} instead, predicted {plan.call_us:.2f} us."] if plan.native_call else []),
         *(f"Assumed: {note}." for note in plan.assumed),
     ]
     letters = int((WIDTH - 2 * EDGE) / (11.5 * LETTER))

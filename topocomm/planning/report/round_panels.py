@@ -1,11 +1,12 @@
 """The messages of a plan by round: one panel a round.
 
-In a panel every host is a row of its ranks (one host alone: a ring of them); an arrow is a message, in the colour of
-the slowest kind of link that it crosses.
+In a panel every host is a row of its ranks (one host alone: a ring of them); an arrow is a message, in the colour that
+its round has on the page. The slowest kinds of link that messages cross are named; all but the most usual are dashed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import cos, hypot, pi, sin
 
@@ -14,8 +15,8 @@ from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_text import round_times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, Transfer
-from topocomm.topology.draw.names import plural
-from topocomm.topology.draw.svg.colours import kind_class
+from topocomm.topology.draw.names import kind_words, plural
+from topocomm.topology.draw.svg.colours import hue_class
 from topocomm.topology.draw.svg.svg_page import Page, Point, fitted
 
 WIDTH = 1180.0
@@ -32,8 +33,13 @@ RING_ROOM = 16
 _SLOWEST_FIRST = ("network", "smp", "xgmi-cpu", "pcie", "xgmi", "nvlink", "shared-memory")
 
 
-def draw_rounds(page: Page, plan: Plan, paths: PathFinder, y: float, width: float = WIDTH) -> float:
-    """Draw one panel a round, as many in a row as fit; return the bottom."""
+def draw_rounds(
+    page: Page, plan: Plan, paths: PathFinder, y: float, width: float = WIDTH, *, are_hued: bool = True
+) -> float:
+    """Draw one panel a round, as many in a row as fit; return the bottom.
+
+    `are_hued`: rounds have colours on the page, those of the timeline; else trees have them, and arrows none.
+    """
     host_of = [paths.topology.by_id[end].host for end in plan.ranks]
     rows: dict[str, list[int]] = {}
     for rank, host in enumerate(host_of):
@@ -49,7 +55,8 @@ def draw_rounds(page: Page, plan: Plan, paths: PathFinder, y: float, width: floa
         corner = (EDGE + index % across * (wide + 12), y + index // across * (size[1] + 12))
         page.rect(corner, (wide, size[1]), "panel")
         page.text((corner[0] + 12, corner[1] + 20), f"round {round_ + 1}", "ink bold", size=13)
-        for line, words in enumerate(times[round_].split(", ")):
+        kinds = _kinds(plan, paths, moves[round_])
+        for line, words in enumerate([*times[round_].split(", "), _kind_words(list(dict.fromkeys(kinds.values())))]):
             page.text((corner[0] + 12, corner[1] + 36 + 14 * line), fitted(words, 11, wide - 16), "soft", size=11)
         names = [] if ring else _shown(rows, moves[round_], host_of)
         places, _ = ring_places(len(plan.ranks)) if ring else _grid(rows, names)
@@ -58,7 +65,7 @@ def draw_rounds(page: Page, plan: Plan, paths: PathFinder, y: float, width: floa
         for name in names:
             x, z = moved[rows[name][0]]
             page.text((x - DOT - 6, z + 3.5), fitted(name, 10, 44), "soft", size=10, anchor="end")
-        _panel(page, plan, paths, moves[round_], moved, ring)
+        _panel(page, plan, kinds, moved, ring, hue_class(index) if are_hued else "other")
     y += (len(busy[:MOST_ROUNDS]) + across - 1) // across * (size[1] + 12)
     for words in _left_out(plan, len(busy), len(rows)):
         page.text((EDGE, y + 12), words, "soft")
@@ -123,30 +130,47 @@ def _shown(rows: Mapping[str, Sequence[int]], moves: Sequence[Transfer], host_of
     return [host for host in rows if host in shown]
 
 
+_Message = tuple[int, int, int]
+"""Source, destination and path."""
+
+
+def _kinds(plan: Plan, paths: PathFinder, moves: Sequence[Transfer]) -> dict[_Message, str]:
+    """The slowest kind of link that each message of a round crosses, the messages of the most usual kind first."""
+    kind_of = {(link.src, link.dst): link.kind for link in paths.topology.links}
+    found: dict[_Message, str] = {}
+    for src, dst, path in dict.fromkeys((move.src, move.dst, move.path) for move in moves):
+        ends = plan.ranks[src], plan.ranks[dst]
+        route = paths.cheapest(*ends) if path == NO_PATH else paths.explicit(plan.schedule.paths[path], *ends)
+        found[src, dst, path] = slowest_kind({kind_of[edge] for edge in route.edges})
+    counts = Counter(found.values())
+    return dict(sorted(found.items(), key=lambda item: (-counts[item[1]], item[1])))
+
+
+def _kind_words(kinds: Sequence[str]) -> str:
+    """Return the kinds of links of a round, the first drawn whole and others dashed."""
+    return "; dashed ".join(filter(None, ("over " + kind_words(kinds[0]), ", ".join(map(kind_words, kinds[1:])))))
+
+
 def _panel(
-    page: Page, plan: Plan, paths: PathFinder, moves: Sequence[Transfer], places: dict[int, Point], ring: bool
+    page: Page, plan: Plan, kinds: Mapping[_Message, str], places: dict[int, Point], ring: bool, css: str
 ) -> None:
     xs, ys = [x for x, _ in places.values()], [y for _, y in places.values()]
     middle = ((min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2)
-    pairs = dict.fromkeys((move.src, move.dst, move.path) for move in moves)
-    hidden = sum(src not in places or dst not in places for src, dst, _ in pairs)
-    shown = [pair for pair in pairs if pair[0] in places and pair[1] in places]
+    hidden = sum(src not in places or dst not in places for src, dst, _ in kinds)
     arrows: dict[tuple[int, int], dict[str, dict[int, None]]] = {}
-    kind_of = {(link.src, link.dst): link.kind for link in paths.topology.links}
-    for src, dst, path in shown:
-        ends = plan.ranks[src], plan.ranks[dst]
-        route = paths.cheapest(*ends) if path == NO_PATH else paths.explicit(plan.schedule.paths[path], *ends)
-        slowest = slowest_kind({kind_of[edge] for edge in route.edges})
-        arrows.setdefault((min(src, dst), max(src, dst)), {}).setdefault(kind_class(slowest), {})[src] = None
-    for pair, kinds in arrows.items():
-        for beside, (kind, sources) in enumerate(kinds.items()):
+    for (src, dst, _), kind in kinds.items():
+        if src in places and dst in places:
+            arrows.setdefault((min(src, dst), max(src, dst)), {}).setdefault(kind, {})[src] = None
+    usual = next(iter(kinds.values()))
+    for pair, own in arrows.items():
+        for beside, (kind, sources) in enumerate(own.items()):
             src = next(iter(sources)) if len(sources) == 1 else pair[0]
             a, b = places[src], places[sum(pair) - src]
             bend = _bend(a, b, middle if ring else None)
             away = 14.0 * beside / (hypot(b[0] - a[0], b[1] - a[1]) or 1.0)  # beside arrows over links of other kinds
             bend = bend[0] - away * abs(b[1] - a[1]), bend[1] - away * abs(b[0] - a[0])
-            page.arrow(a, bend, b, kind, apart=DOT, both=len(sources) == 2)
-    busy = {rank for pair in pairs for rank in pair[:2]}
+            page.arrow(a, bend, b, css if kind == usual else f"{css} guess", apart=DOT, both=len(sources) == 2)
+    busy = {rank for pair in kinds for rank in pair[:2]}
     root = plan.collective.root if plan.collective.name in ROOTED else -1
     for rank, centre in places.items():
         page.circle(centre, DOT, "device" if rank in busy else "group")

@@ -7,6 +7,7 @@ library's call may add it, also in switches; so may a schedule. Only NCCL has a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -14,17 +15,16 @@ from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator
 from topocomm.operators.sum_lowering import sum_layout, tail_items
 from topocomm.planning.cost.cost_models import TIME_DIGITS
-from topocomm.planning.cost.nccl_model import times_us
-from topocomm.planning.native import CALLS, communicator_of
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.native import CALLS, as_executed, call_of, shape_of
 from topocomm.planning.plan import Plan
 from topocomm.planning.plan_fields import AsSum
 from topocomm.planning.planner import plan as make_plan
-from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
 from topocomm.topology.network.in_network import IN_NETWORK, knows
 
-IN_SWITCHES = "NVLS"
-"""How NCCL names its algorithms that switches reduce in begin."""
+IN_SWITCHES = ("nvls", "nvls-tree")
+"""NCCL's algorithms that switches reduce in."""
 COLLECTIVES = ("allreduce", "reduce_scatter")
 _CANONICAL = "canonical order is never taken as one SUM: a library adds up in an order of its own"
 
@@ -82,7 +82,7 @@ def compare_sum(plan: Plan, topology: Topology, operator: Operator) -> AsSum | N
         lowering.takes_reference,
         tuple(way._asdict() for way in ways),
         least.way,
-        _why(least, known, topology),
+        _why(least, known),
     )
 
 
@@ -111,16 +111,16 @@ def words(way: Way) -> str:
 
 def _ways(plan: Plan, added: Plan, topology: Topology, dtype: str) -> Iterator[Way]:
     """The plan itself first, then what adds up."""
-    where = communicator_of(added, topology, dtype)
-    launch_us = GROUP_LAUNCH_US if where is not None and not plan.launch_us else 0.0  # which NCCL's figures count too
-    yield Way("merge", plan.algorithm, _rounded(plan.figures.predicted_us + launch_us))
-    yield Way("schedule", added.algorithm, _rounded(added.figures.predicted_us + launch_us))
+    shape = shape_of(added, topology, dtype)
+    for way, own in (("merge", plan), ("schedule", added)):
+        us = own.figures.predicted_us if shape is None else as_executed(own, shape, topology)[0]
+        yield Way(way, own.algorithm, _rounded(us))
     name, size = plan.collective.name, added.payload_bytes
-    if where is not None:
-        yield from _of_nccl(CALLS[name], times_us(name, where, size))
+    if shape is not None:
+        yield from _of_nccl(CALLS[name], shape, topology, name, size)
         if name == "allreduce":
-            half = times_us("reduce_scatter", where, size)
-            yield Way("reduce_scatter", CALLS["reduce_scatter"], _rounded(min(half.values())))
+            half_us = call_of(shape, topology, "reduce_scatter", size)[1]
+            yield Way("reduce_scatter", CALLS["reduce_scatter"], _rounded(half_us))
     else:
         yield Way("library", "the SUM of MPI or gloo", None)
     hosts = {topology.by_id[end].host for end in plan.ranks}
@@ -129,22 +129,22 @@ def _ways(plan: Plan, added: Plan, topology: Topology, dtype: str) -> Iterator[W
         yield Way("in_network", IN_NETWORK["sharp"].name, None)
 
 
-def _of_nccl(call: str, times: dict[str, float]) -> Iterator[Way]:
-    """The least time of NCCL's call without switches that reduce and with them."""
-    for way, inside in (("library", False), ("in_network", True)):
-        own = {key: us for key, us in times.items() if key.startswith(IN_SWITCHES) == inside}
-        if own:
-            algorithm = min(own, key=lambda key: (own[key], key))
-            yield Way(way, algorithm if inside else f"{call} ({algorithm})", _rounded(own[algorithm]))
+def _of_nccl(call: str, shape: JobShape, topology: Topology, name: str, size: int) -> Iterator[Way]:
+    """What NCCL's call takes without switches that reduce and with them."""
+    choice, us = call_of(replace(shape, reduces=False), topology, name, size)
+    yield Way("library", f"{call} ({choice.words})", _rounded(us))
+    choice, us = call_of(shape, topology, name, size, IN_SWITCHES)
+    if choice.algorithm in IN_SWITCHES:
+        yield Way("in_network", choice.words, _rounded(us))
 
 
-def _why(least: Way, known: list[Way], topology: Topology) -> str:
+def _why(least: Way, known: list[Way]) -> str:
     merge = known[0]
-    one = " with one launch" if not topology.launch_us and any(way.way == "library" for way in known) else ""
-    planned = f"the merge by this plan at {merge.predicted_us:.2f} us{one}"
+    planned = f"the merge by this plan at {merge.predicted_us:.2f} us"
+    alike = ", each counted as executed" if any(way.way == "library" for way in known) else ""
     if least is merge:
-        return f"{planned} is least"
-    return f"{planned} is not least: comm.prepare_sum takes {words(least)}"
+        return f"{planned} is least{alike}"
+    return f"{planned} is not least: comm.prepare_sum takes {words(least)}{alike}"
 
 
 def _rounded(us: float) -> float:

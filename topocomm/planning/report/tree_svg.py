@@ -249,7 +249,7 @@ def _line(
 def _boxes(page: Page, scene: _Scene, tree: Focus) -> None:
     for rank, (x, y) in scene.place.items():
         device = scene.paths.topology.by_id[scene.plan.ranks[rank]]
-        with page.group(f"rank {rank} on {device_words(device)}", [device.id]):
+        with page.group(f"rank {rank} on {device_words(device)}{page.models_of([device.id])}", [device.id]):
             corner = (x - scene.width / 2, y - scene.tall / 2)
             css = "device result" if rank == tree.rank else "device"
             page.rect(corner, (scene.width, scene.tall), css, radius=5)

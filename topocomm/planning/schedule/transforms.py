@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from topocomm.planning.schedule.schedule import (
     IntTable,
-    Place,
     Repeat,
     Schedule,
+    number_places,
+    row_keys,
     spans,
 )
 from topocomm.planning.schedule.traffic import busiest_port
@@ -125,22 +126,26 @@ def joined_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> S
     if schedule.repeat is not None:
         return schedule
 
-    def busiest(messages: set[tuple[int, int, int]]) -> int:
-        """The most messages that one endpoint sends, or receives."""
-        return max(max(Counter(endpoints[message[side]] for message in messages).values()) for side in (0, 1))
-
+    table, places = schedule.transfers, number_places(schedule)
+    numbers: dict[str, int] = {}
+    ends = np.array([numbers.setdefault(end, len(numbers)) for end in endpoints], dtype=np.int64)
+    message = row_keys(table[:, 1], table[:, 3], table[:, 6])
+    rounds = np.arange(schedule.rounds + 1)
+    moves, folds = (np.searchsorted(each[:, 0], rounds).tolist() for each in (table, schedule.combines))
     joined, last = np.zeros(schedule.rounds, dtype=np.int32), 0
-    written: set[Place] = set()
-    messages: set[tuple[int, int, int]] = set()
-    for round_, (moves, folds) in enumerate(schedule.by_round()):
-        added = {(move.src, move.dst, move.path) for move in moves}
-        reads = {(move.src, move.src_slot, move.chunk) for move in moves}
-        if reads & written or (added and messages and busiest(messages | added) > ports):
-            last, written, messages = last + 1, set(), set()
-        joined[round_] = last
-        messages |= added
-        written |= {(move.dst, move.dst_slot, move.chunk) for move in moves}
-        written |= {(fold.rank, fold.out_slot, fold.chunk) for fold in folds}
+    written_in = np.full(places.count, -1)
+    grouped = np.zeros(0, dtype=np.int64)  # a transfer of each message of the joined round
+    for round_ in range(schedule.rounds):
+        own = np.arange(moves[round_], moves[round_ + 1])
+        own = own[np.unique(message[own], return_index=True)[1]]
+        both = np.concatenate([grouped, own[~np.isin(message[own], message[grouped])]])
+        busiest = max((int(np.bincount(ends[table[both, side]]).max()) for side in (1, 3) if len(both)), default=0)
+        here, made = slice(moves[round_], moves[round_ + 1]), slice(folds[round_], folds[round_ + 1])
+        too_many = len(own) and len(grouped) and busiest > ports
+        if too_many or (written_in[places.sent[here]] == last).any():
+            last, both = last + 1, own
+        joined[round_], grouped = last, both
+        written_in[places.received[here]] = written_in[places.folded[made]] = last
     transfers, combines = schedule.transfers.copy(), schedule.combines.copy()
     transfers[:, 0], combines[:, 0] = joined[transfers[:, 0]], joined[combines[:, 0]]
     return replace(schedule, rounds=last + 1 if schedule.rounds else 0, transfers=transfers, combines=combines)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from topocomm.simulation.libraries.job_shape import JobShape
-from topocomm.simulation.libraries.library_figures import Figures
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.libraries.library_figures import Figures
+from topocomm.planning.libraries.nccl_choice import NEWEST, PROTOCOLS, Version
+from topocomm.planning.libraries.nccl_times import nccl_us, rccl_us
 from topocomm.simulation.libraries.mpi.mpi_times import mpi_us
-from topocomm.simulation.libraries.nccl.nccl_choice import NEWEST, PROTOCOLS, Version
-from topocomm.simulation.libraries.nccl.nccl_times import nccl_us, rccl_us
 
 Kind = Literal["nccl", "rccl", "openmpi", "mpich"]
 

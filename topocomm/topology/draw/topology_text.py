@@ -28,22 +28,23 @@ from topocomm.topology.network.in_network import IN_NETWORK
 WIDTH = 80
 HEIGHT = 40
 """One screen of a terminal; the last line is left to the prompt."""
+MOST_FINDINGS = 4
 _INLINE_WIDTH = 70
 """Longest branch of the tree that is written in one line, in characters."""
 
 _ASCII = str.maketrans({"├": "+", "└": "+", "─": "-", "│": "|"})
 
 
-def render(topology: Topology, *, next_command: str) -> str:
+def render(topology: Topology, *, next_command: str, findings: Sequence[tuple[str, str, str]] = ()) -> str:
     """Return the topology as text of at most 80 columns and, for one host, at most 39 lines.
 
     Lines read like NCCL's system tree, `TYPE[GB/s] - NODE/id`: PCI[?] is a PCIe link of unknown rate, NVS an
     NVSwitch, HB a PCIe host bridge, ADP a network card of several ports, SW a network switch. The last lines, which
-    are not wrapped, propose to run `next_command`.
+    are not wrapped, propose to run `next_command`. `findings` are what checks say of the machine: level, check, text.
     """
     title = f"{topology.name} ({topology.source})"
     head = [title if len(title) <= WIDTH else f"{title[: WIDTH - 3]}...", ""]
-    foot = ["", *_wrapped("", counts(topology)), *_notes(topology), *_next(next_command)]
+    foot = ["", *_wrapped("", counts(topology)), *_notes(topology), *_found(findings), *_next(next_command)]
     body = [piece for line in _body(topology) for piece in _folded(line)]
     room = HEIGHT - 1 - len(head) - len(foot)
     if len(body) > room:
@@ -51,6 +52,13 @@ def render(topology: Topology, *, next_command: str) -> str:
         more = f"... {len(body) - first - last} more lines; `--format json` has everything"
         body = [*body[:first], more, *body[len(body) - last :]]
     return "\n".join([*head, *body, *foot]) + "\n"
+
+
+def _found(findings: Sequence[tuple[str, str, str]]) -> list[str]:
+    shown = [f"{level:5} {check}: {text}" for level, check, text in findings[:MOST_FINDINGS]]
+    lines = [line for text in shown for line in _wrapped(text[:6], text[6:], limit=2)]
+    rest = len(findings) - len(shown)
+    return [*lines, f"and {plural(rest, 'more finding')} of `topocomm doctor`"] if rest else lines
 
 
 def _next(command: str) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from topocomm.errors import TopologyError
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.network.port_rates import join_network
 
 NETWORK = Device("network", "switch", "network", "network, its switches not known")
 """The network between hosts, its switches unknown. Network switches sit on the host name `network`."""
@@ -39,7 +40,7 @@ def merge_hosts(topologies: Sequence[Topology]) -> Topology:
     """Return one cluster of several hosts: ids `host/...`, and one network switch that joins their NICs.
 
     A host without NICs joins the network by its NUMA nodes, or by a device for the host where it has none. Links to the
-    network have GB/s where a host's link or its fact `port_gb_per_s` gives the rate of the port. Hosts of the same name
+    network have the rates of the NICs' ports, or what `join_network` assumes of them. Hosts of the same name
     are called `host0`, `host1`, ... instead. Hosts and devices keep their order; places of ranks are dropped. A single
     topology is returned as it is.
 
@@ -83,8 +84,11 @@ def _joined(host: Topology) -> Topology:
         doors = [door.id]
         for end in host.endpoints:
             links += both_ways(end, door.id, "pcie", latency_us=PATH_LATENCY_US["SYS"] / 2)
-    rates = host.facts.get("port_gb_per_s", {})
-    names = {d.id: d.name or "" for d in devices}
-    for name in doors:
-        links += both_ways(name, NETWORK.id, "network", gb_per_s=rates.get(names[name]))
-    return replace(host, devices=(*devices, NETWORK), links=tuple[Link, ...](links), ranks=())
+    network, notes = join_network(host, doors, NETWORK.id)
+    return replace(
+        host,
+        devices=(*devices, NETWORK),
+        links=tuple[Link, ...]([*links, *network]),
+        ranks=(),
+        warnings=(*host.warnings, *notes),
+    )

@@ -3,8 +3,8 @@
 import pytest
 
 import topocomm
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries.mpi.mpi_messages import RENDEZVOUS_BYTES, Messages
 
 

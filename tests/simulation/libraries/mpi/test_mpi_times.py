@@ -4,8 +4,8 @@ import pytest
 
 import topocomm
 from topocomm import PlanError
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries.mpi.mpi_messages import Messages
 from topocomm.simulation.libraries.mpi.mpi_rules import MpiChoice
 from topocomm.simulation.libraries.mpi.mpi_times import allgather_us, allreduce_us, broadcast_us, mpi_us

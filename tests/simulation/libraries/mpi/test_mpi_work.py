@@ -6,9 +6,9 @@ import pytest
 import topocomm
 from topocomm import PlanError
 from topocomm.planning.cost.events import simulate
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries import work_of
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries.mpi.mpi_messages import Messages
 from topocomm.simulation.libraries.mpi.mpi_rules import MpiChoice
 from topocomm.simulation.libraries.mpi.mpi_times import allreduce_us

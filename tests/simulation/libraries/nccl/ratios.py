@@ -2,11 +2,11 @@
 
 import topocomm
 from topocomm.planning.cost.events import simulate
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.nccl_choice import choices
+from topocomm.planning.libraries.nccl_times import time_us
 from topocomm.simulation.libraries import work_of
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
-from topocomm.simulation.libraries.nccl.nccl_choice import choices
-from topocomm.simulation.libraries.nccl.nccl_times import time_us
 
 
 def ratio(name, system, hosts, payload_bytes, collective="allreduce"):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import topocomm
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
 from topocomm.simulation.libraries.nccl.nccl_call import NcclCall
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 import topocomm
-from topocomm.simulation.libraries.job_shape import job_shape
+from topocomm.planning.libraries.job_shape import job_shape
 from topocomm.simulation.libraries.nccl.nccl_rings import ring_orders
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from topocomm.simulation.libraries.job_shape import JobShape
-from topocomm.simulation.libraries.library_figures import Figures
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.libraries.library_figures import Figures
 
 RENDEZVOUS_BYTES, DEVICE_LONG_BYTES = 128 << 10, 256 << 10
 """Sizes from which a message takes all ports of its host (UCX's rendezvous), and from which the network card reads a

@@ -8,8 +8,8 @@ from __future__ import annotations
 from math import ceil, log2
 
 from topocomm.errors import PlanError
-from topocomm.simulation.libraries.job_shape import JobShape
-from topocomm.simulation.libraries.library_figures import Figures
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.libraries.library_figures import Figures
 from topocomm.simulation.libraries.mpi.mpi_messages import Messages
 from topocomm.simulation.libraries.mpi.mpi_rules import MpiChoice, choose_mpi
 

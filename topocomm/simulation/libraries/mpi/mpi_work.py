@@ -13,10 +13,10 @@ import numpy as np
 
 from topocomm.errors import PlanError
 from topocomm.planning.cost.simulated_work import NO_TASK, Work, WorkBuilder
+from topocomm.planning.libraries.job_shape import JobShape, job_shape
+from topocomm.planning.libraries.library_figures import topology_figures
 from topocomm.planning.routing.routes import Ints
-from topocomm.simulation.libraries.job_shape import JobShape, job_shape
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
-from topocomm.simulation.libraries.library_figures import topology_figures
 from topocomm.simulation.libraries.mpi.mpi_messages import RENDEZVOUS_BYTES, Messages
 from topocomm.simulation.libraries.mpi.mpi_rules import MpiChoice, choose_mpi
 from topocomm.topology.model import Topology

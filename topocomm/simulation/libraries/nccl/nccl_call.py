@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.libraries.library_figures import Figures
+from topocomm.planning.libraries.nccl_times import Rates, rates_of
 from topocomm.planning.routing.routes import Ints
-from topocomm.simulation.libraries.job_shape import JobShape
-from topocomm.simulation.libraries.library_figures import Figures
-from topocomm.simulation.libraries.nccl.nccl_times import Rates, rates_of
 from topocomm.topology.model import Topology
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from topocomm.simulation.libraries.job_shape import JobShape
+from topocomm.planning.libraries.job_shape import JobShape
 from topocomm.topology.model import Topology
 
 MOST_RINGS = 16

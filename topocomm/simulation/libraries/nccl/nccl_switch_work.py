@@ -8,8 +8,8 @@ import numpy as np
 
 from topocomm.errors import PlanError
 from topocomm.planning.cost.simulated_work import Work, WorkBuilder
+from topocomm.planning.libraries.nccl_times import nvls_gb_per_s, nvls_tree_gb_per_s
 from topocomm.simulation.libraries.nccl.nccl_call import NcclCall
-from topocomm.simulation.libraries.nccl.nccl_times import nvls_gb_per_s
 from topocomm.simulation.libraries.nccl.nccl_tree_work import trees_along
 
 
@@ -41,7 +41,8 @@ def nvls_work(call: NcclCall) -> Work:
 def nvls_tree_work(call: NcclCall) -> Work:
     """Return the messages of an allreduce in switches inside and over trees of hosts, a double tree for each rank.
 
-    All flow at once, a pipeline in its steady state; each edge begins when the first chunk has come up to it.
+    All flow at once, a pipeline in its steady state, no edge faster than the narrowest; each begins when the first
+    chunk has come up to it.
     """
     shape, figures = call.shape, call.figures
     switches = _switches(call)
@@ -61,6 +62,7 @@ def nvls_tree_work(call: NcclCall) -> Work:
         label = f"allreduce NVLS tree {words}"
         builder.send(src, dst, sizes, before_us=before_us, latency_us=0.0, path=paths, label=label)
     sizes = np.ceil(call.payload_bytes / size / 2 / figures["efficiency.network"])
+    most = nvls_tree_gb_per_s(shape, figures) / size / 2 / figures["efficiency.network"]
     for place in range(size):
         order = [host * size + place for host in range(shape.hosts)]
         for edges in trees_along(replace(shape, per_host=1), order):
@@ -74,6 +76,7 @@ def nvls_tree_work(call: NcclCall) -> Work:
                     sizes,
                     before_us=before_us,
                     latency_us=latency_us,
+                    most_gb_per_s=most,
                     round_=round_,
                     label="allreduce NVLS tree",
                 )

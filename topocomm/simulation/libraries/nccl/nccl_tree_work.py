@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from topocomm.planning.cost.simulated_work import NO_TASK, Work, WorkBuilder
-from topocomm.simulation.libraries.job_shape import JobShape
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.libraries.nccl_choice import PROTOCOLS
+from topocomm.planning.libraries.nccl_times import CHUNK_BYTES
 from topocomm.simulation.libraries.nccl.nccl_call import NcclCall
-from topocomm.simulation.libraries.nccl.nccl_choice import PROTOCOLS
 from topocomm.simulation.libraries.nccl.nccl_rings import ring_orders
-from topocomm.simulation.libraries.nccl.nccl_times import CHUNK_BYTES
 
 
 def tree_work(call: NcclCall) -> Work:
     """Return the messages of double binary trees over hosts, with chains inside them, up and then down.
 
-    The first chunk goes hop by hop; all others are one message an edge, a pipeline in its steady state.
+    The first chunk goes hop by hop; all others are one message an edge, a pipeline in its steady state: no edge is
+    faster than the narrowest, since buffers between edges are few chunks long.
     """
     shape, rates = call.shape, call.rates(ring=False)
     first = min(call.payload_bytes / rates.count, CHUNK_BYTES[PROTOCOLS.index(call.protocol)])
@@ -23,16 +24,23 @@ def tree_work(call: NcclCall) -> Work:
     orders = ring_orders(call.topology, shape)
     trees = [edges for order in orders for edges in trees_along(shape, order)]
     chunk = first * rates.count / len(trees)
-    rest = max(call.payload_bytes / len(trees) - chunk, 0.0) / call.figures["nccl.tree_share"]
+    rest = max(call.payload_bytes / len(trees) - chunk, 0.0)
+    steady = rates.narrowest * call.figures["nccl.tree_share"] / 2e3 * rates.count / len(trees)
     for edges in trees:
-        _send_tree(builder, call, edges, chunk, rest, call.channel_gb_per_s() * rates.count / len(trees))
+        most = call.channel_gb_per_s() * rates.count / len(trees)
+        _send_tree(builder, call, edges, chunk, rest, (most, steady))
     return builder.build()
 
 
 def _send_tree(
-    builder: WorkBuilder, call: NcclCall, edges: list[list[tuple[int, int]]], chunk: float, rest: float, most: float
+    builder: WorkBuilder,
+    call: NcclCall,
+    edges: list[list[tuple[int, int]]],
+    chunk: float,
+    rest: float,
+    most: tuple[float, float],
 ) -> None:
-    """Add the messages of one tree, level by level up, then down; `most` is payload GB/s of its channels."""
+    """Add the messages of one tree, level by level up, then down; `most`: payload GB/s of first chunks, of others."""
     rates = call.rates(ring=False)
     arrived: dict[int, list[int]] = {}
     levels = [[(child, parent) for child, parent in level] for level in edges]
@@ -52,13 +60,13 @@ def _send_tree(
             after=waits,
             before_us=np.where((waits == NO_TASK).all(axis=1), call.figures[f"nccl.start_us.{call.protocol}"], 0.0),
             latency_us=np.where(far, rates.across_us, rates.inside_us),
-            most_gb_per_s=most * wire,
+            most_gb_per_s=most[0] * wire,
             round_=round_,
             label=f"allreduce tree {call.protocol}",
         )
         if rest:
             sizes = np.ceil(rest * wire)
-            builder.send(src, dst, sizes, after=head, latency_us=0.0, most_gb_per_s=most * wire, label="following")
+            builder.send(src, dst, sizes, after=head, latency_us=0.0, most_gb_per_s=most[1] * wire, label="following")
         is_up = round_ < len(edges)
         for rank, task in zip(dst.tolist(), head.tolist(), strict=True):
             arrived[rank] = [*arrived.get(rank, []), task] if is_up else [task]

@@ -10,14 +10,14 @@ import numpy as np
 
 from topocomm.errors import PlanError
 from topocomm.planning.cost.simulated_work import Work, WorkBuilder
-from topocomm.simulation.libraries.job_shape import JobShape, job_shape
+from topocomm.planning.libraries.job_shape import JobShape, job_shape
+from topocomm.planning.libraries.library_figures import Figures, ll128_of, topology_figures
+from topocomm.planning.libraries.nccl_choice import PROTOCOLS, Choice, choices
+from topocomm.planning.libraries.nccl_times import CHUNK_BYTES
 from topocomm.simulation.libraries.library_algorithm import LibraryAlgorithm
-from topocomm.simulation.libraries.library_figures import Figures, ll128_of, topology_figures
 from topocomm.simulation.libraries.nccl.nccl_call import NcclCall
-from topocomm.simulation.libraries.nccl.nccl_choice import PROTOCOLS, Choice, choices
 from topocomm.simulation.libraries.nccl.nccl_rings import ring_orders
 from topocomm.simulation.libraries.nccl.nccl_switch_work import nvls_tree_work, nvls_work
-from topocomm.simulation.libraries.nccl.nccl_times import CHUNK_BYTES
 from topocomm.simulation.libraries.nccl.nccl_tree_work import tree_work
 from topocomm.topology.model import Topology
 

@@ -147,7 +147,8 @@ def _row(page: Page, host: Host, block: _Block, corner: Point) -> None:
     """One host: its name, a line for what joins its endpoints, and their squares."""
     (x, y), ends = corner, _ends(host)
     kinds = [link.kind for link in host.links if link.kind in FABRICS] or [link.kind for link in host.links]
-    with page.group(f"host {host.name}\n{devices_words(ends)}", [end.id for end in ends]):
+    ids = [end.id for end in ends]
+    with page.group(f"host {host.name}\n{devices_words(ends)}{page.models_of(ids)}", ids):
         page.text((x - 7, y + CELL - 3), fitted(host.name, SIZE, block.name), "ink", size=SIZE, anchor="end")
         if kinds:
             middle = y + CELL / 2
@@ -216,7 +217,7 @@ def _tray(page: Page, host: Host, corner: Point, size: Point, bar: float, joined
     page.text((x + 7, name_y), fitted(host.name, SIZE, size[0] - 10), "soft", size=SIZE)
     for index, end in enumerate(ends):
         at = x + 6 + (TRAY_CELL + 3) * index
-        with page.group(device_words(end), [end.id]):
+        with page.group(device_words(end) + page.models_of([end.id]), [end.id]):
             page.rect((at, cells_y), (TRAY_CELL, TRAY_CELL), "device", radius=4)
             number = label(end).split("/")[-1]
             page.text((at + TRAY_CELL / 2, cells_y + 17), number, "ink bold", size=12, anchor="middle")

@@ -65,7 +65,9 @@ def paint_host(page: Page, plot: Plot, host: Host, corner: Point) -> list[Cable]
 def _box(page: Page, box: Box, corner: Point) -> None:
     width, height = box.size
     x, y = corner[0] + width / 2, corner[1] + height / 2
-    with page.group(devices_words(box.devices) if box.devices else box.words[0], [d.id for d in box.devices]):
+    ids = [device.id for device in box.devices]
+    facts = devices_words(box.devices) + page.models_of(ids) if box.devices else box.words[0]
+    with page.group(facts, ids):
         page.rect(corner, box.size, "device" + (" guess" if box.role == "mesh" else ""), radius=4)
         if box.role == "end":
             words = fitted(box.words[0], 12, width + 4, letter=BOLD_LETTER)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
+from topocomm.topology.catalog.gpu_models import gpu_models
 from topocomm.topology.draw.device_tree import FABRICS, Host, alike, split_hosts
 from topocomm.topology.draw.names import counts, kind_words, plural, ranges, rate_words
 from topocomm.topology.draw.svg.cluster_svg import draw_cluster
@@ -51,7 +52,7 @@ def render(topology: Topology) -> str:
 
 def picture(topology: Topology, *, live: bool = False) -> tuple[Page, float, float]:
     """Return the picture without the warnings, its width, and its bottom; `live` with what an HTML page needs."""
-    page = Page(topology.name, counts(topology), live=live)
+    page = Page(topology.name, counts(topology), live=live, models=gpu_models(topology))
     hosts = split_hosts(topology)
     kinds = alike(hosts, outward=False)
     each = len(hosts) <= FEW_HOSTS or len(kinds) == len(hosts) <= MOST_KINDS

@@ -6,9 +6,10 @@ Shapes have classes, which `colours` gives their colours. Coordinates are pixels
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import dist, hypot
+from types import MappingProxyType
 from typing import Any
 from xml.sax import saxutils
 
@@ -35,8 +36,11 @@ def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> s
 class Page:
     """Shapes in the order in which they are painted."""
 
-    def __init__(self, title: str, description: str, *, live: bool = False) -> None:
+    def __init__(
+        self, title: str, description: str, *, live: bool = False, models: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.title, self.description, self.live = title, description, live
+        self._models = models  # words on the model of a device, by its id
         self.items: list[str] = []
         self._numbers: dict[str, int] = {}
 
@@ -57,6 +61,11 @@ class Page:
         """Add a filled polygon."""
         corners = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
         self.items.append(f'<polygon points="{corners}" class="{css}"/>')
+
+    def models_of(self, ids: Iterable[str]) -> str:
+        """Return what is known of the models of devices beyond their names, a line each with its break before it."""
+        known = dict.fromkeys(self._models[name] for name in ids if name in self._models)
+        return "".join(f"\n{words}" for words in known)
 
     @contextmanager
     def group(self, facts: str, ids: Iterable[str] = (), ends: Iterable[tuple[Any, ...]] = ()) -> Iterator[None]:

@@ -4,7 +4,7 @@ import pytest
 
 import topocomm
 from topocomm import PlanError
-from topocomm.simulation.libraries.job_shape import job_shape
+from topocomm.planning.libraries.job_shape import job_shape
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Which algorithm and protocol NCCL takes: its own tuner, with its own constants, by version.
 
-Sources: NCCL `src/graph/tuning.cc` of 2.8 to 2.18 (`_EARLY`) and of 2.19 on (`_LATE`), and of 2.23 on PAT. The tuner
+Sources: NCCL `src/graph/tuning.cc` of 2.8 to 2.18 (`_EARLY`) and of 2.19 on (`_LATE`; the constants of 2.30.7), and of
+2.23 on PAT. The tuner
 predicts a time for each pair of algorithm and protocol and takes the least. What it predicts is not what calls take:
 that is `nccl_times`. Times in us, protocols in the order LL, LL128, Simple.
 """
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from topocomm.simulation.libraries.job_shape import JobShape
+from topocomm.planning.libraries.job_shape import JobShape
 
 Version = tuple[int, ...]
 PROTOCOLS = ("LL", "LL128", "Simple")
 PAT_SINCE, NVLS_SINCE, NVLS_TREE_SINCE = (2, 23), (2, 17), (2, 18)
 """First versions with an algorithm."""
-NEWEST: Version = (2, 27)
+NEWEST: Version = (2, 30)
 """Assumed where the version is not known."""
 
 
@@ -64,9 +65,9 @@ _TREE_CORRECTION = (
 """Share of a tree's bandwidth by size, in powers of two from 64 bytes on."""
 _LINK_SHARE = {"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.75, "memory": 1.0}
 """Share of nominal GB/s that NCCL's search counts (topo.h: 20 of 25 of an NVLink, 24 of 32 of PCIe 4)."""
-_NVLS_US, _NVLS_TREE_US = 25.0, 14.0
-_NVLS_RATIO = 5 / 6
-"""Algorithm bandwidth over what the search finds for the network."""
+_NVLS_US, _NVLS_TREE_US = 25.0, 20.9
+_NVLS_TREE_MOST = {"hopper": (57.7, 45.5), "blackwell": (96.0, 80.0)}
+"""Most GB/s of each channel of NVLS's trees, one channel a rank of a node, on two nodes and on more."""
 _NVLS_SHARE = {"hopper": 0.85 * 0.75, "blackwell": 0.74 * 0.75}
 
 
@@ -76,6 +77,12 @@ class Choice(NamedTuple):
     algorithm: str
     protocol: str
     tuner_us: float
+
+    @property
+    def words(self) -> str:
+        """The algorithm as NCCL names it, with the protocol where there are several."""
+        alone = {"nvls": "NVLS", "nvls-tree": "NVLS tree", "pat": "PAT"}
+        return alone.get(self.algorithm) or f"{self.algorithm} {self.protocol}"
 
 
 def choose(
@@ -169,7 +176,10 @@ def _nvls(shape: JobShape, payload_bytes: int) -> Choice:
     inside = shape.inner_gb_per_s * _NVLS_SHARE.get(shape.generation, 0.6)
     if shape.hosts == 1:
         return Choice("nvls", "Simple", _NVLS_US + payload_bytes / inside / 1e3)
-    out = shape.network_gb_per_s * (1.0 if shape.hosts == 2 else 0.5) * _NVLS_RATIO
+    n, two = shape.hosts * shape.per_host, shape.hosts == 2
+    most = _NVLS_TREE_MOST.get(shape.generation, _NVLS_TREE_MOST["hopper"])[0 if two else 1]
+    bus = min(shape.network_gb_per_s * (2 if two else 1), shape.per_host * most)
+    out = bus * n / (2 * (n - 1))
     levels = shape.hosts.bit_length() - 1
     latency_us = _NVLS_US + 2 * levels * _NVLS_TREE_US
     return Choice("nvls-tree", "Simple", latency_us + payload_bytes / min(inside, out) / 1e3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -65,19 +66,28 @@ class JobShape:
     generation: Generation
 
 
-def job_shape(topology: Topology, ranks: Sequence[str] | None = None) -> JobShape:
+def job_shape(topology: Topology, ranks: Sequence[str] | None = None, *, alike: bool = True) -> JobShape:
     """Return the shape of ranks on a topology, by default one on each endpoint.
 
+    Args:
+        topology: The machine.
+        ranks: Endpoint id of every rank.
+        alike: Whether groups must have as many ranks, one group after the other, as messages of the simulator need.
+            Else ranks are taken group by group; each group counts as the fullest, with the ports of the emptiest.
+
     Raises:
-        PlanError: There is one rank, or groups have different numbers of ranks: libraries' models know no such jobs.
+        PlanError: There is one rank, or groups are not alike.
     """
     ends = tuple(topology.endpoints if ranks is None else ranks)
     if len(ends) < 2:
         raise PlanError(f"topology {topology.name!r}: a collective of libraries needs 2 ranks or more, got {len(ends)}")
     inner = _inner(topology, ends)
     group = _groups(topology, inner)
+    if not alike:
+        count = Counter(group[end] for end in ends)
+        ends = tuple(sorted(ends, key=lambda end: (-count[group[end]], group[end])))
     sizes = [len(list(own)) for _, own in groupby(ends, key=lambda end: group[end])]
-    if len(set(sizes)) > 1 or len(sizes) != len({group[end] for end in ends}):
+    if alike and (len(set(sizes)) > 1 or len(sizes) != len({group[end] for end in ends})):
         raise PlanError(
             f"topology {topology.name!r}: ranks on groups {sizes}: expected as many on each host, host by host"
         )
@@ -90,7 +100,7 @@ def job_shape(topology: Topology, ranks: Sequence[str] | None = None) -> JobShap
     reached = [link for link in fabric if link.dst in first or topology.by_id[link.dst].kind == "switch"]
     out = sum(_rate(link) for link in reached) if inner in ("nvlink", "xgmi") else pair
     switched = any(topology.by_id[link.dst].kind == "switch" for link in fabric)
-    nics, network = _network(topology, first) if hosts > 1 else (0, 0.0)
+    nics, network = _network(topology, set(ends[-sizes[-1] :])) if hosts > 1 else (0, 0.0)
     if hosts > 1 and not network:
         network, nics = finder.cheapest(ends[0], ends[per_host]).gb_per_s, 1
     return JobShape(
@@ -103,7 +113,7 @@ def job_shape(topology: Topology, ranks: Sequence[str] | None = None) -> JobShap
         network_gb_per_s=network,
         nics=nics,
         peers=0 if switched or inner not in ("nvlink", "xgmi") else len(reached),
-        reduces=any(topology.by_id[link.dst].in_network == "nvls" for link in fabric),
+        reduces=sizes[-1] > 1 and any(topology.by_id[link.dst].in_network == "nvls" for link in fabric),
         generation=_generation(topology, ends[0]),
     )
 

@@ -6,9 +6,9 @@ import pytest
 
 import topocomm
 from topocomm import PlanError
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.library_figures import DEFAULTS
-from topocomm.simulation.libraries.nccl.nccl_times import (
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.library_figures import DEFAULTS
+from topocomm.planning.libraries.nccl_times import (
     direct_us,
     messages_us,
     nccl_us,

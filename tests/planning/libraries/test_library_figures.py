@@ -6,7 +6,7 @@ import pytest
 
 import topocomm
 from topocomm import TopologyError
-from topocomm.simulation.libraries.library_figures import (
+from topocomm.planning.libraries.library_figures import (
     DEFAULTS,
     OF_MEASURED,
     TABLE,

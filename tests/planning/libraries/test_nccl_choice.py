@@ -3,8 +3,8 @@
 import pytest
 
 import topocomm
-from topocomm.simulation.libraries.job_shape import job_shape
-from topocomm.simulation.libraries.nccl.nccl_choice import bus_gb_per_s, channels, choices, choose
+from topocomm.planning.libraries.job_shape import job_shape
+from topocomm.planning.libraries.nccl_choice import bus_gb_per_s, channels, choices, choose
 
 
 def shape(system, hosts=1):
@@ -20,7 +20,8 @@ def shape(system, hosts=1):
         ("dgx-a100", 16, 1 << 20, ("tree", "LL128")),
         ("dgx-h100", 1, 1 << 28, ("nvls", "Simple")),
         ("dgx-h100", 2, 1 << 28, ("nvls-tree", "Simple")),
-        ("dgx-h100", 16, 8 << 30, ("ring", "Simple")),
+        ("dgx-h100", 16, 8 << 30, ("nvls-tree", "Simple")),
+        ("dgx-h100", 16, 1 << 20, ("tree", "LL128")),
         ("rtx4090-pcie-4", 1, 1 << 28, ("ring", "Simple")),
     ],
 )

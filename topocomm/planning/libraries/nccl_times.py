@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from topocomm.errors import PlanError
-from topocomm.simulation.libraries.job_shape import JobShape
-from topocomm.simulation.libraries.library_figures import Figures
-from topocomm.simulation.libraries.nccl.nccl_choice import NEWEST, PROTOCOLS, Choice, Version, channels, choices
+from topocomm.planning.libraries.job_shape import JobShape
+from topocomm.planning.libraries.library_figures import Figures
+from topocomm.planning.libraries.nccl_choice import NEWEST, PROTOCOLS, Choice, Version, channels, choices
 
 _THREADS, _THRESHOLD_BYTES = (512, 640, 512), (8, 8, 64)
 """Most threads of a channel, and the least bytes for each of them (NCCL src/include/comm.h); by protocol."""
@@ -83,7 +83,27 @@ def nccl_us(
     has_ll128: bool | None = None,
     only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
 ) -> float:
-    """Return the predicted time in us of a call of NCCL.
+    """Return the predicted time in us of a call of NCCL: of messages, or of the collective that `chosen_call` times.
+
+    Raises:
+        PlanError: NCCL has no such collective.
+    """
+    if collective in ("sendrecv", "alltoall", "message", "stream", "gather", "scatter"):
+        return messages_us(shape, figures, collective, payload_bytes)
+    return chosen_call(shape, figures, collective, payload_bytes, version=version, has_ll128=has_ll128, only=only)[1]
+
+
+def chosen_call(
+    shape: JobShape,
+    figures: Figures,
+    collective: str,
+    payload_bytes: int,
+    *,
+    version: Version = NEWEST,
+    has_ll128: bool | None = None,
+    only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+) -> tuple[Choice, float]:
+    """Return what NCCL's tuner takes for a collective, and the predicted time of that in us.
 
     Args:
         shape: The ranks.
@@ -97,15 +117,26 @@ def nccl_us(
     Raises:
         PlanError: NCCL has no such collective.
     """
-    if collective in ("sendrecv", "alltoall", "message", "stream", "gather", "scatter"):
-        return messages_us(shape, figures, collective, payload_bytes)
     if collective not in ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce"):
         raise PlanError(f"collective {collective!r}: NCCL has none of this name")
     every = list(choices(shape, collective, payload_bytes, version=version, has_ll128=has_ll128))
     algorithms, protocols = only
     allowed = [c for c in every if not algorithms or c.algorithm in algorithms]
     allowed = [c for c in allowed if not protocols or c.protocol in protocols] or every
-    return time_us(shape, figures, collective, payload_bytes, min(allowed, key=lambda c: c.tuner_us))
+    choice = min(allowed, key=lambda c: c.tuner_us)
+    return choice, time_us(shape, figures, collective, payload_bytes, choice)
+
+
+def payload_share(shape: JobShape, figures: Figures) -> float:
+    """Return the share of the links' nominal rates that payloads get, by the bytes that must pass links inside and out.
+
+    By the figures of NCCL's calls: headers take the rest, whoever sends. A rank has (n - 1) / n of its value inside a
+    group of n, and as much of the part that is its own between groups.
+    """
+    efficiency = figures[f"efficiency.{shape.inner}"]
+    inside = (1 - 1 / shape.per_host) / shape.inner_gb_per_s if shape.per_host > 1 else 0.0
+    across = (1 - 1 / shape.hosts) / shape.network_gb_per_s if shape.hosts > 1 else 0.0
+    return (inside + across) / (inside / efficiency + across / figures["efficiency.network"])
 
 
 def rccl_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: int) -> float:
@@ -136,7 +167,11 @@ def time_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: i
 
 
 def ring_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: int, protocol: str) -> float:
-    """Return the time of a ring: each of P chunks goes P - 1 hops, of an allreduce twice as many."""
+    """Return the time of a ring: each of P chunks goes P - 1 hops, of an allreduce twice as many.
+
+    That is the way of one chunk, or the bytes through the narrowest edge where chunks queue there: what others take on
+    other edges is over before their turn.
+    """
     n = shape.hosts * shape.per_host
     passes = 2 if collective == "allreduce" else 1
     rates = rates_of(shape, figures, protocol, payload_bytes, ring=True)
@@ -146,8 +181,9 @@ def ring_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: i
     part = payload_bytes / n / rates.count
     way = inside * part / rates.inside + across * part / rates.across
     narrow = steps * part / rates.narrowest
-    latency_us = inside * rates.inside_us + across * rates.across_us
-    return figures[f"nccl.start_us.{protocol}"] + latency_us + max(way, narrow)
+    way_us = way + inside * rates.inside_us + across * rates.across_us
+    narrow_us = narrow + (rates.across_us if rates.across < rates.inside else rates.inside_us)
+    return figures[f"nccl.start_us.{protocol}"] + max(way_us, narrow_us)
 
 
 def tree_us(shape: JobShape, figures: Figures, payload_bytes: int, protocol: str) -> float:
@@ -198,12 +234,16 @@ def nvls_gb_per_s(shape: JobShape) -> float:
 
 def nvls_tree_us(shape: JobShape, figures: Figures, payload_bytes: int) -> float:
     """Return the time of an allreduce in switches inside and over a tree of hosts."""
-    network = shape.network_gb_per_s * figures["efficiency.network"]
-    out = network if shape.hosts == 2 else network / 2  # a host inside one tree sends to its parent and two children
-    rate = min(nvls_gb_per_s(shape) * figures["efficiency.nvlink"], out)
     levels = (shape.hosts - 1).bit_length()
     latency_us = figures["nvls.start_us"] + 2 * levels * figures["nvls.tree_hop_us"]
-    return latency_us + figures["nvls.ramp_us"] + payload_bytes / rate / 1e3
+    return latency_us + figures["nvls.ramp_us"] + payload_bytes / nvls_tree_gb_per_s(shape, figures) / 1e3
+
+
+def nvls_tree_gb_per_s(shape: JobShape, figures: Figures) -> float:
+    """Return the GB/s of payload over a tree of hosts with switches that reduce inside."""
+    network = shape.network_gb_per_s * figures["efficiency.network"]
+    out = network if shape.hosts == 2 else network / 2  # a host inside one tree sends to its parent and two children
+    return min(nvls_gb_per_s(shape) * figures["efficiency.nvlink"], out)
 
 
 def pat_us(shape: JobShape, figures: Figures, payload_bytes: int) -> float:

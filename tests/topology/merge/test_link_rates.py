@@ -6,7 +6,7 @@ from tests.machines import hosts
 from topocomm import Link, Topology, TopologyError
 from topocomm.planning.cost.events import simulate
 from topocomm.simulation.libraries import work_of
-from topocomm.simulation.what_if import with_rates
+from topocomm.topology.merge.link_rates import with_rates
 
 MACHINE = hosts(2, 2)
 

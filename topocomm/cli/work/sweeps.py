@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
+from topocomm.cli.options.sweep_values import Sweep
 from topocomm.errors import PlanError
 
-MOST_VALUES = 200
-"""Values of the longest sweep."""
-SWEPT = ("bytes", "hosts", "context")
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What is swept, and its values in order."""
-
-    over: str
-    values: tuple[int, ...]
+COLUMNS = 80
 
 
 @dataclass(frozen=True)
@@ -33,50 +24,6 @@ class Row:
     value: int
     times_us: dict[str, float | None]
     why: dict[str, str]
-
-
-def parse_count(text: str, option: str) -> int:
-    """Parse a whole number with a unit: 128, 64K, 1.5M and 16KiB are binary, 16KB is decimal.
-
-    Raises:
-        PlanError: The text is none.
-    """
-    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMG]?)(iB?|B)?\s*", text, re.IGNORECASE)
-    number = None
-    if match is not None:
-        thousand = 1000 if match[3] in ("B", "b") else 1024
-        number = float(match[1]) * thousand ** " KMG".index(match[2].upper() or " ")
-    if number is None or number != int(number):
-        raise PlanError(f"{option} {text!r}: expected a whole number such as 128, 64K, 1M or 5.5M")
-    return int(number)
-
-
-def parse_sweep(text: str) -> Sweep:
-    """Parse `WHAT=A:B:FACTOR` or `WHAT=A,B,C`; WHAT is bytes, hosts or context.
-
-    Raises:
-        PlanError: The text is neither, or has more than MOST_VALUES values.
-    """
-    over, mark, listed = text.partition("=")
-    option = f"--sweep {over}"
-    if over not in SWEPT or not mark:
-        raise PlanError(
-            f"--sweep {text!r}: expected bytes=A:B:FACTOR, hosts=A,B,C or context=A:B:FACTOR, as bytes=1KiB:1GiB:4"
-        )
-    parts = listed.split(":")
-    if len(parts) == 1:
-        values = [parse_count(part, option) for part in listed.split(",")]
-    elif len(parts) == 3 and parts[2].isascii() and parts[2].isdecimal() and int(parts[2]) > 1:
-        value, last = (parse_count(part, option) for part in parts[:2])
-        values = []
-        while 0 < value <= last and len(values) <= MOST_VALUES:
-            values.append(value)
-            value *= int(parts[2])
-    else:
-        raise PlanError(f"{option}={listed}: expected A:B:FACTOR with a factor over 1, or A,B,C")
-    if not values or len(values) > MOST_VALUES or min(values) < (0 if over == "bytes" else 1):
-        raise PlanError(f"{option}={listed}: expected 1 to {MOST_VALUES} values, ascending from at least 1")
-    return Sweep(over, tuple(dict.fromkeys(values)))
 
 
 def sweep(
@@ -128,8 +75,14 @@ def sweep_text(chosen: Sweep, rows: Sequence[Row]) -> list[str]:
         lines.append(
             " ".join([f"{row.value:>{first}}", *(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)), best])
         )
-    reasons = dict.fromkeys(f"{name}: {why}" for row in rows for name, why in row.why.items())
-    return [*lines, *(f"- {reason}" for reason in reasons)]
+    return [*lines, *reasons(dict.fromkeys(f"{name}: {why}" for row in rows for name, why in row.why.items()))]
+
+
+def reasons(missing: Iterable[str]) -> list[str]:
+    """Return why some are missing in a table, each in lines of at most 80 columns."""
+    return [
+        line for why in missing for line in wrap(f"- {why}", COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
+    ]
 
 
 def sweep_document(chosen: Sweep, rows: Sequence[Row]) -> dict[str, Any]:
