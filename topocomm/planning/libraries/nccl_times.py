@@ -167,11 +167,7 @@ def time_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: i
 
 
 def ring_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: int, protocol: str) -> float:
-    """Return the time of a ring: each of P chunks goes P - 1 hops, of an allreduce twice as many.
-
-    That is the way of one chunk, or the bytes through the narrowest edge where chunks queue there: what others take on
-    other edges is over before their turn.
-    """
+    """Return the time of a ring: each of P chunks goes P - 1 hops, of an allreduce twice as many."""
     n = shape.hosts * shape.per_host
     passes = 2 if collective == "allreduce" else 1
     rates = rates_of(shape, figures, protocol, payload_bytes, ring=True)
@@ -181,9 +177,8 @@ def ring_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: i
     part = payload_bytes / n / rates.count
     way = inside * part / rates.inside + across * part / rates.across
     narrow = steps * part / rates.narrowest
-    way_us = way + inside * rates.inside_us + across * rates.across_us
-    narrow_us = narrow + (rates.across_us if rates.across < rates.inside else rates.inside_us)
-    return figures[f"nccl.start_us.{protocol}"] + max(way_us, narrow_us)
+    latency_us = inside * rates.inside_us + across * rates.across_us
+    return figures[f"nccl.start_us.{protocol}"] + latency_us + max(way, narrow)
 
 
 def tree_us(shape: JobShape, figures: Figures, payload_bytes: int, protocol: str) -> float:

@@ -18,8 +18,8 @@ from topocomm.simulation.libraries.nccl.nccl_work import MOST_MESSAGES
     [("dgx-h100", 1), ("dgx-a100", 2), ("dgx-a100", 4), ("v100-4", 1), ("v100-4", 4), ("rtx4090-pcie-4", 1)],
 )
 def test_rings_take_what_their_closed_form_says(system, hosts, collective, payload_bytes):
-    """Or a little more: chunks wait for each other on ports that several rings share."""
-    assert 0.98 < ratio("nccl-ring", system, hosts, payload_bytes, collective) < 1.06
+    """Or a little less: the closed form adds the latencies of the longest way to the narrowest link's time."""
+    assert 0.84 < ratio("nccl-ring", system, hosts, payload_bytes, collective) < 1.03
 
 
 def test_pat_needs_one_rank_a_host():
