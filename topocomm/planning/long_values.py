@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from topocomm.planning.algorithms import prefix
-from topocomm.planning.algorithms.hosts.rail_trees import rail_trees
+from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
     common_rails,
     fits_parts,
@@ -17,8 +17,9 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
 from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
-from topocomm.planning.request import Builds, Request
+from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy
+from topocomm.planning.routing.message_pace import pace_of
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
@@ -38,8 +39,11 @@ MOST_DIRECT_GROUPS = 96
 """Most hosts of which all send to each other."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 """Slices of such a piece, and the least bytes of one."""
-TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 17
-"""Slices of trees over rails, and the most transfers with which more than the fewest are tried."""
+TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 18
+"""Slices of trees over rails, and of chains, and the most transfers with which more than the fewest are tried."""
+TREE_RADICES, TREE_OPTIONS, NEARLY = (2, 4, 8, 16), 2, 1.03
+"""Children in trees over rails; how many of the largest numbers of slices are compared; of those that take so many
+times the least, the one of fewest messages is taken."""
 MOST_TREE_RANKS = 2048
 """Most ranks for them, and for a chain of a scan in slices."""
 PROCESSOR_SLICE_BYTES = 64 << 10
@@ -62,21 +66,55 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
-    """Two trees of groups on every rail, and on one, with values that pass all members of a group on their way."""
-    name, rows = request.collective.name, request.layout.rows
-    root, rings, at_once = groups.order.index(request.collective.root), groups.rings(), request.ports > 1
-    for through in (False, True):
-        trees = rail_trees(groups.hierarchy.groups, root, rings, through=through, at_once=at_once)
-        schedule = (trees.reduce if name == "reduce" else trees.broadcast)(rows)
-        if not groups.in_order:
-            schedule = relabelled(schedule, groups.order)
-        yield from _pipelined(request, groups, schedule, trees.period, "rails-through" if through else "rails-trees")
+    """Trees of groups on every rail, and on one, with values that pass all members of a group on their way.
+
+    The radix and the slices are those of the least time if every message has its turn; names have both.
+    """
+    name, bare, rings = request.collective.name, groups.hierarchy.groups, groups.rings()
+    root = groups.order.index(request.collective.root)
+    ends = tuple(request.endpoints[rank] for rank in groups.order)
+    for through, family in ((False, "rails-trees"), (True, "rails-through")):
+        of_byte = pace_of(bare, ends, groups.paths, rings, rails=1 if through else len(ends))
+        options: list[tuple[float, int, str, Build]] = []
+        for radix in TREE_RADICES:
+            trees = rail_trees(bare, root, rings, radix=radix, through=through, at_once=request.ports > 1)
+            for slices in _tree_slices(request, groups, trees)[-TREE_OPTIONS:]:
+                pace = of_byte.times(request.payload_bytes / slices)
+                build: Build = partial(_of_trees, request, groups, trees, pace, slices)
+                us, messages = trees.predicted_us(name, pace, slices), trees.messages * slices
+                options.append((us, messages, f"{family}-{trees.radix}.{slices}", build))
+        least_us = min((us for us, *_ in options), default=0.0)
+        near = [option[1:] for option in options if option[0] <= NEARLY * least_us]
+        for _, label, made in sorted(near, key=lambda option: option[0])[:1]:
+            yield label, made
+
+
+def _of_trees(request: Request, groups: RankPatterns, trees: RailTrees, pace: Pace, slices: int) -> Schedule:
+    """The pipeline of trees."""
+    make = trees.reduce if request.collective.name == "reduce" else trees.broadcast
+    schedule = make(request.layout.rows, pace)
+    if not groups.in_order:
+        schedule = relabelled(schedule, groups.order)
+    return sliced(schedule, slices, trees.period)
+
+
+def _tree_slices(request: Request, groups: RankPatterns, trees: RailTrees) -> list[int]:
+    """The numbers of slices that have enough bytes, and not too many transfers."""
+    chunks, ranks = trees.parents.shape
+    most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // (chunks * ranks))
+    most = min(most, request.payload_bytes * trees.copies // chunks // _slice_bytes(request, groups))
+    return [slices for slices in TREE_SLICES if slices <= most]
+
+
+def _slice_bytes(request: Request, groups: RankPatterns) -> int:
+    """The least bytes of a slice."""
+    by_id = groups.paths.topology.by_id
+    return HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
 
 
 def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
     """The schedule in as many slices as have enough bytes, a period apart."""
-    by_id = groups.paths.topology.by_id
-    least = HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
+    least = _slice_bytes(request, groups)
     most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
     for slices in TREE_SLICES:
         if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):

@@ -73,6 +73,7 @@ class Cost:
         collective: Collective | None = None,
     ) -> None:
         self._schedule, self._rules, self._most = unrolled(schedule), PortRules(ports, port_model), _most(schedule)
+        self._in_slices = schedule.repeat is not None
         self._endpoints, self._paths, self._row_bytes = endpoints, paths, row_bytes
         self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
         self._routes = routes_of(self._messages, self._schedule, endpoints, paths)
@@ -111,9 +112,18 @@ class Cost:
 
     @cached_property
     def by_rounds_us(self) -> float:
-        """The time with bytes as if a round's messages had links and ports to themselves: soon computed."""
-        moved_us = self._moved_us() if self.wire_bytes else 0.0
-        return self.alpha_us + moved_us + self._launch_us * self.rounds
+        """The time with bytes as if a round's messages had links and ports to themselves: soon computed.
+
+        Bytes come after latencies, or in pipelines, if that is sooner, one round after the other while they pass.
+        """
+        total_us = self.alpha_us
+        if self.wire_bytes:
+            busy_us = self._busy_us()
+            for one_us in busy_us.tolist():  # sum() adds otherwise since Python 3.12
+                total_us += one_us
+            if self._in_slices:
+                total_us = min(total_us, port_time_us(self._schedule, *self._traffic, busy_us=busy_us))
+        return total_us + self._launch_us * self.rounds
 
     @property
     def _is_followed(self) -> bool:
@@ -140,16 +150,16 @@ class Cost:
         busiest_us = self._busiest_us(sizes, 0, self.messages)
         return payload_bytes / busiest_us / 1e3 if busiest_us else None
 
-    def _moved_us(self) -> float:
-        """The sum over rounds of the time of the busiest link, or port: bytes over the rates of their routes."""
-        sizes, moved_us = self._messages.payload_bytes, 0.0
+    def _busy_us(self) -> Floats:
+        """For every round the time of the busiest link, or port: bytes over the rates of their routes."""
+        sizes, busy_us = self._messages.payload_bytes, np.zeros(self._schedule.rounds)
         held, ports, ends = self._held_us(sizes)
-        first = np.unique(self._messages.round, return_index=True)[1]
-        for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds otherwise since Python 3.12
+        rounds, first = np.unique(self._messages.round, return_index=True)
+        for round_, (low, high) in zip(rounds.tolist(), pairwise([*first.tolist(), self.messages]), strict=True):
             own = held[low:high]
             at_ports = np.bincount(ports[low:high].ravel(), np.repeat(own, 2), ends).max() / self._rules.ports
-            moved_us += max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
-        return moved_us
+            busy_us[round_] = max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
+        return busy_us
 
     def _held_us(self, sizes: Ints) -> tuple[Floats, Ints, int]:
         """(time that each message's bytes hold its ports, these two ports, number of ports)."""
@@ -162,7 +172,8 @@ class Cost:
         """The longest time of a directed link, for the messages low..high-1 of these sizes."""
         routes = self._routes
         links = routes.links[routes.starts[low] : routes.starts[high]]
-        load_bytes = np.bincount(links, np.repeat(sizes[low:high], routes.hops[low:high]))  # whole numbers: exact
+        hops = np.diff(routes.starts[low : high + 1])
+        load_bytes = np.bincount(links, np.repeat(sizes[low:high], hops))  # whole numbers: exact
         used = np.flatnonzero(load_bytes)
         return float((load_bytes[used] / (self._paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
 
