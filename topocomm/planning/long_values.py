@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 from topocomm.planning.algorithms import prefix
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
+    Rings,
     common_rails,
     fits_parts,
     rails_allgather,
@@ -25,8 +28,8 @@ from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
 from topocomm.planning.tiered import tiered_allreduces
 
-MOST_FLAT_RANKS = 64
-"""Largest rank count for algorithms in which everybody sends to everybody: beyond, others win by far."""
+MOST_FLAT_RANKS = 72
+"""Largest rank count for algorithms in which everybody sends to everybody, an NVLink domain: beyond, others win."""
 LONG_BYTES = 8 << 10
 """Least payload for pipelined trees with objective auto."""
 HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
@@ -39,13 +42,15 @@ MOST_DIRECT_GROUPS = 96
 """Most hosts of which all send to each other."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 """Slices of such a piece, and the least bytes of one."""
-TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 18
+TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 19
 """Slices of trees over rails, and of chains, and the most transfers with which more than the fewest are tried."""
 TREE_RADICES, TREE_OPTIONS, NEARLY = (2, 4, 8, 16), 2, 1.03
 """Children in trees over rails; how many of the largest numbers of slices are compared; of those that take so many
 times the least, the one of fewest messages is taken."""
 MOST_TREE_RANKS = 2048
 """Most ranks for them, and for a chain of a scan in slices."""
+MOST_AT_ONCE_BYTES = 1 << 20
+"""Largest payload of which members send parts to each other at once where rings have more bytes a second."""
 PROCESSOR_SLICE_BYTES = 64 << 10
 """The least bytes of a slice between processors: what a message costs them is in no model."""
 
@@ -59,10 +64,10 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
         for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
             yield from _sliced(request, _rooted(request, schedule), algorithm)
     if _long_enough(request, bare):
-        yield from _halved(request, groups)
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
-        if one_root and not groups.hierarchy.flat and not request.cores:
-            yield from _up_trees(request, groups)
+        trees = list(_up_trees(request, groups)) if one_root and not (groups.hierarchy.flat or request.cores) else []
+        yield from trees
+        yield from _halved(request, groups, in_slices=not trees)
 
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
@@ -121,8 +126,8 @@ def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, perio
             yield f"{name}-{slices}", partial(sliced, schedule, slices, period)
 
 
-def _halved(request: Request, groups: RankPatterns) -> Builds:
-    """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
+def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Builds:
+    """Long values over rails, in as many slices as are worth their messages and can be planned at once, or in one."""
     bare = groups.hierarchy.groups
     for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
@@ -131,10 +136,20 @@ def _halved(request: Request, groups: RankPatterns) -> Builds:
         fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
         if not fits:
             continue
-        schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], groups.rings(), radix)
-        if not groups.in_order:
-            schedule = relabelled(schedule, groups.order)
-        yield from _sliced(request, _rooted(request, schedule), _name(radix))
+        for inside, rings in _ways_inside(request, groups):
+            schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], rings, radix)
+            if not groups.in_order:
+                schedule = relabelled(schedule, groups.order)
+            builds = _sliced(request, _rooted(request, schedule), _name(radix) + inside)
+            yield from builds if in_slices else islice(builds, 1)
+
+
+def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Rings]]:
+    """Parts inside groups: around rings where these have more bytes a second; of short values also all at once."""
+    rings = groups.rings()
+    yield "", rings
+    if rings and request.payload_bytes <= MOST_AT_ONCE_BYTES:
+        yield "-flat", None
 
 
 def _rooted(request: Request, schedule: Schedule) -> Schedule:
@@ -152,8 +167,9 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
         return
     for radix in _radices(request, groups.hierarchy):
         if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
-            made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, groups.rings(), radix)
-            yield from _sliced(request, made, _name(radix))
+            for inside, rings in _ways_inside(request, groups):
+                made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, rings, radix)
+                yield from _sliced(request, made, _name(radix) + inside)
 
 
 def _long_enough(request: Request, groups: Groups) -> bool:
