@@ -63,6 +63,14 @@ def test_up_to_96_hosts_send_to_all_at_once():
     assert made[65].figures.predicted_us < 1.05 * made[64].figures.predicted_us
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("payload_bytes", "gap"), [(MIB, 2.05), (16 * MIB, 1.15)])
+def test_beyond_that_hosts_sum_in_blocks(payload_bytes, gap):
+    """128 hosts in 4 blocks of 32: by radices of 16, or by halving, it was 2.82 and 1.37 times the bound."""
+    made = plan(catalog("dgx-h100", hosts=128), payload_bytes=payload_bytes)
+    assert made.algorithm == "rails-blocks-4-1" and made.certificate.gap <= gap
+
+
 def test_of_many_ranks_there_are_fewer_slices():
     assert offered(catalog("dgx-h100", hosts=16), "reduce", 512 * MIB, "rails-trees") == ["14.32"]
     assert offered(catalog("dgx-h100", hosts=64), "reduce", 512 * MIB, "rails-trees") == ["4.32"]

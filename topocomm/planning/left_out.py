@@ -29,7 +29,10 @@ _TREES = {
     "reduce_scatter": "forest",
 }
 _PARTS = {"scan": "rails-scan", "exscan": "rails-scan", **dict.fromkeys(_TREES, "rails-halving, rails-by")}
-_PARTS.update(dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-trees, rails-through"))
+_PARTS.update(
+    dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-blocks, rails-trees, rails-through")
+)
+_PARTS["allreduce"] = "rails-halving, rails-by, rails-blocks"
 _FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
 

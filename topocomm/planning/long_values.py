@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 
 from topocomm.planning.algorithms import prefix
+from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
     Rings,
@@ -68,6 +69,7 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
         trees = list(_up_trees(request, groups)) if one_root and not (groups.hierarchy.flat or request.cores) else []
         yield from trees
         yield from _halved(request, groups, in_slices=not trees)
+        yield from _in_blocks(request, groups)
 
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
@@ -142,6 +144,18 @@ def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Build
                 schedule = relabelled(schedule, groups.order)
             builds = _sliced(request, _rooted(request, schedule), _name(radix) + inside)
             yield from builds if in_slices else islice(builds, 1)
+
+
+def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
+    """Long values over the rails of so many hosts that a piece for each of them is too much."""
+    bare = groups.hierarchy.groups
+    pieces = min(most_blocks_pieces(bare, MOST_HALVED_TRANSFERS), -(-bare.count // 2))
+    if request.port_model != "loggp" or bare.count <= MOST_FLAT_RANKS or groups.hierarchy.flat or pieces < 2:
+        return
+    schedule = rail_blocks_allreduce(bare, request.layout.rows, pieces, groups.rings())
+    if not groups.in_order:
+        schedule = relabelled(schedule, groups.order)
+    yield from islice(_sliced(request, _rooted(request, schedule), f"rails-blocks-{-(-bare.count // pieces)}"), 1)
 
 
 def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Rings]]:
