@@ -66,7 +66,7 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
             yield from _sliced(request, _rooted(request, schedule), algorithm)
     if _long_enough(request, bare):
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
-        trees = list(_up_trees(request, groups)) if one_root and not (groups.hierarchy.flat or request.cores) else []
+        trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
         yield from trees
         yield from _halved(request, groups, in_slices=not trees)
         yield from _in_blocks(request, groups)
@@ -80,7 +80,7 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
     name, bare, rings = request.collective.name, groups.hierarchy.groups, groups.rings()
     root = groups.order.index(request.collective.root)
     ends = tuple(request.endpoints[rank] for rank in groups.order)
-    for through, family in ((False, "rails-trees"), (True, "rails-through")):
+    for through, family in ((False, "rails-trees"), (True, "rails-through"))[: 1 if groups.hierarchy.flat else 2]:
         of_byte = pace_of(bare, ends, groups.paths, rings, rails=1 if through else len(ends))
         options: list[tuple[float, int, str, Build]] = []
         for radix in TREE_RADICES:
