@@ -36,7 +36,10 @@ _PARTS = {
     "exscan": "rails-scan, rails-chain",
     **dict.fromkeys(_TREES, "rails-halving, rails-by"),
 }
-_PARTS.update(dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-trees, rails-through"))
+_PARTS.update(
+    dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-blocks, rails-trees, rails-through")
+)
+_PARTS["allreduce"] = "rails-halving, rails-by, rails-blocks"
 _FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 from topocomm.planning.algorithms import prefix
-from topocomm.planning.algorithms.hosts.rail_trees import rail_trees
+from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
+from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
+    Rings,
     common_rails,
     fits_parts,
     rails_allgather,
@@ -17,15 +21,16 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
 from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
-from topocomm.planning.request import Builds, Request
+from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy
+from topocomm.planning.routing.message_pace import pace_of
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
 from topocomm.planning.tiered import tiered_allreduces
 
-MOST_FLAT_RANKS = 64
-"""Largest rank count for algorithms in which everybody sends to everybody: beyond, others win by far."""
+MOST_FLAT_RANKS = 72
+"""Largest rank count for algorithms in which everybody sends to everybody, an NVLink domain: beyond, others win."""
 LONG_BYTES = 8 << 10
 """Least payload for pipelined trees with objective auto."""
 HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
@@ -38,10 +43,15 @@ MOST_DIRECT_GROUPS = 96
 """Most hosts of which all send to each other."""
 HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
 """Slices of such a piece, and the least bytes of one."""
-TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 17
-"""Slices of trees over rails, and the most transfers with which more than the fewest are tried."""
+TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 19
+"""Slices of trees over rails, and of chains, and the most transfers with which more than the fewest are tried."""
+TREE_RADICES, TREE_OPTIONS, NEARLY = (2, 4, 8, 16), 2, 1.03
+"""Children in trees over rails; how many of the largest numbers of slices are compared; of those that take so many
+times the least, the one of fewest messages is taken."""
 MOST_TREE_RANKS = 2048
 """Most ranks for them, and for a chain of a scan in slices."""
+MOST_AT_ONCE_BYTES = 1 << 20
+"""Largest payload of which members send parts to each other at once where rings have more bytes a second."""
 PROCESSOR_SLICE_BYTES = 64 << 10
 """The least bytes of a slice between processors: what a message costs them is in no model."""
 
@@ -55,36 +65,71 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
         for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
             yield from _sliced(request, _rooted(request, schedule), algorithm)
     if _long_enough(request, bare):
-        yield from _halved(request, groups)
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
-        if one_root and not groups.hierarchy.flat and not request.cores:
-            yield from _up_trees(request, groups)
+        trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
+        yield from trees
+        yield from _halved(request, groups, in_slices=not trees)
+        yield from _in_blocks(request, groups)
 
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
-    """Two trees of groups on every rail, and on one, with values that pass all members of a group on their way."""
-    name, rows = request.collective.name, request.layout.rows
-    root, rings, at_once = groups.order.index(request.collective.root), groups.rings(), request.ports > 1
-    for through in (False, True):
-        trees = rail_trees(groups.hierarchy.groups, root, rings, through=through, at_once=at_once)
-        schedule = (trees.reduce if name == "reduce" else trees.broadcast)(rows)
-        if not groups.in_order:
-            schedule = relabelled(schedule, groups.order)
-        yield from _pipelined(request, groups, schedule, trees.period, "rails-through" if through else "rails-trees")
+    """Trees of groups on every rail, and on one, with values that pass all members of a group on their way.
+
+    The radix and the slices are those of the least time if every message has its turn; names have both.
+    """
+    name, bare, rings = request.collective.name, groups.hierarchy.groups, groups.rings()
+    root = groups.order.index(request.collective.root)
+    ends = tuple(request.endpoints[rank] for rank in groups.order)
+    for through, family in ((False, "rails-trees"), (True, "rails-through"))[: 1 if groups.hierarchy.flat else 2]:
+        of_byte = pace_of(bare, ends, groups.paths, rings, rails=1 if through else len(ends))
+        options: list[tuple[float, int, str, Build]] = []
+        for radix in TREE_RADICES:
+            trees = rail_trees(bare, root, rings, radix=radix, through=through, at_once=request.ports > 1)
+            for slices in _tree_slices(request, groups, trees)[-TREE_OPTIONS:]:
+                pace = of_byte.times(request.payload_bytes / slices)
+                build: Build = partial(_of_trees, request, groups, trees, pace, slices)
+                us, messages = trees.predicted_us(name, pace, slices), trees.messages * slices
+                options.append((us, messages, f"{family}-{trees.radix}.{slices}", build))
+        least_us = min((us for us, *_ in options), default=0.0)
+        near = [option[1:] for option in options if option[0] <= NEARLY * least_us]
+        for _, label, made in sorted(near, key=lambda option: option[0])[:1]:
+            yield label, made
+
+
+def _of_trees(request: Request, groups: RankPatterns, trees: RailTrees, pace: Pace, slices: int) -> Schedule:
+    """The pipeline of trees."""
+    make = trees.reduce if request.collective.name == "reduce" else trees.broadcast
+    schedule = make(request.layout.rows, pace)
+    if not groups.in_order:
+        schedule = relabelled(schedule, groups.order)
+    return sliced(schedule, slices, trees.period)
+
+
+def _tree_slices(request: Request, groups: RankPatterns, trees: RailTrees) -> list[int]:
+    """The numbers of slices that have enough bytes, and not too many transfers."""
+    chunks, ranks = trees.parents.shape
+    most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // (chunks * ranks))
+    most = min(most, request.payload_bytes * trees.copies // chunks // _slice_bytes(request, groups))
+    return [slices for slices in TREE_SLICES if slices <= most]
+
+
+def _slice_bytes(request: Request, groups: RankPatterns) -> int:
+    """The least bytes of a slice."""
+    by_id = groups.paths.topology.by_id
+    return HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
 
 
 def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
     """The schedule in as many slices as have enough bytes, a period apart."""
-    by_id = groups.paths.topology.by_id
-    least = HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
+    least = _slice_bytes(request, groups)
     most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
     for slices in TREE_SLICES:
         if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):
             yield f"{name}-{slices}", partial(sliced, schedule, slices, period)
 
 
-def _halved(request: Request, groups: RankPatterns) -> Builds:
-    """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
+def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Builds:
+    """Long values over rails, in as many slices as are worth their messages and can be planned at once, or in one."""
     bare = groups.hierarchy.groups
     for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
@@ -93,10 +138,32 @@ def _halved(request: Request, groups: RankPatterns) -> Builds:
         fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
         if not fits:
             continue
-        schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], groups.rings(), radix)
-        if not groups.in_order:
-            schedule = relabelled(schedule, groups.order)
-        yield from _sliced(request, _rooted(request, schedule), _name(radix))
+        for inside, rings in _ways_inside(request, groups):
+            schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], rings, radix)
+            if not groups.in_order:
+                schedule = relabelled(schedule, groups.order)
+            builds = _sliced(request, _rooted(request, schedule), _name(radix) + inside)
+            yield from builds if in_slices else islice(builds, 1)
+
+
+def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
+    """Long values over the rails of so many hosts that a piece for each of them is too much."""
+    bare = groups.hierarchy.groups
+    pieces = min(most_blocks_pieces(bare, MOST_HALVED_TRANSFERS), -(-bare.count // 2))
+    if request.port_model != "loggp" or bare.count <= MOST_FLAT_RANKS or groups.hierarchy.flat or pieces < 2:
+        return
+    schedule = rail_blocks_allreduce(bare, request.layout.rows, pieces, groups.rings())
+    if not groups.in_order:
+        schedule = relabelled(schedule, groups.order)
+    yield from islice(_sliced(request, _rooted(request, schedule), f"rails-blocks-{-(-bare.count // pieces)}"), 1)
+
+
+def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Rings]]:
+    """Parts inside groups: around rings where these have more bytes a second; of short values also all at once."""
+    rings = groups.rings()
+    yield "", rings
+    if rings and request.payload_bytes <= MOST_AT_ONCE_BYTES:
+        yield "-flat", None
 
 
 def _rooted(request: Request, schedule: Schedule) -> Schedule:
@@ -114,8 +181,9 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
         return
     for radix in _radices(request, groups.hierarchy):
         if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
-            made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, groups.rings(), radix)
-            yield from _sliced(request, made, _name(radix))
+            for inside, rings in _ways_inside(request, groups):
+                made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, rings, radix)
+                yield from _sliced(request, made, _name(radix) + inside)
 
 
 def _long_enough(request: Request, groups: Groups) -> bool:

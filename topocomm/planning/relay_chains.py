@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from topocomm.planning.algorithms.relay_chain import relay_chain
-from topocomm.planning.cost.cost_models import MOST_OF_PIPELINES
+from topocomm.planning.cost.cost_models import adds_rounds
 from topocomm.planning.forests.chain_flow import chain_flow, period_of
 from topocomm.planning.long_values import LONG_BYTES, MOST_TREE_RANKS, MOST_TREE_TRANSFERS
 from topocomm.planning.rank_patterns import RankPatterns
@@ -43,8 +43,7 @@ def relay_chains(request: Request, groups: RankPatterns) -> Builds:
         if slices > RELAYED_SLICES[0] and slices * transfers > MOST_TREE_TRANSFERS:
             return
         if slices * RELAYED_SLICE_BYTES <= request.payload_bytes:
-            followed = slices * messages <= MOST_OF_PIPELINES[0] and slices * transfers <= MOST_OF_PIPELINES[1]
-            yield f"relay-chain-{slices}", partial(_in_slices, in_turn if followed else at_once, order, slices)
+            yield f"relay-chain-{slices}", partial(_in_slices, in_turn, at_once, messages * slices, order, slices)
 
 
 def chain_period(ends: Sequence[str], groups: RankPatterns) -> int:
@@ -73,7 +72,12 @@ def _chain(request: Request, groups: RankPatterns) -> Sequence[int] | None:
     return order[::-1] if reduces else order
 
 
-def _in_slices(made: tuple[Schedule, int], order: Sequence[int], slices: int) -> Schedule:
-    """The schedule along the ranks in this order, in slices as many rounds apart as it says."""
-    schedule, period = made
-    return sliced(relabelled(schedule, order), slices, period)
+def _in_slices(
+    in_turn: tuple[Schedule, int], at_once: tuple[Schedule, int], messages: int, order: Sequence[int], slices: int
+) -> Schedule:
+    """The schedule along the ranks in this order, in slices as many rounds apart as it says.
+
+    Turns by port and link are worth their rounds only where events are followed.
+    """
+    made = [sliced(relabelled(schedule, order), slices, period) for schedule, period in (in_turn, at_once)]
+    return made[adds_rounds(made[0], messages)]

@@ -17,6 +17,7 @@ CASES = {
     "relays of a scan": (hosts(8, 4), "scan", MIB, 1),
     "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
     "group": (hosts(4, 4), "reduce", 64 * MIB, 1),
+    "group of a broadcast": (hosts(4, 4), "broadcast", 64 * MIB, 1),
     "group of a scan": (hosts(4, 4), "scan", 64 * MIB, 1),
     "endpoint": (catalog("mi300x-8"), "broadcast", 64 * MIB, 1),
     "latency": (switch(4), "allreduce", 0, 1),
@@ -111,9 +112,21 @@ def test_a_group_with_nothing_to_send_or_another_border_is_found():
     refused(machine, one, "nothing must cross the border of the group", group=["rail0"])
     refused(machine, one, "names one twice", group=one.certificate.witness["group"] * 2)
     refused(machine, one, "nothing must cross the border of the group", direction="in")
+    refused(machine, one, "5.1 us across, some message takes 5.0", across_us=5.1)
+    refused(machine, one, "time bound is", across_us=4.0)
     refused(
-        machine, one, "time bound is", group=[name for name in one.certificate.witness["group"] if "GPU1" not in name]
+        machine,
+        one,
+        "5.0 us across, some message takes 0.6",
+        group=[name for name in one.certificate.witness["group"] if "GPU1" not in name],
     )
+
+
+def test_only_what_a_reduce_sends_must_leave_the_group():
+    machine, one = made("group of a scan")
+    refused(machine, one, "a group without the root of a reduce", across_us=5.0)
+    machine, one = made("group of a broadcast")
+    refused(machine, one, "a group without the root of a reduce", across_us=5.0)
 
 
 def test_a_border_has_a_cut_or_a_partition():

@@ -5,13 +5,14 @@ from math import inf
 import pytest
 
 from tests.machines import hosts, line, switch
-from topocomm import Device, Link, Topology
+from topocomm import Device, Link, Topology, catalog
 from topocomm.planning.algorithms.binomial import binomial_broadcast
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.cost.cost_models import Cost, adds_rounds, memory_us
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 from topocomm.planning.schedule.transforms import sliced
 
 
@@ -138,6 +139,15 @@ def test_schedules_of_very_many_messages_are_reckoned_by_rounds(monkeypatch):
     monkeypatch.setattr("topocomm.planning.cost.cost_models.MOST_MESSAGES", 500)
     many = cost(sliced(ring, 4, 1), switch(16))
     assert adds_rounds(sliced(ring, 4, 1), many.messages) and many.predicted_us == many.by_rounds_us
+
+
+def test_latencies_of_pipelines_pass_while_others_send():
+    """Two hops, the second two rounds later; four slices of 0.4 us: a round waits for what it forwards, 0.6 us long."""
+    build = ScheduleBuilder(3, ((0, 180_000),), contributors=[0])
+    build.output(2, build.send(2, 1, build.send(0, 0, 0, 1), 2))
+    figures = cost(sliced(build.build(), 4, 1), switch(3), port_model="loggp")
+    second_hops_us = [0.4 + 0.6, 0.4 + 0.6 + 0.4, 1.4 + 0.6, 2.0 + 0.4]
+    assert figures.by_rounds_us == pytest.approx(second_hops_us[-1] + 0.4 + 0.6)
 
 
 def test_what_takes_longer_than_asked_is_not_worked_out():

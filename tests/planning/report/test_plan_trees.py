@@ -46,7 +46,7 @@ def test_whose_result_it_is(collective, root, rank, words):
 
 
 def test_of_a_value_in_parts_the_first_is_followed():
-    made = plan(catalog("dgx-h100", hosts=32), "allreduce", payload_bytes=16384)
+    made = plan(catalog("dgx-h100", hosts=32), "allreduce", payload_bytes=1 << 17)
     tree = focus(made)
     assert "the first 1/256 of it" in tree.words
     assert {move.chunk for move in tree.moves} == {0}

@@ -75,17 +75,6 @@ def two_tree_broadcast(ranks: int, rows: int, root: int, slices: int = 1) -> Sch
     return sliced(build.build(), slices, LEVEL_ROUNDS)
 
 
-def trees_below(ranks: int, root: int) -> list[dict[int, tuple[int, int]]]:
-    """Return two trees over the other ranks, with their tops below the root: (parent, turn in its level) by rank."""
-    others = [*range(root + 1, ranks), *range(root)]
-    below = [_below(root, tree) for tree in _two_trees(others)]
-    turns = _turns(below)
-    return [
-        {rank: (parent, turns[number, rank]) for rank, parent in tree.items() if parent != -1}
-        for number, tree in enumerate(below)
-    ]
-
-
 def _two_trees(ranks: Sequence[int]) -> list[Parents]:
     """Return the two trees over ranks in rising order."""
     count = len(ranks)

@@ -230,12 +230,16 @@ def _at_ports_of_a_group(
         us_of = np.where(wanted, crossing / slow + (in_all - crossing) / fast, 0.0) / (ports * ends)
         group = int(us_of.argmax())
         ids = _ids(machine, np.flatnonzero(level.owned[int(options[:, group].argmin())] == group))
+        after_us, named = cheapest_us, {"cheapest_us": cheapest_us}
+        if side and demand.name == "reduce" and not demand.gets[level.of_rank == group].any():  # all of it must leave
+            after_us = machine.cheapest_across_us(np.where(machine.is_end, level.owned[0] == group, NOBODY))
+            named = {"across_us": after_us}
         yield Crossing(
-            cheapest_us,
+            after_us,
             1 / float(us_of[group]),
             f"{in_all[group]:.4g} payloads must {_VERBS[direction]} {ends[group]} endpoints with {_ports_text(ports)} "
             f"each, {crossing[group]:.4g} of them across the border, at {slow[group]:g} GB/s at most",
-            witness_of("time", "group", cheapest_us=cheapest_us, direction=direction, group=ids),
+            witness_of("time", "group", **named, direction=direction, group=ids),
         )
 
 

@@ -116,7 +116,15 @@ class TimeWitnesses:
         at_ends = max(rate for end in ends for rate in self.graph.rates_at(end, into=into))
         across = min(at_ends, self.graph.fastest_across(group, into=into))
         held_us = crossing * self._us(across) + (moved - crossing) * self._us(at_ends)
-        return self._cheapest_us(witness) + held_us / (self.plan.ports * len(ends))
+        after_us = self._leaves_us(witness, ends) if "across_us" in witness else self._cheapest_us(witness)
+        return after_us + held_us / (self.plan.ports * len(ends))
+
+    def _leaves_us(self, witness: Witness, ends: set[str]) -> float:
+        """All that a group without the root of a reduce sends has left it one message before the end."""
+        root = self.plan.ranks[self.plan.collective.root]
+        if self.needs.name != "reduce" or witness["direction"] != "out" or root in ends:
+            raise PlanError("certificate: group witness: expected what a group without the root of a reduce sends")
+        return self._across_us(witness, [sorted(ends)])
 
     def _share(self, ends: set[str], *, into: bool) -> float:
         """Payloads that must enter, or leave, these endpoints."""

@@ -118,8 +118,14 @@ class Cost:
 
     @cached_property
     def by_rounds_us(self) -> float:
-        """The time with bytes as if a round's messages had links and ports to themselves."""
-        return self.alpha_us + self._by_round_us[1] + self._launch_us * self.rounds
+        """The time with bytes as if a round's messages had links and ports to themselves.
+
+        Bytes come after latencies, or in pipelines, if that is sooner, one round after the other while they pass.
+        """
+        total_us = self.alpha_us + self._by_round_us[1]
+        if self.wire_bytes and self._whole.repeat is not None:
+            total_us = min(total_us, port_time_us(self._schedule, *self._traffic, busy_us=self._busy_us))
+        return total_us + self._launch_us * self.rounds
 
     @cached_property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:
@@ -143,16 +149,26 @@ class Cost:
 
     @cached_property
     def _by_round_us(self) -> tuple[float, float]:
-        """Sums over rounds of the longest latency, and of the busiest link's time, or port's, by rates of routes."""
-        sizes, latency_us, moved_us = self._messages.payload_bytes, 0.0, 0.0
-        held, ports, ends = self._held_us(sizes)
+        """Sums over rounds of the longest latency, and of the time of the busiest link, or port."""
+        latency_us, moved_us = 0.0, 0.0
+        for one_us in self._busy_us.tolist():  # sum() adds otherwise since Python 3.12
+            moved_us += one_us
         first = np.unique(self._messages.round, return_index=True)[1]
-        for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds otherwise since Python 3.12
-            own = held[low:high]
-            at_ports = np.bincount(ports[low:high].ravel(), np.repeat(own, 2), ends).max() / self._rules.ports
-            moved_us += max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
+        for low, high in pairwise([*first.tolist(), self.messages]):
             latency_us += float(self._routes.latency_us[low:high].max())
         return latency_us, moved_us
+
+    @cached_property
+    def _busy_us(self) -> Floats:
+        """For every round the time of the busiest link, or port: bytes over the rates of their routes."""
+        sizes, busy_us = self._messages.payload_bytes, np.zeros(self._schedule.rounds)
+        held, ports, ends = self._held_us(sizes)
+        rounds, first = np.unique(self._messages.round, return_index=True)
+        for round_, (low, high) in zip(rounds.tolist(), pairwise([*first.tolist(), self.messages]), strict=True):
+            own = held[low:high]
+            at_ports = np.bincount(ports[low:high].ravel(), np.repeat(own, 2), ends).max() / self._rules.ports
+            busy_us[round_] = max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
+        return busy_us
 
     def _held_us(self, sizes: Ints) -> tuple[Floats, Ints, int]:
         """(time that each message's bytes hold its ports, these two ports, number of ports)."""
@@ -165,7 +181,8 @@ class Cost:
         """The longest time of a directed link, for the messages low..high-1 of these sizes."""
         routes = self._routes
         links = routes.links[routes.starts[low] : routes.starts[high]]
-        load_bytes = np.bincount(links, np.repeat(sizes[low:high], routes.hops[low:high]))  # whole numbers: exact
+        hops = np.diff(routes.starts[low : high + 1])
+        load_bytes = np.bincount(links, np.repeat(sizes[low:high], hops))  # whole numbers: exact
         used = np.flatnonzero(load_bytes)
         return float((load_bytes[used] / (self._paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
 

@@ -64,11 +64,17 @@ def port_time_us(
     endpoints: Sequence[str],
     paths: PathFinder,
     rules: PortRules,
+    *,
+    busy_us: Floats | None = None,
 ) -> float:
-    """Return the time of the last output of a verified schedule without `repeat`, in us."""
+    """Return the time of the last output of a verified schedule without `repeat`, in us.
+
+    With `busy_us`, of every round the time of its busiest link or port, it is that of rounds with bytes, one after the
+    other: the latency of a message passes while later rounds run that do not wait for it.
+    """
     ready_us = np.zeros(places.count)
     combines = _Combines(schedule, places.folded, places.operands, places.fold_of)
-    ports = _Ports(messages, routes, endpoints, paths, rules)
+    ports = _Ports(messages, routes, endpoints, paths, rules) if busy_us is None else _Rounds(routes, busy_us)
     rounds = np.arange(schedule.rounds + 1)
     moves, folds = (np.searchsorted(table[:, 0], rounds).tolist() for table in (schedule.transfers, schedule.combines))
     sent = np.searchsorted(messages.round, rounds).tolist()
@@ -169,6 +175,18 @@ class _Ports:
             starts_us.append(start_us)
         self._free_us[known] = list(queues.values())
         return np.array(starts_us)
+
+
+class _Rounds:
+    """All messages of a round start together, when the round before has sent its bytes, and all of theirs is there."""
+
+    def __init__(self, routes: Routes, busy_us: Floats) -> None:
+        self._latency_us, self._busy_us, self._free_us = routes.latency_us, busy_us, 0.0
+
+    def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
+        """Return the arrival times of the messages of one round."""
+        self._free_us = max(self._free_us, float(slots_us.max())) + float(self._busy_us[round_])
+        return self._free_us + self._latency_us[which]
 
 
 def _waves(held: Ints, counts: Ints) -> list[Ints] | None:

@@ -1,6 +1,7 @@
 """Reduces and broadcasts over trees of groups are proved, for any groups and roots, and no port has two messages."""
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ import pytest
 from tests.planning.algorithms.hosts.machines import GONE, groups_of, without
 from tests.planning.replay import replay, word
 from tests.thinning import alternating
-from topocomm.planning.algorithms.hosts.rail_trees import NO_PARENT, rail_trees
+from topocomm import catalog
+from topocomm.planning.algorithms.hosts.rail_trees import NO_PARENT, ROUNDS, Pace, rail_trees
 from topocomm.planning.collectives import Collective
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.transforms import sliced, unrolled
 
 COUNTS = [*range(2, 18), 33]
@@ -22,14 +26,18 @@ def rings_of(groups):
     return [tuple(reversed(range(inside.members))) for inside in groups.insides]
 
 
+RADICES = (1, 2, 3, 8)
+SLOW_ACROSS = Pace((1.0, 6.0), (0.3, 7.0), (0.0, 0.1))
+
+
 def trees_of(groups, root, kind, **options):
     ring, through = KINDS[kind]
     return rail_trees(groups, root, rings_of(groups) if ring else None, through=through, **options)
 
 
-def check(trees, ranks, slices=1):
+def check(trees, ranks, slices=1, pace=ROUNDS):
     """Both are proved; every value is in the sum once."""
-    reduce, broadcast = (sliced(made(1000), slices, trees.period) for made in (trees.reduce, trees.broadcast))
+    reduce, broadcast = (sliced(made(1000, pace), slices, trees.period) for made in (trees.reduce, trees.broadcast))
     verify(reduce, Collective("reduce", ranks, trees.root))
     verify(broadcast, Collective("broadcast", ranks, trees.root))
     for text in replay(reduce).values():
@@ -51,17 +59,17 @@ def most_in_a_round(schedule):
 def test_any_number_of_groups_and_any_root(count, members, kind):
     groups = groups_of(*[members] * count)
     ranks = groups.starts[-1]
-    for root in {0, ranks // 2, ranks - 1}:
-        check(trees_of(groups, root, kind), ranks)
+    for root, radix in zip({0, ranks // 2, ranks - 1}, RADICES[count % 2 :], strict=False):
+        check(trees_of(groups, root, kind, radix=radix), ranks)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(2, 8), (5, 4), (8, 2), (9, 3)])
 def test_no_port_has_two_messages_in_a_round(shape, kind):
     groups = groups_of(*[shape[1]] * shape[0])
-    for root in (0, groups.starts[-1] - 2):
-        trees = trees_of(groups, root, kind)
-        for schedule in check(trees, groups.starts[-1], slices=5):
+    for root, pace, radix in product((0, groups.starts[-1] - 2), (ROUNDS, SLOW_ACROSS), RADICES):
+        trees = trees_of(groups, root, kind, radix=radix)
+        for schedule in check(trees, groups.starts[-1], slices=5, pace=pace):
             assert most_in_a_round(schedule) == 1
 
 
@@ -91,10 +99,10 @@ def test_groups_that_lack_a_rail(gone, kind):
         check(trees_of(groups, root, kind), groups.starts[-1])
 
 
-@pytest.mark.parametrize(("kind", "chunks"), [("flat", 8), ("ring", 8), ("through", 2)])
+@pytest.mark.parametrize(("kind", "chunks"), [("flat", 16), ("ring", 8), ("through", 2)])
 def test_a_rank_moves_one_value_and_between_groups_one_part(kind, chunks):
-    """The root receives one value inside its group and one part; a chain adds at most a part to others."""
-    groups, rows = groups_of(*[4] * 7), 4 * 2 * 100
+    """The root receives one value inside its group and one part; its own part adds a third of that to others there."""
+    groups, rows = groups_of(*[4] * 7), 4 * 4 * 3 * 100
     trees = trees_of(groups, 9, kind)
     assert len(trees.parents) == chunks and (trees.parents[:, 9] == NO_PARENT).all()
     schedule = trees.reduce(rows)
@@ -102,9 +110,29 @@ def test_a_rank_moves_one_value_and_between_groups_one_part(kind, chunks):
     size, across = np.array(schedule.chunks)[chunk, 1], src // 4 != dst // 4
     received = np.bincount(dst, size * ~across, minlength=28)
     assert received.max() <= rows
-    part = 2 * rows // chunks
+    part = rows if kind == "through" else rows // 4
     for ends in (src, dst):
         assert np.bincount(ends, size * across, minlength=28).max() <= part
+
+
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+def test_while_a_message_is_on_its_way_others_pass(name):
+    """Slices as long as latencies: rounds a turn apart would leave ports idle, turns of later periods do not."""
+    groups, slices = groups_of(*[4] * 9), 16
+    machine = catalog("dgx-h100", hosts=9)
+    ends = [end for end in machine.endpoints if int(end.rsplit("GPU")[-1]) < 4]
+    trees = trees_of(groups, 0, "flat", radix=4)
+    rows = len(trees.parents) * slices * 1000
+    pace = Pace((rows * 4 / slices / 450e3, rows * 4 / slices / 50e3), (0.6, 5.0))
+
+    def takes_us(pace):
+        schedule = sliced(getattr(trees, name)(rows, pace), slices, trees.period)
+        rules = {"row_bytes": 4, "port_model": "loggp", "collective": Collective(name, 36)}
+        return Cost(schedule, ends, PathFinder(machine), **rules).predicted_us
+
+    paced_us = takes_us(pace)
+    assert paced_us < 0.8 * takes_us(ROUNDS)
+    assert 0.8 <= paced_us / trees.predicted_us(name, pace, slices) <= 1.01
 
 
 def test_rows_that_are_fewer_than_chunks():

@@ -1,69 +1,122 @@
-"""Reduce and broadcast of long values over groups of ranks: two trees of groups on every rail, pipelined in slices.
+"""Reduce and broadcast of long values over groups of ranks: trees of groups on every rail, pipelined in slices.
 
 In every group each rank on a common rail, the owner of a part, gets the part of all members, at once or around a ring.
-The owners of a rail send up two trees of groups (`two_tree.py`), half of the part on each. In the root's group owners
-send to the root, and its own part comes in a chain over the others. So every rank sends and receives about one value in
-its group, and one part between groups. `through` is for few rails: the value enters a group at one member, passes all,
-and leaves at the last, so that no port has a value from inside and one from outside.
+The owners of a rail send up trees of groups (`wide_trees.py`), an equal share of the part on each. In the root's group
+owners send to the root, and shares of its own part come by way of other members in turn, or in a chain over all. So
+every rank sends and receives about one value in its group, and one part between groups. `through` is for few rails: the
+value enters a group at one member, passes all, and leaves at the last, so that no port has a value from inside and one
+from outside.
 
 A slice begins a period after the one before. Every message has its turn in a period: between groups by the colours of
-the two trees, inside by the step from member to member, last along chains. So no port has two messages in a round.
+the trees, inside by the step from member to member, last along chains. So no port has two messages in a round. A
+message waits for its turn in the first period in which what it forwards has arrived, by the `Pace` of messages: while
+one is on its way, ports serve other slices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.hosts.rails_parts import Ints, Rings, common_rails
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
-from topocomm.planning.algorithms.two_tree import LEVEL_ROUNDS, trees_below
+from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import schedule_of_columns
+
+Floats = NDArray[np.float64]
 
 NO_PARENT = -1
 """Parent of the root."""
 LAST = -1
 """The last turn of a period."""
-HALVES = 2
-"""Trees of a rail, each of which has a chunk."""
+FEWEST_SHARES = 4
+"""Shares of the root's own part where its group has as many members, so that none has much more of it than others."""
+SAME = 1e-9
+"""Part of a period by which equal times may differ: sums in another order."""
+
+
+class Pace(NamedTuple):
+    """What messages take, each inside groups and between them: the bytes of a whole slice, the latency, the gap."""
+
+    slice_us: tuple[float, float] = (1.0, 1.0)
+    latency_us: tuple[float, float] = (0.0, 0.0)
+    gap_us: tuple[float, float] = (0.0, 0.0)
+
+    def times(self, much: float) -> Pace:
+        """Return the pace of slices of so many times the bytes."""
+        inside_us, across_us = self.slice_us
+        return self._replace(slice_us=(inside_us * much, across_us * much))
+
+
+ROUNDS = Pace()
+"""A round a turn, and no latency: every message is sent in the first round of its turn after those of its children."""
 
 
 def rail_trees(
-    groups: Groups, root: int, rings: Rings = None, *, through: bool = False, at_once: bool = False
+    groups: Groups,
+    root: int,
+    rings: Rings = None,
+    *,
+    radix: int = 2,
+    through: bool = False,
+    at_once: bool = False,
 ) -> RailTrees:
-    """Return the trees of all chunks, two to a part; groups have a common rail.
+    """Return the trees of all chunks, about `radix` to a part; groups have a common rail.
 
     With `at_once`, for several ports, messages have no turns, and a slice begins a round after the one before.
     """
     rails = common_rails(groups)[: 1 if through else None]
     home = int(np.searchsorted(groups.starts, root, side="right")) - 1
-    orders = [tuple(rings[sort] if rings else range(each.members)) for sort, each in enumerate(groups.insides)]
-    way = partial(_inside, chained=through or bool(rings), through=through)
-    turns_inside = 0 if through else 1 if rings else max(map(len, orders))
-    period = LEVEL_ROUNDS + turns_inside
-    shape = len(rails) * HALVES, groups.starts[-1]
-    parents, turns = np.full(shape, NO_PARENT), np.full(shape, period - 1)
+    trees, level = wide_trees(groups.count, home, radix)
+    most, at_home = max(inside.members for inside in groups.insides), groups.members(home)
+    copies = 1 if through or rings or at_home < FEWEST_SHARES else -(-FEWEST_SHARES // len(trees))
+    trees = np.repeat(trees, copies, axis=0)
+    parents, turns, ends = _inside_groups(groups, root, home, rings, rails, len(trees), through=through)
     if through:  # inside and between at once: no port has both
-        turns[0] = 0
-    above = trees_below(groups.count, home)
+        period, turns = level, turns + np.arange(len(trees))[:, None]
+    else:
+        period = level + (1 if rings else most - 1)
+        turns = np.where(turns == LAST, period - 1, level + turns)
+    across = np.zeros(parents.shape, bool)
+    part, number = np.arange(len(rails))[:, None, None], np.arange(len(trees))[None, :, None]
+    src = part, number, ends[1][:, trees[:, :, 0]]
+    parents[src], turns[src], across[src] = ends[0][:, trees[:, :, 1]], trees[:, :, 2], True
+    turns = np.where(parents == NO_PARENT, 0, turns * (not at_once))
+    shape = len(rails) * len(trees), groups.starts[-1]
+    period = 1 if at_once else period
+    return RailTrees(
+        root, parents.reshape(shape), turns.reshape(shape), across.reshape(shape), period, len(trees), copies
+    )
+
+
+def _inside_groups(
+    groups: Groups, root: int, home: int, rings: Rings, rails: Sequence[int], shares: int, *, through: bool
+) -> tuple[Ints, Ints, Ints]:
+    """(parents, turns) inside groups [parts, shares, ranks], and [2, parts, groups]: where values enter and leave."""
+    shape = len(rails), shares, groups.starts[-1]
+    parents, turns = np.full(shape, NO_PARENT), np.zeros(shape, np.int64)
+    first, ends = np.array(groups.starts[:-1]), np.zeros((2, len(rails), groups.count), np.int64)
     for part, rail in enumerate(rails):
-        own = slice(part * HALVES, (part + 1) * HALVES)
-        ends = []
-        for group, (first, sort) in enumerate(zip(groups.starts, groups.sorts, strict=False)):
-            made = way(orders[sort], groups.members_on[group][rail], root - first if group == home else NO_PARENT)
-            where = slice(first, first + len(orders[sort]))
-            parents[own, where] = np.where(made.parents == NO_PARENT, NO_PARENT, made.parents + first)
-            turns[own, where] = np.where(made.turns == LAST, turns[own, where], made.turns)
-            ends.append((first + made.entry, first + made.exit))
-        for half, tree in enumerate(above):
-            src = [ends[group][1] for group in tree]
-            parents[own.start + half, src] = [ends[parent][0] for parent, _ in tree.values()]
-            turns[own.start + half, src] = [turn for _, turn in tree.values()]
-    return RailTrees(root, parents, 0 * turns, 1) if at_once else RailTrees(root, parents, turns, period)
+        alike: dict[tuple[int, int, int], list[int]] = {}
+        for group, sort in enumerate(groups.sorts):
+            goal = root - groups.starts[group] if group == home else NO_PARENT
+            alike.setdefault((sort, groups.members_on[group][rail], goal), []).append(group)
+        for (sort, owner, goal), where in alike.items():
+            members = range(groups.insides[sort].members)
+            order, ranks = tuple(rings[sort] if rings else members), first[where][:, None] + np.array(members)
+            for numbers in [np.arange(shares)] if goal == NO_PARENT else np.arange(shares)[:, None]:
+                way = _inside(order, owner, goal, int(numbers[0]), chained=through or bool(rings), through=through)
+                own = part, numbers[:, None, None], ranks
+                parents[own] = np.where(way.parents == NO_PARENT, NO_PARENT, first[where][:, None] + way.parents)
+                turns[own] = way.turns
+                ends[:, part, where] = first[where] + np.array([[way.entry], [way.exit]])
+    return parents, turns, ends
 
 
 class _Way(NamedTuple):
@@ -76,20 +129,27 @@ class _Way(NamedTuple):
 
 
 @cache
-def _inside(order: tuple[int, ...], owner: int, root: int, *, chained: bool, through: bool) -> _Way:
-    """Return the way to the owner of a part, and on to the root if it is a member; `order` is that of the ring."""
-    parents, turns = np.full(len(order), NO_PARENT), np.full(len(order), LAST)
+def _inside(order: tuple[int, ...], owner: int, root: int, number: int, *, chained: bool, through: bool) -> _Way:
+    """Return the way to the owner of a part, and on to the root if it is a member; `order` is that of the ring.
+
+    Share `number` of the root's own part comes by way of another member.
+    """
+    count = len(order)
+    parents, turns = np.full(count, NO_PARENT), np.zeros(count, np.int64)
     at = order.index(owner if root == NO_PARENT else root) + 1
     chain = [*order[at:], *order[:at]]
     if through and root == NO_PARENT:
         chain = [owner, *chain[:-1]]
-    if chained or owner == root:
+    if chained:
         parents[chain[:-1]] = chain[1:]
-    else:
-        senders = np.array([member for member in order if member not in (owner, root)], np.int64)
-        parents[senders], turns[senders] = owner, LEVEL_ROUNDS - 1 + (owner - senders) % len(order)
+        turns += 0 if through else LAST
+    elif count > 1:
+        via = (root + 1 + number % (count - 1)) % count if owner == root else owner
+        parents += 1 + via
+        parents[via] = root
         if root != NO_PARENT:
-            parents[owner], turns[owner] = root, LEVEL_ROUNDS - 1 + (root - owner) % len(order)
+            parents[root] = NO_PARENT
+        turns = (parents - np.arange(count)) % count - 1
     return _Way(parents, turns, chain[0] if through else owner, chain[-1])
 
 
@@ -100,17 +160,41 @@ class RailTrees:
     Attributes:
         parents: Parent of each rank, [chunks, ranks]; NO_PARENT for the root.
         turns: Turn of its message to the parent, below `period`.
+        across: Whether that message goes to another group.
         period: Rounds between slices.
+        shares: Chunks of a part.
+        copies: Shares of a part that take the same way between groups, as one message.
     """
 
     root: int
     parents: Ints
     turns: Ints
+    across: NDArray[np.bool_]
     period: int
+    shares: int
+    copies: int
 
-    def reduce(self, rows: int) -> Schedule:
+    @property
+    def radix(self) -> int:
+        """Trees of groups of a part, and children of a group in all of them."""
+        return self.shares // self.copies
+
+    @cached_property
+    def messages(self) -> int:
+        """Messages of a slice: what goes from one rank to another in one turn is one."""
+        chunk, child = np.nonzero(self.parents != NO_PARENT)
+        edges = self.turns[chunk, child], child, self.parents[chunk, child]
+        return len(np.unique(np.ravel_multi_index(edges, (self.period, *[self.parents.shape[1]] * 2))))
+
+    def predicted_us(self, name: str, pace: Pace, slices: int) -> float:
+        """Return the time in which so many slices of this pace pass if every message takes its turn."""
+        first, turn_us = self._starts_us(pace, up=name == "reduce"), self._turn_us(pace)
+        sent_us = first + turn_us[self.turns] + np.array(pace.latency_us)[self.across.astype(int)]
+        return float(sent_us[self.parents != NO_PARENT].max() + (slices - 1) * turn_us.sum())
+
+    def reduce(self, rows: int, pace: Pace = ROUNDS) -> Schedule:
         """Return the reduce up the trees, for a commutative operator."""
-        round_, child, parent, chunk = self._edges()
+        round_, child, parent, chunk = self._edges(pace, up=True)
         ranks = self.parents.shape[1]
         into = chunk * ranks + parent
         below = np.bincount(into, minlength=self.parents.size)
@@ -135,9 +219,9 @@ class RailTrees:
             operands=[np.tile(np.arange(n + 1), (count, 1)) for n, count in zip(widths, times, strict=True)],
         )
 
-    def broadcast(self, rows: int) -> Schedule:
+    def broadcast(self, rows: int, pace: Pace = ROUNDS) -> Schedule:
         """Return the broadcast down the trees: the reduce with time reversed."""
-        round_, child, parent, chunk = (column[::-1] for column in self._edges())
+        round_, child, parent, chunk = (column[::-1] for column in self._edges(pace, up=False))
         chunks, ranks = np.indices(self.parents.shape).reshape(2, -1)
         columns = round_.max() - round_, parent, np.where(parent == self.root, 0, 1), child, 1, chunk, NO_PATH
         return schedule_of_columns(
@@ -150,18 +234,45 @@ class RailTrees:
             operands=[],
         )
 
-    def _edges(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """(round, child, parent, chunk) of every edge: the first of its turn after those of the children."""
+    def _turn_us(self, pace: Pace) -> Floats:
+        """What each turn takes: the bytes of its messages at the port that has most."""
+        chunk, child = np.nonzero(self.parents != NO_PARENT)
+        ranks = self.parents.shape[1]
+        held_us = np.array(pace.slice_us) / len(self.parents) + pace.gap_us
+        held_us = held_us[self.across[chunk, child].astype(int)]
+        at = self.turns[chunk, child] * ranks
+        ports = [at + end for end in (child, self.parents[chunk, child])]
+        busy_us = [np.bincount(port, held_us, self.period * ranks).reshape(self.period, ranks) for port in ports]
+        return np.asarray(np.maximum(*busy_us).max(axis=1))
+
+    def _starts_us(self, pace: Pace, *, up: bool) -> Floats:
+        """When the messages of the first slice start, [chunks, ranks], each in the turn that is soonest.
+
+        Broadcasts run backwards: what waits for the latency is then the message to the parent, not the ones before it.
+        """
+        turn_us, latency_us = self._turn_us(pace), np.array(pace.latency_us)[self.across.astype(int)]
+        first_us, period_us = (np.cumsum(turn_us) - turn_us)[self.turns], float(turn_us.sum())
         chunk, child = np.nonzero(self.parents != NO_PARENT)
         parent = self.parents[chunk, child]
-        rounds, before = self.turns.copy(), None
-        while before is None or (rounds != before).any():
-            before, first = rounds, np.zeros_like(rounds)
-            np.maximum.at(first, (chunk, parent), before[chunk, child] + 1)
-            rounds = first + (self.turns - first) % self.period
-        order = np.argsort(rounds[chunk, child], kind="stable")
-        return rounds[chunk, child][order], child[order], parent[order], chunk[order]
+        arrives_us = (turn_us[self.turns] + latency_us * up)[chunk, child]
+        starts_us, before_us = first_us, None
+        while before_us is None or (starts_us != before_us).any():
+            before_us, ready_us = starts_us, np.zeros_like(starts_us)
+            np.maximum.at(ready_us, (chunk, parent), before_us[chunk, child] + arrives_us)
+            ready_us += latency_us * (not up) * (ready_us > 0)
+            periods = np.ceil((ready_us - first_us) / period_us - SAME)
+            starts_us = first_us + np.maximum(periods, 0) * period_us
+        return starts_us
+
+    def _edges(self, pace: Pace, *, up: bool) -> tuple[Ints, Ints, Ints, Ints]:
+        """(round, child, parent, chunk) of every edge, by round."""
+        chunk, child = np.nonzero(self.parents != NO_PARENT)
+        period_us = float(self._turn_us(pace).sum())
+        periods = np.floor(self._starts_us(pace, up=up)[chunk, child] / period_us + SAME).astype(np.int64)
+        round_ = periods * self.period + self.turns[chunk, child]
+        order = np.argsort(round_, kind="stable")
+        return round_[order], child[order], self.parents[chunk, child][order], chunk[order]
 
     def _chunks(self, rows: int) -> list[tuple[int, int]]:
-        parts = split_rows(rows, len(self.parents) // HALVES)
-        return [(first + low, n) for first, part in parts for low, n in split_rows(part, HALVES)]
+        parts = split_rows(rows, len(self.parents) // self.shares)
+        return [(first + low, n) for first, part in parts for low, n in split_rows(part, self.shares)]

@@ -167,16 +167,19 @@ class _Rails(GroupColumns):
                         by_member, senders = self._by_member(group, received[group])
                         key = len(by_member), self.groups.members_on[group], own, count, by_member
                         alike.setdefault(key, []).append((group, senders))
-        after, before = round_, self.total.copy()
+        after, before, moves = round_, self.total.copy(), list[tuple[int, Ints, Ints, Ints]]()
         for key, groups in alike.items():
             where = np.array([group for group, _ in groups])
             places = [(member, slot) for member, received in enumerate(key[-1]) for slot in range(len(received))]
             for src, (member, slot) in zip(np.array([senders for _, senders in groups]).T, places, strict=True):
                 dst = self.first[where] + member
-                self.move(round_, src, before[src], dst, self.free[dst] + slot)
+                moves.append((slot, src, dst, self.free[dst] + slot))
             exchange, rounds = _joining(*key, self.ports)
             self._evaluate(exchange, where, before, round_)
             after = max(after, round_ + rounds)
+        # Ports keep to the order: what all ranks receive first comes first, or groups would wait for one another.
+        for _, src, dst, dst_slot in sorted(moves, key=lambda move: move[0]):
+            self.move(round_, src, before[src], dst, dst_slot)
         return after
 
     def _evaluate(self, exchange: NodeExchange, where: Ints, before: Ints, round_: int) -> None:

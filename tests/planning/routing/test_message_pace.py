@@ -1,0 +1,36 @@
+"""The pace of messages: rates of links that several share, latencies and gaps, inside groups and between them."""
+
+import pytest
+
+from tests.planning.algorithms.hosts.machines import groups_of
+from topocomm import catalog
+from topocomm.planning.routing.message_pace import pace_of
+from topocomm.planning.routing.paths import PathFinder
+
+
+def pace(system, members, *, rails=8, rings=None, gap_us=None):
+    machine = catalog(system, hosts=2)
+    paths = PathFinder(machine)
+    return pace_of(groups_of(members, members), machine.endpoints, paths, rings, rails=rails).times(1e6)
+
+
+def test_each_gpu_has_a_port_and_a_nic():
+    made = pace("dgx-h100", 8)
+    assert made.slice_us == pytest.approx((1e3 / 450, 1e3 / 50))
+    assert made.latency_us == pytest.approx((0.6, 5.0))
+    assert made.gap_us == (0, 0)
+
+
+def test_gpus_share_the_nic_of_their_host():
+    alone, together = pace("rtx4090-pcie-8", 8, rails=1), pace("rtx4090-pcie-8", 8)
+    assert together.slice_us[1] == pytest.approx(8 * alone.slice_us[1])
+
+
+def test_around_a_ring_links_are_not_shared():
+    around = pace("rtx4090-pcie-8", 8, rings=[tuple(range(8))])
+    assert around.slice_us[0] < pace("rtx4090-pcie-8", 8).slice_us[0]
+
+
+def test_groups_of_one_send_nothing_inside():
+    made = pace("cpu-1-socket", 1)
+    assert made.slice_us[0] == made.latency_us[0] == 0 < made.slice_us[1]

@@ -1,0 +1,55 @@
+"""What messages of a long value take where all members of two groups send at once: inside a group, and between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from topocomm.planning.algorithms.hosts.rail_trees import Pace
+from topocomm.planning.algorithms.hosts.rails_parts import Rings, common_rails
+from topocomm.planning.algorithms.hosts.rank_groups import Groups
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.routes import Ints
+
+
+class _Figures(NamedTuple):
+    us_of_byte: float = 0.0
+    latency_us: float = 0.0
+    gap_us: float = 0.0
+
+
+def pace_of(groups: Groups, endpoints: Sequence[str], paths: PathFinder, rings: Rings, *, rails: int) -> Pace:
+    """Return the pace of a slice of one byte: inside the largest group, between the first two on so many common rails.
+
+    Members send around their ring, or each to the member so many steps further, every step after the other.
+    """
+    largest = int(np.diff(groups.starts).argmax())
+    size, first = groups.members(largest), groups.starts[largest]
+    order = np.array(rings[groups.sorts[largest]]) if rings else np.arange(size)
+    steps = [1] if rings else range(1, size)
+    inside = [_together(endpoints, first + order, first + np.roll(order, -step), paths) for step in steps if size > 1]
+    on = [
+        [groups.starts[group] + groups.members_on[group][rail] for rail in common_rails(groups)[:rails]]
+        for group in (0, 1)
+    ]
+    both = _mean(inside), _together(endpoints, np.array(on[0]), np.array(on[1]), paths)
+    us_of_byte, latency_us, gap_us = zip(*both, strict=True)
+    return Pace(us_of_byte, latency_us, gap_us)
+
+
+def _together(endpoints: Sequence[str], src: Ints, dst: Ints, paths: PathFinder) -> _Figures:
+    """The figures of these messages at once: links are shared."""
+    routes = paths.routes(endpoints, src, dst)
+    shared = paths.link_gb_per_s[routes.links] / np.bincount(routes.links)[routes.links]
+    rate = min(float(shared.min(initial=np.inf)), float(routes.gb_per_s.min()))
+    return _Figures(1 / rate / 1e3, float(routes.latency_us.max()), float(routes.gap_us.max()))
+
+
+def _mean(steps: list[_Figures]) -> _Figures:
+    """The mean time of several steps, and the longest latency and gap."""
+    if not steps:
+        return _Figures()
+    of_byte, latency_us, gap_us = zip(*steps, strict=True)
+    return _Figures(sum(of_byte) / len(steps), max(latency_us), max(gap_us))
