@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice, pairwise
 
+import numpy as np
+
 from topocomm.errors import PlanError
 from topocomm.planning.algorithms import (
     alltoall,
@@ -174,6 +176,8 @@ def _alltoall_by_hosts(request: Request, groups: RankPatterns) -> Builds:
     parts, starts, order = request.collective.parts, groups.host_starts, groups.order
     ends = [request.endpoints[rank] for rank in order]
     insides = [member_relays(ends[low:high], groups.paths) for low, high in pairwise(starts)]
+    if any((np.isinf(time) & (relays == NO_RELAY)).any() for relays, time in insides):
+        return  # some members reach each other over two others only
     if len(insides) > 1 or (insides[0][0] != NO_RELAY).any():
         yield "by-hosts", partial(alltoall.hosts_alltoall, parts, len(order), starts, order, insides)
 

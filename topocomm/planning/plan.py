@@ -63,12 +63,14 @@ class Plan(PlanFields):
         return f"{self._brief()}, digest {self.digest[:12]}"
 
     def _brief(self) -> str:
-        f = self.figures
-        native = f"by {self.native_call}, predicted {self.call_us:.2f} us; else " if self.native_call else ""
+        f, native, schedule_us = self.figures, "", self.figures.predicted_us
+        if self.native is not None and self.native_call:
+            native = f"by {self.native_call}, predicted {self.call_us:.2f} us; else "
+            schedule_us = self.native.planned_us
         return (
             f"{self.title} {self.payload_bytes} B on {plural(len(self.ranks), 'rank')}: "
             f"{native}{self.algorithm}, {plural(f.rounds, 'round')}, {plural(f.transfers, 'message')}, predicted "
-            f"{f.predicted_us:.2f} us ({self.objective} {self.certificate.gap:.2f}x the bound), proved"
+            f"{schedule_us:.2f} us ({self.objective} {self.certificate.gap:.2f}x the bound), proved"
         )
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from tests.machines import hosts, line, switch
-from topocomm import Device, Link, Topology, catalog
+from topocomm import Device, Link, Topology
 from topocomm.planning.algorithms.binomial import binomial_broadcast
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce

@@ -30,6 +30,7 @@ def member_relays(endpoints: Sequence[str], paths: PathFinder) -> tuple[Ints, Fl
     for src, dst in zip(a.tolist(), b.tolist(), strict=True):
         both = time[src] + time[:, dst]
         fast: NDArray[np.bool_] = FASTER * np.maximum(time[src], time[:, dst]) <= time[src, dst]
+        fast &= np.isfinite(both)
         fast[[src, dst]] = False
         if fast.any():
             relay = relays[src, dst] = int(np.where(fast, both + carried, np.inf).argmin())
