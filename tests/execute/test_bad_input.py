@@ -192,7 +192,7 @@ def values_without_axes(comm):
     still_works(comm)
 
 
-NO_ARRAYS = {"list": [1.0, 2.0], "float": 2.0, "NoneType": None, "str": "ab", "tuple": (np.ones(2),)}
+NO_ARRAYS = {"list": [1.0, 2.0], "float": 2.0, "None": None, "str": "ab", "tuple": (np.ones(2),)}
 
 
 def what_is_no_array_is_refused(comm):

@@ -14,7 +14,7 @@ from topocomm import run_local
 def ranks_of(size, us_per_byte):
     def explain(collective, *, like):
         assert collective == "allgather"
-        return SimpleNamespace(predicted_us=like.nbytes * (size - 1) * us_per_byte)
+        return SimpleNamespace(call_us=like.nbytes * (size - 1) * us_per_byte)
 
     return SimpleNamespace(size=size, explain=explain)
 

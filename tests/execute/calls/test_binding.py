@@ -68,8 +68,8 @@ def test_a_value_that_one_rank_refuses_is_told_by_its_error_alone():
     assert (
         run_local(body, ranks=3)
         == [
-            "ranks disagree about the call they make: error (ranks 1-2: expected a value, got None; every rank gives "
-            "arrays of the same shapes and dtypes)"
+            "ranks disagree about the call they make: error (ranks 1-2: expected an array, or a dict, NamedTuple or "
+            "dataclass of arrays, got None; every rank gives the same shapes and dtypes)"
         ]
         * 3
     )

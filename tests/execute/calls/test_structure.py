@@ -189,7 +189,7 @@ def test_containers_have_signatures_of_their_own():
         (TRIPLE, Tuple(A, torch.zeros(2), A), "the fields mix torch tensors and NumPy arrays; give all as one kind"),
         *(
             (SUM, value, f"expected an array, or a dict, NamedTuple or dataclass of arrays, got {kind}")
-            for value, kind in (([1.0], "list"), (3.0, "float"), (None, "NoneType"), ((A, A), "tuple"), (Data, "type"))
+            for value, kind in (([1.0], "list"), (3.0, "float"), (None, "None"), ((A, A), "tuple"), (Data, "type"))
         ),
     ],
 )

@@ -109,7 +109,10 @@ class AllToAll:
             if same:
                 return result
         every = gather_pairs(self._calls, self._session, own)
-        if kind is not None:
+        if min(every) < 0 or kind is None:  # refused on all ranks: nothing is expected after it
+            self._expected.clear()
+            self._last, self._again = None, (None, (), None, _NOTHING)
+        else:
             self._expect(kind, parts, own, every, x)
         return self._calls.run(("alltoall", None, 0, every), x, out)
 

@@ -225,8 +225,10 @@ def _parts(x: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
     if x is None:
-        raise OperatorError("expected a value, got None; every rank gives arrays of the same shapes and dtypes")
-    raise OperatorError(f"expected an array, or a dict, NamedTuple or dataclass of arrays, got {type(x).__name__}")
+        got, rest = "None", "; every rank gives the same shapes and dtypes"
+    else:
+        got, rest = type(x).__name__, ""
+    raise OperatorError(f"expected an array, or a dict, NamedTuple or dataclass of arrays, got {got}{rest}")
 
 
 def rebuilder(x: Any) -> Callable[[Mapping[str, Any]], Any]:
