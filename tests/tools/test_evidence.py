@@ -61,6 +61,28 @@ def test_machines_that_are_not_known():
         place_of(table("8x H100", 1, 16))
 
 
+def test_gpus_with_fewer_links():
+    per_gpu = [
+        sum(
+            link.gb_per_s
+            for link in place_of(table(words, 1, 8)).topology.links
+            if link.src == "GPU0" and link.kind == "nvlink"
+        )
+        for words in ("8x H100", "8x H800", "8x A100", "8x A800")
+    ]
+    assert per_gpu == pytest.approx([450, 200, 300, 200])
+
+
+def test_a_family_of_one_row_is_all_fitted(folder, monkeypatch, capsys):
+    for path in folder.glob("*.json"):
+        path.unlink()
+    document = {"machine": "8x H200", "n_hosts": 1, "n_gpus": 8, "collective": "all_reduce", "library": "NCCL"}
+    (folder / "one.json").write_text(json.dumps({**document, "rows": [{"bytes": 1 << 32, "time_us": 15824.0}]}))
+    monkeypatch.setattr(sys, "argv", ["evidence", "--measured", str(folder)])
+    assert program.main() == 0
+    assert "Rows that were not fitted:\n\nNone." in capsys.readouterr().out
+
+
 def test_ports():
     assert ports_named("8x A100-SXM4-40GB") is None
     assert ports_named("8x H100, 400 GB/s of something") is None

@@ -34,6 +34,8 @@ SYSTEMS: tuple[tuple[str, str], ...] = (
 """Patterns of words, in this order, and the catalogue system that has such hosts."""
 _PCIE = ((r"Gen ?5|PCIe ?5|5090|PRO 6000|H100.?PCIe|H200.?NVL\b", 2.0), (r"Gen ?3|PCIe ?3|V100.?PCIe|\bT4\b", 0.5))
 """Patterns of words about hosts without a fabric, and the rate of their PCIe over that of PCIe 4."""
+_NVLINKS = ((r"H800", 8 / 18), (r"A800", 8 / 12))
+"""Patterns of words about GPUs with fewer NVLinks than those of the catalogue system, and the share that they have."""
 _GENERATIONS = {"EDR": 100, "HDR100": 100, "HDR": 200, "NDR200": 200, "NDR": 400, "XDR": 800}
 """Gb/s of an InfiniBand port."""
 _RATES = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
@@ -83,8 +85,10 @@ def place_of(table: MeasuredTable) -> Place:
         system = "rtx4090-pcie-8"  # as many slots of PCIe 4
     topology = catalog(system, hosts=hosts)
     factor = next((factor for words, factor in _PCIE if re.search(words, table.machine, re.IGNORECASE)), 1.0)
-    if factor != 1.0 and "pcie" in system:
+    if "pcie" in system:
         topology = _scaled(topology, "pcie", factor)
+    fewer = next((share for words, share in _NVLINKS if re.search(words, table.machine, re.IGNORECASE)), 1.0)
+    topology = _scaled(topology, "nvlink", fewer)
     if per_host * hosts != table.ranks:
         raise TopocommError(f"{table.name}: {table.ranks} ranks on {hosts} hosts: expected as many on each")
     ends: dict[str, list[str]] = {}
@@ -125,6 +129,8 @@ def with_network(topology: Topology, gb_per_s: float) -> Topology:
 
 def _scaled(topology: Topology, kind: str, factor: float) -> Topology:
     """The topology with links of a kind at another rate, as the source says."""
+    if factor == 1.0:
+        return topology
     links = [
         link._replace(gb_per_s=link.gb_per_s * factor, gb_per_s_source="read")
         if link.kind == kind and link.gb_per_s is not None

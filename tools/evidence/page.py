@@ -97,6 +97,8 @@ def class_lines(errors: Sequence[RowError]) -> list[str]:
     """Return the errors by collective, library and size class as a table."""
     lines = ["| collective, library, memory | bytes | rows | median | 90 % | median of predicted / measured |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
+    if not errors:
+        return ["None."]
     lines += [_class_line(row) for row in error_table(errors)]
     return [*lines, _class_line(summary("all", "all", errors))]
 

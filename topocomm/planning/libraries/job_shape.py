@@ -99,6 +99,7 @@ def job_shape(topology: Topology, ranks: Sequence[str] | None = None, *, alike: 
     fabric = [link for link in topology.links if link.kind == inner and link.src == ends[0]]
     reached = [link for link in fabric if link.dst in first or topology.by_id[link.dst].kind == "switch"]
     out = sum(_rate(link) for link in reached) if inner in ("nvlink", "xgmi") else pair
+    out = out or pair  # links that join others, not this rank
     switched = any(topology.by_id[link.dst].kind == "switch" for link in fabric)
     nics, network = _network(topology, set(ends[-sizes[-1] :])) if hosts > 1 else (0, 0.0)
     if hosts > 1 and not network:

@@ -91,10 +91,10 @@ def _left_out(plan: Plan, rounds: int, hosts: int) -> list[str]:
 def ring_places(count: int) -> tuple[dict[int, Point], Point]:
     """Place of each rank of one host in a panel, and the size of the panel."""
     radius = max(62.0, count * 3.4 * DOT / (2 * pi))
-    middle = (radius + 2.5 * DOT, radius + 2.5 * DOT + 44)
+    middle = (radius + 2.5 * DOT, radius + 2.5 * DOT + 54)  # below three lines of words
     turns = [2 * pi * rank / count - pi / 2 for rank in range(count)]
     places = {r: (middle[0] + radius * cos(turn), middle[1] + radius * sin(turn)) for r, turn in enumerate(turns)}
-    return places, (2 * middle[0], 2 * radius + 5 * DOT + 36)
+    return places, (2 * middle[0], 2 * radius + 5 * DOT + 46)
 
 
 def _grid(rows: Mapping[str, Sequence[int]], shown: Sequence[str]) -> tuple[dict[int, Point], Point]:
