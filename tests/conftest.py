@@ -15,7 +15,7 @@ from tests import examples
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # OpenBLAS, MKL and torch read it when they are imported
 OPTIONAL = (
     *("torch", "triton", "mpi4py", "numba", "transformers", "tokenizers", "jinja2", "gguf", "tqdm", "starlette"),
-    *("uvicorn", "prometheus_client", "openai", "nbclient", "grimp"),
+    *("uvicorn", "prometheus_client", "openai", "nbclient", "grimp", "jsonschema"),
 )
 ABSENT = [name for name in OPTIONAL if find_spec(name) is None]
 
