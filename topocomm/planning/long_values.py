@@ -24,6 +24,7 @@ from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy
 from topocomm.planning.routing.message_pace import pace_of
+from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
@@ -81,7 +82,10 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
     root = groups.order.index(request.collective.root)
     ends = tuple(request.endpoints[rank] for rank in groups.order)
     for through, family in ((False, "rails-trees"), (True, "rails-through"))[: 1 if groups.hierarchy.flat else 2]:
-        of_byte = pace_of(bare, ends, groups.paths, rings, rails=1 if through else len(ends))
+        try:
+            of_byte = pace_of(bare, ends, groups.paths, rings, rails=1 if through else len(ends))
+        except NoRouteError:
+            continue
         options: list[tuple[float, int, str, Build]] = []
         for radix in TREE_RADICES:
             trees = rail_trees(bare, root, rings, radix=radix, through=through, at_once=request.ports > 1)

@@ -5,7 +5,8 @@ import pytest
 from tests.planning.algorithms.hosts.machines import groups_of
 from topocomm import catalog
 from topocomm.planning.routing.message_pace import pace_of
-from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.topology.model import Device, Link, Topology
 
 
 def pace(system, members, *, rails=8, rings=None, gap_us=None):
@@ -34,3 +35,12 @@ def test_around_a_ring_links_are_not_shared():
 def test_groups_of_one_send_nothing_inside():
     made = pace("cpu-1-socket", 1)
     assert made.slice_us[0] == made.latency_us[0] == 0 < made.slice_us[1]
+
+
+def test_a_member_that_another_cannot_reach_is_named():
+    ends = [Device(f"GPU{number}", "gpu") for number in range(4)]
+    both = [(0, 1), (1, 0), (2, 3), (3, 2), (0, 2), (2, 0)]  # none from 1 to 3
+    links = [Link(f"GPU{src}", f"GPU{dst}", "nvlink", gb_per_s=20) for src, dst in both]
+    machine = Topology("square", "test", tuple(ends), tuple(links))
+    with pytest.raises(NoRouteError, match="GPU1 -> GPU3"):
+        pace_of(groups_of(2, 2), machine.endpoints, PathFinder(machine), None, rails=2)

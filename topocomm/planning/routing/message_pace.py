@@ -10,7 +10,7 @@ import numpy as np
 from topocomm.planning.algorithms.hosts.rail_trees import Pace
 from topocomm.planning.algorithms.hosts.rails_parts import Rings, common_rails
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
-from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.routing.routes import Ints
 
 
@@ -24,6 +24,9 @@ def pace_of(groups: Groups, endpoints: Sequence[str], paths: PathFinder, rings: 
     """Return the pace of a slice of one byte: inside the largest group, between the first two on so many common rails.
 
     Members send around their ring, or each to the member so many steps further, every step after the other.
+
+    Raises:
+        NoRouteError: One of these messages has no route.
     """
     largest = int(np.diff(groups.starts).argmax())
     size, first = groups.members(largest), groups.starts[largest]
@@ -42,6 +45,9 @@ def pace_of(groups: Groups, endpoints: Sequence[str], paths: PathFinder, rings: 
 def _together(endpoints: Sequence[str], src: Ints, dst: Ints, paths: PathFinder) -> _Figures:
     """The figures of these messages at once: links are shared."""
     routes = paths.routes(endpoints, src, dst)
+    lost = (~np.isfinite(routes.latency_us)).nonzero()[0]
+    if len(lost):
+        raise NoRouteError(f"{endpoints[src[lost[0]]]} -> {endpoints[dst[lost[0]]]}: no route for a long value")
     shared = paths.link_gb_per_s[routes.links] / np.bincount(routes.links)[routes.links]
     rate = min(float(shared.min(initial=np.inf)), float(routes.gb_per_s.min()))
     return _Figures(1 / rate / 1e3, float(routes.latency_us.max()), float(routes.gap_us.max()))
