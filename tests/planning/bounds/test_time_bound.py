@@ -1,5 +1,6 @@
 """Times with bytes: by hand on machines whose figures are simple, and beside every share of rows at first hand."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -105,3 +106,14 @@ def test_the_best_share_at_first_hand_is_found(across_us, value_us, groups, root
     grid = [float(Fraction(step, 2000)) for step in range(2000)]
     assert found <= min(at_once, min(map(late_us, grid))) * (1 + 1e-9)
     assert found >= min(at_once, min(map(late_us, [*grid, 1.0]))) * (1 - 1e-2)
+
+
+@pytest.mark.parametrize("name", ["reduce", "gather"])
+@pytest.mark.filterwarnings("error")
+def test_a_host_from_which_nothing_must_leave_needs_no_way_out(name):
+    machine = hosts(2, 2)
+    one_way = tuple(
+        link for link in machine.links if not (link.src.startswith("h0/NIC") and link.dst.startswith("rail"))
+    )
+    found = bound(replace(machine, links=one_way), name, MIB).value
+    assert found == bound(machine, name, MIB).value

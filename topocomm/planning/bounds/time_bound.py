@@ -129,7 +129,9 @@ def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
     for direction, share in zip(("in", "out"), demand.crossing(level.of_rank, level.count), strict=True):
         if not (share > 0).any():
             continue
-        group = int((share / level.border(direction)).argmax())
+        # One that nothing needs to cross may have no border at all, as the root of a broadcast on links of one way.
+        times = np.divide(share, level.border(direction), out=np.zeros(level.count), where=share > 0)
+        group = int(times.argmax())
         ids = _ids(level.machine, level.devices([group], direction)[0])
         capacity, much = float(level.border(direction)[group]), float(share[group])
         across_us = level.machine.cheapest_across_us(np.where(level.machine.is_end, level.owned[0] == group, NOBODY))
