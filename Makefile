@@ -73,16 +73,17 @@ linkcheck: docs
 	else echo "no network here: links to other sites are not checked"; fi
 
 # Of functions with several cases a sample is run here and the others in test-long; property tests draw a part of their
-# examples here and all in test-long (tests/conftest.py).
-SAMPLE := --sample 4
+# examples here and all in test-long (tests/conftest.py), of one commit always the same.
+SEED_OF_COMMIT := $(shell expr 1000 \* "$$(git rev-list --count HEAD 2>/dev/null)" 2>/dev/null)
+SAMPLE := --sample 4 $(if $(SEED_OF_COMMIT),--hypothesis-seed $(SEED_OF_COMMIT))
 
 # Two tests at a time, then one by one those that have the machine to themselves; types beside what soaks on one core.
 marked = $(shell grep -rl --include='*.py' 'mark\.$(1)' tests)
 test: style
 	pytest $(SAMPLE) --examples 4 -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
 	pytest $(SAMPLE) -m "alone and not long and not soak" $(call marked,alone)
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak-inputs SOAK_S=18
-	$(MAKE) --no-print-directory soak-ranks SOAK_S=18
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak-inputs SOAK_S=18 SOAK_SEED=$(SEED_OF_COMMIT)
+	$(MAKE) --no-print-directory soak-ranks SOAK_S=18 SOAK_SEED=$(SEED_OF_COMMIT)
 
 # What takes minutes: .ci/run runs a sixth of the files, another one after each commit (SHARE of SHARES).
 SHARES ?= 1
@@ -156,24 +157,26 @@ $(VENV_NUMPY)/ready: pyproject.toml tools/constraints-python312.txt
 	touch $@
 
 # Random plans for half of SOAK_S, collectives for a sixth; as it is 100,000 damaged inputs for each reader and calls in a row, every way to
-# disagree, 1,000 kills and 1,000 stops: two hours in all. `make test` runs one percent.
+# disagree, 1,000 kills and 1,000 stops: two hours in all. `make test` runs one percent, of one commit always the same.
 SOAK_S ?= 1800
+SOAK_SEED ?=
+WITH_SEED = $(if $(SOAK_SEED),--seed $(SOAK_SEED))
 soak: soak-inputs soak-ranks
 
 soak-inputs: setup
-	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))
-	python tools/soak/odd_plans.py --seconds $$(($(SOAK_S) / 6))
+	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3)) $(WITH_SEED)
+	python tools/soak/odd_plans.py --seconds $$(($(SOAK_S) / 6)) $(WITH_SEED)
 	python tools/soak/cliffs.py --seconds $$(($(SOAK_S) / 6))
 	python tools/soak/native.py --seconds $$(($(SOAK_S) / 3))
-	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 300 / 18))
+	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 300 / 18)) $(WITH_SEED)
 
 soak-ranks: setup
-	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 6))
-	mpirun -n 2 python -m mpi4py tools/soak/growth.py --calls $$(($(SOAK_S) * 1000 / 18))
-	mpirun -n 3 python -m mpi4py tools/soak/disagreements.py
+	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 6)) $(WITH_SEED)
+	mpirun -n 2 python -m mpi4py tools/soak/growth.py --calls $$(($(SOAK_S) * 1000 / 18)) $(WITH_SEED)
+	mpirun -n 3 python -m mpi4py tools/soak/disagreements.py $(WITH_SEED)
 	test $(SOAK_S) -lt 1800 || mpirun -n 8 python -m mpi4py tools/soak/beside_mpi.py --calls $$(($(SOAK_S) / 9))
 	test $(SOAK_S) -lt 1800 || pytest -m soak
-	python tools/soak/faults.py --kills $$(($(SOAK_S) * 10 / 18)) --stops $$(($(SOAK_S) * 10 / 18))
+	python tools/soak/faults.py --kills $$(($(SOAK_S) * 10 / 18)) --stops $$(($(SOAK_S) * 10 / 18)) $(WITH_SEED)
 
 # Jobs over several hosts, which are network namespaces of this machine: docs/guide/netlab.md. Skipped with the reason
 # where namespaces are not allowed.
