@@ -329,7 +329,7 @@ def test_arrays_that_do_not_fit_are_refused(what):
 
 
 MISFIT_SETTINGS = {
-    "value": [kinds(ROWS, fields=5), kinds(ROWS, dtype="V0"), kinds(ROWS - 1), ()],
+    "value": [kinds(ROWS, fields=_native.MOST_FIELDS + 1), kinds(ROWS, dtype="V0"), kinds(ROWS - 1), ()],
     "result": [kinds(ROWS, row_items=-1), kinds(ROWS, fields=2)],
     "memory": [np.zeros(7, np.uint8), aligned_buffer(MEMORY_BYTES)[1:], aligned_buffer(128)],
     "counters": [np.zeros(0, np.int64), aligned_buffer(64).view(np.int64), aligned_buffer(72).view(np.int64)],

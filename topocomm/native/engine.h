@@ -13,7 +13,7 @@
 
 #include "folds.h"
 
-enum { MOST_FIELDS = 4, COUNTER_WORDS = 8 }; /* a progress counter has a cache line of its own */
+enum { MOST_FIELDS = 16, COUNTER_WORDS = 8 }; /* a progress counter has a cache line of its own */
 enum {
     STRIDE = 1 << 16,      /* counter values of one call: epoch * STRIDE + progress */
     FINISHED = STRIDE - 1, /* the progress of a rank that is through: more than any stage's */

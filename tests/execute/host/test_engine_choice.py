@@ -16,13 +16,14 @@ from topocomm.execute.host.credits import Credits
 from topocomm.execute.host.sliced_engine import SLICE_BYTES, SlicedEngine
 from topocomm.execute.host.staged_engine import StagedEngine, aligned_buffer
 from topocomm.execute.transports.shared_memory import SharedMemory
+from topocomm.native._native import MOST_FIELDS
 
 RANKS = 2
 WIDE = Operator(
     "wide",
-    tuple(Field(name) for name in "abcde"),
+    tuple(Field(f"field{index}") for index in range(MOST_FIELDS + 1)),
     lambda left, right: {name: left[name] + right[name] for name in left},
-    dict.fromkeys("abcde", 0),
+    {f"field{index}": 0 for index in range(MOST_FIELDS + 1)},
     commutative=True,
 )
 """More fields than compiled code takes."""
