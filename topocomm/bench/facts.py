@@ -13,7 +13,7 @@ from typing import Any
 
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.host.sliced_engine import SlicedEngine
+from topocomm.execute.host import engine_words
 from topocomm.execute.transports.mpi import library_name
 from topocomm.execute.transports.transport import Transport
 from topocomm.operators.layout import Layout
@@ -95,33 +95,13 @@ def processor() -> str | None:
         return None
 
 
-MESSAGES = {"mpi": "MPI messages", "torch": "gloo messages", "threads": "threads"}
-"""Words for a transport's messages, by transport name."""
-
-
 def way_of(call: PreparedCall) -> str:
     """Describe how a call's data moves: "shared memory, compiled", "MPI messages" and the like."""
-    transport = call.transport
-    if transport.size == 1:
-        return "one rank"
-    engine = call.engines[0]
-    inner = engine.engines[0] if isinstance(engine, SlicedEngine) else engine
-    if inner.shared is None:
-        return MESSAGES.get(transport.name, f"{transport.name} messages")
-    words = ["shared memory"]
-    if len(set(transport.hosts)) > 1:
-        words = [f"shared memory within hosts, {MESSAGES.get(transport.name, transport.name)} between"]
-    elif not inner.in_python:
-        words.append("compiled")
-    if isinstance(engine, SlicedEngine):
-        words.append("in slices")
-    if inner.in_one_copy:
-        words.append("in one copy")
-    return ", ".join(words)
+    return engine_words.way_of(call.engines[0], call.transport)
 
 
 def pairs_by_way(transport: Transport) -> dict[str, int]:
     """Count the pairs of ranks that share memory and those that exchange messages."""
-    between = MESSAGES.get(transport.name, f"{transport.name} messages")
+    between = engine_words.transport_words(transport)
     pairs = combinations(transport.hosts, 2)
     return dict(Counter("shared memory" if a == b else between for a, b in pairs))

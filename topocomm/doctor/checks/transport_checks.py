@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.bench.facts import MESSAGES, way_of
+from topocomm.bench.facts import way_of
 from topocomm.doctor.finding import Finding
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.host.engine_words import transport_words
 from topocomm.execute.transports.cross_memory import can_read_peers
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.operators.builtin import SUM
@@ -52,7 +53,7 @@ def ways_text(ways: list[Way]) -> list[str]:
 def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -> Finding:
     """Check which ranks share memory, and why others do not: compiled code or memory files may fail on some rank."""
     transport = comm.session.transport
-    messages = MESSAGES.get(transport.name, f"{transport.name} messages")
+    messages = transport_words(transport)
     if transport.size == 1:
         return Finding("ok", "transport", "one rank: nothing moves")
     if transport.in_process:

@@ -25,6 +25,7 @@ from topocomm.execute.device.device_library import Device
 from topocomm.execute.device.path_choice import choose_device_path
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
+from topocomm.execute.host.engine_words import way_of
 from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.log import say
 from topocomm.execute.transports.shared_memory import SharedArena
@@ -194,7 +195,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
     session.waiting.in_step |= {tag} if work.synchronises else set()
     with session.closing_on_error():
         if bound.structure.device is None:
-            return PreparedCall(session, work, bound.structure, bound.local)
+            return _prepare_in_memory(session, work, bound, name)
         return _prepare_on_device(session, work, request, bound, no_folds)
 
 
@@ -250,6 +251,13 @@ def _device_folds(session: Session, request: Request, bound: Bound) -> tuple[str
     if request.collective in CARRYING:
         return "carries", ""
     return fold_version(bound.operator, bound.layout, device)
+
+
+def _prepare_in_memory(session: Session, work: Work, bound: Bound, name: str) -> PreparedCall:
+    """A call on values that all ranks have in host memory."""
+    call = PreparedCall(session, work, bound.structure, bound.local)
+    say(session.rank, f"{name}: {way_of(call.engines[0], call.transport)}")
+    return call
 
 
 def _prepare_on_device(session: Session, work: Work, request: Request, bound: Bound, no_folds: str) -> PreparedCall:
