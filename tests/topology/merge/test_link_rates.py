@@ -63,7 +63,8 @@ def test_half_the_rate_takes_twice_as_long():
         ("rial0=25", "no link, device or kind of links 'rial0'; kinds are nvlink; near it: rail0"),
         (
             "h0/NIC0-rail1=25",
-            "no link, device or kind of links 'h0/NIC0-rail1'; kinds are nvlink; near it: h0/NIC1-rail1,",
+            "no link, device or kind of links 'h0/NIC0-rail1'; kinds are nvlink; near it: "
+            "h0/NIC1-rail1, h0/NIC0-rail0, h1/NIC1-rail1,",
         ),
     ],
 )
