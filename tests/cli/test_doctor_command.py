@@ -9,22 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command_line import runs
 from tests.mpi import mpirun
 from topocomm import TopologyError, catalog
 from topocomm.cli import doctor_command as doctor
-from topocomm.cli.main import main
 from topocomm.topology.readers.plain.topology_json import dumps
 
 ROOT = str(Path(__file__).parents[2])
 
 
-def run(capsys, *words):
-    try:
-        status = main(["doctor", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("doctor")
 
 
 def test_alone(capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from topocomm.cli.main import main
+from tests.cli.command_line import runs
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 from topocomm.topology.readers.plain.topology_json import dumps
 from topocomm.topology.recognise import load
@@ -15,14 +15,7 @@ DATA = Path(__file__).parents[1] / "data/topologies"
 DUMP = str(DATA / "h100-8-nics.txt")
 
 
-def run(capsys, *words):
-    """Exit status, stdout and stderr of one command line."""
-    try:
-        status = main(["inspect", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("inspect")
 
 
 def test_this_machine_in_text(capsys):

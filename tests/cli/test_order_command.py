@@ -4,20 +4,14 @@ import json
 
 import pytest
 
+from tests.cli.command_line import runs
 from tests.topology.readers.hwloc.machines import Xml
-from topocomm.cli.main import main
 
 CLUSTER = ("--system", "dgx-h100", "--hosts", "2")
 ROUND_ROBIN = ",".join(f"h{host}/GPU{gpu}" for gpu in range(8) for host in range(2))
 
 
-def run(capsys, *words):
-    try:
-        status = main(["order", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("order")
 
 
 def test_the_order_goes_to_stdout_and_the_gain_to_stderr(capsys):
