@@ -297,3 +297,14 @@ def cluster(tmp_path_factory):
 def test_a_cluster_of_1024_hosts_is_written(cluster, tmp_path, name):
     done = in_process("inspect", "--input", cluster, "--format", name, "--output", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
+
+
+def test_a_matrix_is_folded_for_a_narrow_terminal_alone(capsys, monkeypatch):
+    words = ("--system", "dgx-h100", "--format", "matrix")
+    whole = run(capsys, *words)[1]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(capsys, *words)[1] == whole
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    folded = run(capsys, *words)[1]
+    assert max(map(len, folded.splitlines())) <= 60
+    assert "\n      NIC1  NIC2" in folded

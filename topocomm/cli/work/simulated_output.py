@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.output import terminal_columns, write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.cli.work.sweeps import sweep, sweep_document, sweep_text
 from topocomm.planning.cost.timeline import Timeline
@@ -45,4 +45,4 @@ def write_sweep(
     if args.format == "json":
         write_result(json.dumps(document | {"sweep": sweep_document(args.sweep, rows)}) + "\n", None)
     else:
-        write_text("\n".join([title, *sweep_text(args.sweep, rows)]) + "\n")
+        write_text("\n".join([title, *sweep_text(args.sweep, rows, terminal_columns())]) + "\n")
