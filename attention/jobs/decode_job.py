@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,16 +150,19 @@ class DecodeJob:
         expected = exact(s, self.sampled)
         heads = ", ".join(map(str, self.sampled))
         devices = "" if self.options.device == "cpu" else ", on GPUs"
-        print(
+        lines = (
             f"context {s.context:,}, batch {s.batch}, {s.heads} heads, {s.kv_heads} KV heads, head dim {s.head_dim}"
-            f"{devices}\n"
-            f"float32 keys and values: {s.kv_bytes:,} bytes, {result.shard_bytes:,} on rank 0; "
-            f"peak memory of a process, all methods: {result.peak_bytes:,} bytes\n"
-            f"plan of tree: {result.plan}\n"
-            f"latency: of the slowest rank, {self.options.steps} steps; wire_bytes: payload of one step's messages\n"
-            f"error: against float64, heads {heads}, over the largest |partial out|; limit {ERROR_LIMIT:g}\n\n"
-            f"{'method':<10}{'p50_us':>12}{'p99_us':>12}{'wire_bytes':>16}{'error':>11}  bits on all ranks"
+            f"{devices}",
+            f"float32 keys and values: {s.kv_bytes:,} bytes, {result.shard_bytes:,} on rank 0",
+            f"peak memory of a process, all methods: {result.peak_bytes:,} bytes",
+            f"plan of tree: {result.plan}",
+            f"latency: of the slowest rank, {self.options.steps} steps",
+            "wire_bytes: payload of one step's messages",
+            f"error: against float64, heads {heads}, over the largest |partial out|; limit {ERROR_LIMIT:g}",
         )
+        for line in lines:
+            print("\n".join(wrap(line, 80, subsequent_indent="  ", break_on_hyphens=False)))
+        print(f"\n{'method':<10}{'p50_us':>12}{'p99_us':>12}{'wire_bytes':>16}{'error':>11}  bits on all ranks")
         worst = 0.0
         for i, method in enumerate(self.methods):
             error = float((result.outs[i].double() - expected).abs().max()) / result.partial_max

@@ -66,8 +66,8 @@ def add_arguments(commands: Any) -> None:
         "--model", required=True, help="smollm2, or a directory with config.json, safetensors, tokenizer.json"
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prompt", help="the prompt; a model with a chat template gets it as a user's message")
-    source.add_argument("--prompt-file", type=Path, help="a UTF-8 file with the prompt")
+    source.add_argument("--prompt", metavar="TEXT", help="the prompt; of a user, where the model has a chat template")
+    source.add_argument("--prompt-file", metavar="FILE", type=Path, help="a UTF-8 file with the prompt")
     parser.add_argument("--max-new-tokens", type=positive, default=64, help="tokens to generate (default 64)")
     parser.add_argument(
         "--method",

@@ -2,20 +2,14 @@
 
 import json
 
-from topocomm.cli.main import main
+from tests.cli.command_line import refuses, runs
 
 H100 = ("--system", "dgx-h100")
 SMALL = (*H100, "--bytes", "16KiB")
 
 
-def run(capsys, *words):
-    """Exit status, stdout and stderr of one command line."""
-    try:
-        status = main(["plan", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("plan")
+refused = refuses("plan")
 
 
 def planned(capsys, *words):
@@ -23,12 +17,3 @@ def planned(capsys, *words):
     status, out, err = run(capsys, *words, "--format", "json")
     assert (status, err) == (0, "")
     return json.loads(out)
-
-
-def refused(capsys, *words):
-    """The one line on stderr of a command line that is turned away with status 2."""
-    status, out, err = run(capsys, *words)
-    assert (status, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.startswith("topocomm plan: ")
-    return err

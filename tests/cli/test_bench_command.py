@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import operators
+from tests.cli.command_line import runs
 from tests.mpi import mpirun
 from tests.simulation.test_trace_events import check_format
 from topocomm.cli import bench_command as bench
@@ -23,14 +24,7 @@ CELL_KEYS = {"time", "alg_bw", "bus_bw", "nwrong"}
 QUICK = ("-n", "2", "-w", "1")
 
 
-def run(capsys, *words):
-    """Exit status, stdout and stderr."""
-    try:
-        status = main(["bench", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("bench")
 
 
 def job(ranks, *words, env=None):

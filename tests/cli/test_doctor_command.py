@@ -9,22 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command_line import runs
 from tests.mpi import mpirun
 from topocomm import TopologyError, catalog
 from topocomm.cli import doctor_command as doctor
-from topocomm.cli.main import main
 from topocomm.topology.readers.plain.topology_json import dumps
 
 ROOT = str(Path(__file__).parents[2])
 
 
-def run(capsys, *words):
-    try:
-        status = main(["doctor", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("doctor")
 
 
 def test_alone(capsys):
@@ -144,3 +138,14 @@ def test_the_library_of_another_mpi_is_a_fail_before_it_is_initialised(tmp_path)
     assert job.returncode == 1, job.stdout + job.stderr
     words = " ".join(job.stdout.split())
     assert "FAIL launcher Open MPI's mpirun started rank 0 of 2 on MPICH Version: 5.0.2 -> start with" in words
+
+
+def test_a_report_on_a_narrow_terminal_has_its_width(capsys, monkeypatch):
+    words = ("--report", "--system", "dgx-h100")
+    findings = run(capsys, *words)[1].partition("Findings\n")[2].partition("\n\n")[0].splitlines()
+    assert 80 < max(map(len, findings)) <= 98
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    narrow = run(capsys, *words)[1].partition("Findings\n")[2].partition("\n\n")[0].splitlines()
+    assert max(map(len, narrow)) <= 60
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(findings).split())

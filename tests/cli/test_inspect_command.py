@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from topocomm.cli.main import main
+from tests.cli.command_line import runs
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 from topocomm.topology.readers.plain.topology_json import dumps
 from topocomm.topology.recognise import load
@@ -15,14 +15,7 @@ DATA = Path(__file__).parents[1] / "data/topologies"
 DUMP = str(DATA / "h100-8-nics.txt")
 
 
-def run(capsys, *words):
-    """Exit status, stdout and stderr of one command line."""
-    try:
-        status = main(["inspect", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("inspect")
 
 
 def test_this_machine_in_text(capsys):
@@ -304,3 +297,14 @@ def cluster(tmp_path_factory):
 def test_a_cluster_of_1024_hosts_is_written(cluster, tmp_path, name):
     done = in_process("inspect", "--input", cluster, "--format", name, "--output", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
+
+
+def test_a_matrix_is_folded_for_a_narrow_terminal_alone(capsys, monkeypatch):
+    words = ("--system", "dgx-h100", "--format", "matrix")
+    whole = run(capsys, *words)[1]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(capsys, *words)[1] == whole
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    folded = run(capsys, *words)[1]
+    assert max(map(len, folded.splitlines())) <= 60
+    assert "\n      NIC1  NIC2" in folded

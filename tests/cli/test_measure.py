@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command_line import runs
 from tests.mpi import mpirun
 from topocomm.cli.main import main
 from topocomm.execute.measure import ping_pong
@@ -13,13 +14,7 @@ from topocomm.topology.recognise import load
 ROOT = str(Path(__file__).parents[2])
 
 
-def run(capsys, *words):
-    try:
-        status = main(["inspect", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+run = runs("inspect")
 
 
 def job(ranks, *words):

@@ -4,29 +4,15 @@ import re
 
 import pytest
 
+from tests.cli.command_line import refuses, runs
 from topocomm import catalog, plan
-from topocomm.cli.main import main
 from topocomm.topology.readers.plain import topology_json
 
 H100 = ("--system", "dgx-h100")
 
 
-def run(capsys, *words):
-    try:
-        status = main(["simulate", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-def refused(capsys, *words):
-    """The one line on stderr of a command line that is turned away with status 2."""
-    status, out, err = run(capsys, *words)
-    assert (status, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.startswith("topocomm simulate: ")
-    return err
+run = runs("simulate")
+refused = refuses("simulate")
 
 
 @pytest.mark.parametrize(

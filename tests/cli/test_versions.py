@@ -16,7 +16,8 @@ def test_versions_of_what_is_here(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"topocomm {importlib.metadata.version('topocomm')}, with")
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}." in lines[0]
-    assert f"numpy {np.__version__}" in lines[-1]
+    assert max(map(len, lines)) <= 80
+    assert f"numpy {np.__version__}" in " ".join(lines).split("libraries")[1]
     by_name = {line[:13].strip(): line[14:] for line in lines}
     assert {"threads", *versions.TRANSPORTS, "libraries"} <= by_name.keys()
 

@@ -9,10 +9,10 @@ from typing import Any
 from topocomm.errors import MissingExtraError
 
 SHELLS = ("bash", "zsh", "fish")
-WHERE = """Put this in the shell's start-up file, or its output in a file that the shell reads:
-  bash: topocomm completion bash > ~/.local/share/bash-completion/completions/topocomm
-  zsh:  topocomm completion zsh > _topocomm, in a folder of $fpath
-  fish: topocomm completion fish > ~/.config/fish/completions/topocomm.fish
+WHERE = """Put this in the shell's start-up file, or its output in a file it reads:
+  topocomm completion bash > ~/.local/share/bash-completion/completions/topocomm
+  topocomm completion zsh > _topocomm                  # in a folder of $fpath
+  topocomm completion fish > ~/.config/fish/completions/topocomm.fish
 """
 FILES = ("input", "plan", "save", "output", "trace", "compare", "topology")
 """Options whose values are files."""

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from topocomm.doctor.anonymous import anonymous
     from topocomm.doctor.examine import Examined, check_machine, library_name
     from topocomm.doctor.report import (
+        REPORT_WIDTH,
         WIDTH,
         Here,
         findings_text,
@@ -70,12 +71,14 @@ def run(args: argparse.Namespace) -> int:
     if speaks():
         # A launcher ends the whole job as soon as one rank fails: no time for more.
         sections = [] if is_dump or (failed and launched_as() is not None) else registered_sections()
+        usual = REPORT_WIDTH if args.report else WIDTH
+        width = max(terminal_columns() or usual, LEAST_COLUMNS)
         if args.report:
             names = anonymous(topology, os.environ, args.input or ())
             here = None if is_dump else Here(os.environ, library_name())
-            text = report_text(examined.findings, topology, names, here=here, ways=examined.ways, sections=sections)
+            own = examined.findings, topology, names, min(width, usual)
+            text = report_text(*own, here=here, ways=examined.ways, sections=sections)
         else:
-            width = max(terminal_columns() or WIDTH, LEAST_COLUMNS)
             ways = ways_section(examined.ways) if examined.ways else ""
             text = findings_text(examined.findings, width) + ways
             text += "".join(section_text(*section, width) for section in sections)

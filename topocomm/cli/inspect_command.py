@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from topocomm.cli.command_ranks import launched_as, speaks
 from topocomm.cli.options.arguments import format_by_name
 from topocomm.cli.options.sources import add_sources, read_job, read_sources
-from topocomm.cli.terminal.output import write_result, write_text
+from topocomm.cli.terminal.output import terminal_columns, write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.cli.terminal.proposal import next_commands
 from topocomm.errors import TopologyError
@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
         text = render(topology, next_command=proposed, findings=[finding[:3] for finding in findings])
     else:  # only its modules are imported, so that each format starts fast
         _, module, function = FORMATS[args.format]
-        text = getattr(import_module(f"topocomm.topology.{module}"), function)(topology)
+        is_folded = args.format == "matrix" and args.output is None
+        more = {"columns": terminal_columns()} if is_folded else {}
+        text = getattr(import_module(f"topocomm.topology.{module}"), function)(topology, **more)
     if args.measure:
         table = measured.render(topology)
         if is_screen:

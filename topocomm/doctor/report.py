@@ -91,6 +91,7 @@ def report_text(
     findings: Sequence[Finding],
     topology: Topology | None,
     names: Anonymous,
+    width: int = REPORT_WIDTH,
     *,
     here: Here | None = None,
     ways: Sequence[str] = (),
@@ -99,10 +100,11 @@ def report_text(
     """Return one block of anonymised text to paste into a bug report.
 
     `topology` is None if it could not be read, `here` if the report is about a dump; `ways` are lines on transports.
+    Findings are in `width` columns.
     """
     plain = names.text
     head = f"Anonymised: it has no {OF_WHAT}. Device names, versions and settings are left: read it before you post it."
-    parts = ["topocomm doctor --report", *textwrap.wrap(head, REPORT_WIDTH), "", "Versions"]
+    parts = ["topocomm doctor --report", *textwrap.wrap(head, width), "", "Versions"]
     parts += [f"  {name} {text}" for name, text in versions().items()]
     if here is not None:  # what runs here says nothing of the machine of a dump
         parts += [f"  {plain(here.library)}"] if here.library is not None else []
@@ -112,7 +114,7 @@ def report_text(
         values = [f"{name}={'(not shown)' if SECRET.search(name) else plain(here.environment[name])}" for name in shown]
         parts += ["", "Environment of rank 0", *(f"  {' '.join(line.split())}" for line in values)]
     plain_findings = [Finding(f.level, f.check, plain(f.text), plain(f.remedy)) for f in findings]
-    parts += ["", "Findings", findings_text(_renamed(plain_findings, topology, names), REPORT_WIDTH).rstrip("\n")]
+    parts += ["", "Findings", findings_text(_renamed(plain_findings, topology, names), width).rstrip("\n")]
     if ways:
         parts.append(plain(ways_section(ways)).rstrip("\n"))
     parts += [plain(section_text(*section)).rstrip("\n") for section in sections]

@@ -15,7 +15,7 @@ from topocomm.planning.cost.cost_models import TIME_DIGITS
 from topocomm.planning.libraries.job_shape import JobShape, job_shape
 from topocomm.planning.libraries.library_figures import ll128_of, topology_figures
 from topocomm.planning.libraries.nccl_choice import Choice
-from topocomm.planning.libraries.nccl_times import chosen_call, payload_share
+from topocomm.planning.libraries.nccl_times import TunerSettings, chosen_call, payload_share
 from topocomm.planning.plan import Native, Plan
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
@@ -85,7 +85,7 @@ def call_of(
 ) -> tuple[Choice, float]:
     """Return what NCCL takes for a call, of these algorithms if it has one of them, and its time in us."""
     figures, ll128 = topology_figures(topology), ll128_of(topology.facts)
-    return chosen_call(shape, figures, collective, payload_bytes, has_ll128=ll128, only=(algorithms, ()))
+    return chosen_call(shape, figures, collective, payload_bytes, TunerSettings(has_ll128=ll128, algorithms=algorithms))
 
 
 def as_executed(plan: Plan, shape: JobShape, topology: Topology) -> tuple[float, str]:

@@ -27,6 +27,7 @@ def check_table(text, ranks):
     kv_bytes = 2 * 4 * 2 * 2 * 3000 * 20
     assert int(rows["ring"][2].replace(",", "")) == (ranks - 1) * kv_bytes
     assert f"float32 keys and values: {kv_bytes:,} bytes" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2, 5])

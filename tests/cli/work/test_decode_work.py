@@ -1,22 +1,19 @@
 """What `topocomm simulate --model` prints, and what it turns away."""
 
 import json
+from functools import partial
 
 import pytest
 
 from tests.cli.test_simulate_command import H100, refused, run
+from tests.cli.work.test_simulated_output import printed
 from topocomm import catalog
 from topocomm.simulation.decode import METHODS, simulate_step
 
 STEP = (*H100, "--model", "tree-attention-block", "--context", "64K")
 
 
-def document(capsys, *words):
-    status, out, _ = run(capsys, *words, "--format", "json")
-    assert status == 0
-    made = json.loads(out)
-    assert made["schema"] == "topocomm.simulation-step/1"
-    return made
+document = partial(printed, schema="topocomm.simulation-step/1")
 
 
 def test_all_methods_side_by_side(capsys):

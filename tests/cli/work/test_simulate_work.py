@@ -2,19 +2,15 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 
 from tests.cli.test_simulate_command import H100, refused, run
+from tests.cli.work.test_simulated_output import printed
 from topocomm import catalog, plan
 
-
-def document(capsys, *words):
-    status, out, _ = run(capsys, *words, "--format", "json")
-    assert status == 0
-    made = json.loads(out)
-    assert made["schema"] == "topocomm.simulation/1"
-    return made
+document = partial(printed, schema="topocomm.simulation/1")
 
 
 def test_the_text_says_how_long_and_why(capsys):

@@ -28,6 +28,10 @@ def test_rows_have_every_algorithm_and_progress_says_what_comes():
         "    3      30.00          - ring",
         "- halving: no power of two",
     ]
+    assert sweep_text(Sweep("hosts", (2, 3)), rows, 24)[:6] == [
+        *("hosts       ring", "    2      20.00", "    3      30.00"),
+        *("", "hosts    halving fastest", "    2      11.00 halving"),
+    ]
     assert sweep_document(Sweep("hosts", (2, 3)), rows)["rows"][1] == {
         "value": 3,
         "times_us": {"ring": 30.0, "halving": None},

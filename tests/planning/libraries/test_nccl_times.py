@@ -9,6 +9,7 @@ from topocomm import PlanError
 from topocomm.planning.libraries.job_shape import job_shape
 from topocomm.planning.libraries.library_figures import DEFAULTS
 from topocomm.planning.libraries.nccl_times import (
+    TunerSettings,
     direct_us,
     messages_us,
     nccl_us,
@@ -76,7 +77,9 @@ def test_switches_that_reduce_beat_every_exchange_of_messages():
 def test_rccl_exchanges_all_with_all_where_that_is_shorter():
     own = shape("mi300x-8")
     assert rccl_us(own, DEFAULTS, "allreduce", 1024) == direct_us(own, DEFAULTS, 1024)
-    assert rccl_us(own, DEFAULTS, "allreduce", 512) == nccl_us(own, DEFAULTS, "allreduce", 512, has_ll128=False)
+    assert rccl_us(own, DEFAULTS, "allreduce", 512) == nccl_us(
+        own, DEFAULTS, "allreduce", 512, TunerSettings(has_ll128=False)
+    )
     assert rccl_us(own, DEFAULTS, "allreduce", GIB) < direct_us(own, DEFAULTS, GIB)
 
 

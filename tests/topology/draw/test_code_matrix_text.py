@@ -106,3 +106,19 @@ def test_different_hosts_keep_their_own():
 def test_without_gpu_there_is_no_matrix():
     with pytest.raises(TopologyError, match="cpu-2-socket: no GPU, and nvidia-smi's matrix has GPUs and NICs only"):
         render(catalog("cpu-2-socket"))
+
+
+@pytest.mark.parametrize(("name", "columns"), [("dgx-h100", 80), ("dgx-h100", 40), ("mi250x", 80)])
+def test_a_narrow_terminal_has_every_pair_in_its_columns(name, columns):
+    topology = catalog(name)
+    text = render(topology, columns=columns)
+    assert max(map(len, text.splitlines())) <= columns
+    found, heads = {}, []
+    for line in text.partition("Legend:")[0].splitlines():
+        cells = line.split()
+        if line.startswith(" "):
+            heads = cells
+        elif cells:
+            found |= {(cells[0], other): code for other, code in zip(heads, cells[1:], strict=False)}
+    for pair in topology.pairs:
+        assert found[pair.a, pair.b] == found[pair.b, pair.a] == pair.code

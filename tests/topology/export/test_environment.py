@@ -39,7 +39,7 @@ def test_a_capture_to_the_byte():
     assert text == "\n".join(
         [
             "# pair (by hand): network cards and cores for each local rank.",
-            "# Source it in every rank, one rank for each GPU (or core) in the order of the local ranks.",
+            "# Source it in every rank, one for each GPU (or core) in order of local ranks.",
             "# 1 host: host0; 2 local ranks",
             "",
             "# the same for all ranks of a host, or NCCL's numbers of cards do not agree",
@@ -136,7 +136,7 @@ def test_nearest_is_the_best_code_and_all_that_have_it(tmp_path):
 
 def test_what_is_not_known_is_a_comment(tmp_path):
     text = render(two_gpus(numa=(0, None), cpus=("0-3", None), nic=None))
-    assert "# NIC0: system name not known; `ibdev2netdev` or `ls /sys/class/infiniband` tells" in text
+    assert "# NIC0: no name is known; `ibdev2netdev` or `ls /sys/class/infiniband` tells" in text
     assert "  # cores: not known" in text
     assert "#   the cores of GPU1 are not known: no line with CPU lists" in text
     assert "#   not every rank has one NUMA node that is known: no line with NUMA nodes" in text

@@ -71,3 +71,13 @@ def test_what_is_refused(change, why):
     with pytest.raises(TopologyError) as caught:
         with_rates(MACHINE, [change])
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["h0/NIC0-rail1", "rail1-h0/NIC0", "nothing like it"])
+def test_a_link_is_once_among_those_near(name):
+    with pytest.raises(TopologyError, match="near it") as caught:
+        with_rates(MACHINE, [f"{name}=25"])
+    near = str(caught.value).partition("near it: ")[2].split(", ")
+    links = [frozenset(link[:2]) for link in MACHINE.links]
+    named = [next((pair for pair in links if one in ("-".join(pair), "-".join([*pair][::-1]))), one) for one in near]
+    assert len(named) == len({*named}) >= 4

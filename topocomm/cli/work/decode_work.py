@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any
 
 from topocomm.cli.options.arguments import parse_ranks
-from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
-from topocomm.cli.work.sweeps import reasons, sweep, sweep_document, sweep_text
+from topocomm.cli.work.simulated_output import write_simulated, write_sweep
+from topocomm.cli.work.sweeps import reasons
 from topocomm.errors import PlanError
 from topocomm.simulation.decode import DecodeStep, simulate_step
 from topocomm.simulation.runs import PLANNED
 from topocomm.simulation.timeline_words import timeline_document, timeline_text
-from topocomm.simulation.trace_events import trace_json
 from topocomm.topology.draw.names import plural
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
@@ -41,12 +39,8 @@ def write_step(args: argparse.Namespace, topology: Topology | None, machine: Mac
                 if len(args.names) == 1 or "method" not in str(error):
                     raise
                 missing.append(str(error))
-    if args.trace is not None:
-        write_result(trace_json(steps[0].timeline), args.trace)
-    if args.format == "json":
-        write_result(json.dumps(_document(steps, topology)) + "\n", None)
-        return
-    write_text("\n".join([*_table(steps, topology), *reasons(missing)]) + "\n")
+    lines = [*_table(steps, topology), *reasons(missing)]
+    write_simulated(args, steps[0].timeline, lines, lambda: _document(steps, topology))
 
 
 def _step(args: argparse.Namespace, topology: Topology, method: str, context: int) -> DecodeStep:
@@ -66,21 +60,14 @@ def _step(args: argparse.Namespace, topology: Topology, method: str, context: in
 
 
 def _sweep(args: argparse.Namespace, own: Topology | None, machine: Machine) -> None:
-
     def time_us(value: int, method: str) -> float:
         if own is not None:
             return _step(args, own, method, value).total_us
         return _step(args, machine(args, value), method, args.context).total_us
 
-    with ProgressLine("simulating", steps=len(args.names) * len(args.sweep.values)) as progress:
-        rows = sweep(args.sweep, args.names, time_us, progress)
     where = args.system if own is None else own.name
-    if args.format == "json":
-        document = {"schema": SCHEMA, "topology": where, "model": args.model, "sweep": sweep_document(args.sweep, rows)}
-        write_result(json.dumps(document) + "\n", None)
-        return
-    head = f"decode step of {args.model} on {where}, us"
-    write_text("\n".join([head, *sweep_text(args.sweep, rows)]) + "\n")
+    document = {"schema": SCHEMA, "topology": where, "model": args.model}
+    write_sweep(args, f"decode step of {args.model} on {where}, us", time_us, document)
 
 
 def _table(steps: list[DecodeStep], topology: Topology) -> list[str]:

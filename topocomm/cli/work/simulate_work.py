@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from topocomm.cli.options.arguments import parse_bytes, parse_ranks, take_default_bytes
 from topocomm.cli.options.sources import changed
-from topocomm.cli.terminal.output import write_result, write_text
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.cli.work.decode_work import write_step
-from topocomm.cli.work.sweeps import reasons, sweep, sweep_document, sweep_text
+from topocomm.cli.work.simulated_output import write_simulated, write_sweep
+from topocomm.cli.work.sweeps import reasons
 from topocomm.errors import PlanError, TopologyError
 from topocomm.operators.find import find_operator
 from topocomm.planning.plan import Plan
@@ -22,7 +21,6 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.simulation.protocols import transport
 from topocomm.simulation.runs import Rules, Run, simulate_collective, simulate_plan
 from topocomm.simulation.timeline_words import timeline_document, timeline_text
-from topocomm.simulation.trace_events import trace_json
 from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
@@ -52,13 +50,8 @@ def write_simulation(args: argparse.Namespace, whole: Topology | None, topology:
         take_default_bytes(args)
     with ProgressLine("simulating", steps=len(args.names)) as progress:
         chosen, missing = _saved_run(args, whole, topology) if args.plan else _runs(args, topology, progress)
-    if args.trace is not None:
-        write_result(trace_json(chosen[0].timeline), args.trace)
-    if args.format == "json":
-        write_result(json.dumps(_document(chosen, topology)) + "\n", None)
-        return
     lines = _table(chosen, missing, topology) if args.compare else _single(chosen[0], topology)
-    write_text("\n".join(lines) + "\n")
+    write_simulated(args, chosen[0].timeline, lines, lambda: _document(chosen, topology))
 
 
 def _machine(args: argparse.Namespace, hosts: int) -> Topology:
@@ -139,20 +132,13 @@ def _saved_run(args: argparse.Namespace, whole: Topology, topology: Topology) ->
 
 
 def _sweep(args: argparse.Namespace, machine: Topology | None) -> None:
-    chosen, names = args.sweep, args.names
-    if chosen.over == "hosts":
+    if args.sweep.over == "hosts":
         take_default_bytes(args)
-    time_us = _timer(args, machine)
-    with ProgressLine("simulating", steps=len(names) * len(chosen.values)) as progress:
-        rows = sweep(chosen, names, time_us, progress)
-    if args.format == "json":
-        document = {"schema": SCHEMA, "topology": None if machine is None else machine.name, "system": args.system}
-        write_result(json.dumps(document | {"sweep": sweep_document(chosen, rows)}) + "\n", None)
-        return
     where = args.system if machine is None else machine.name
     size = "" if args.bytes is None else f", {parse_bytes(args.bytes)} B"
-    head = f"{args.collective or 'allreduce'}{size} on {where}, us"
-    write_text("\n".join([head, *sweep_text(chosen, rows)]) + "\n")
+    title = f"{args.collective or 'allreduce'}{size} on {where}, us"
+    document = {"schema": SCHEMA, "topology": None if machine is None else machine.name, "system": args.system}
+    write_sweep(args, title, _timer(args, machine), document)
 
 
 def _timer(args: argparse.Namespace, machine: Topology | None) -> Callable[[int, str], float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from topocomm.cli.options.sweep_values import Sweep
 from topocomm.errors import PlanError
+from topocomm.topology.draw.folded_table import folded_table
 
 COLUMNS = 80
 
@@ -60,22 +61,18 @@ def sweep(
     return rows
 
 
-def sweep_text(chosen: Sweep, rows: Sequence[Row]) -> list[str]:
-    """Return the rows as a table in us, with the fastest of each."""
+def sweep_text(chosen: Sweep, rows: Sequence[Row], columns: int | None = None) -> list[str]:
+    """Return the rows as a table in us, with the fastest of each; as several where a terminal has few columns."""
     names = list(rows[0].times_us)
-    widths = [max(len(name), 10) for name in names]
     first = max(len(chosen.over), *(len(str(row.value)) for row in rows))
-    lines = [
-        " ".join([f"{chosen.over:>{first}}", *(f"{n:>{w}}" for n, w in zip(names, widths, strict=True)), "fastest"])
-    ]
+    table = [[chosen.over.rjust(first), *(name.rjust(10) for name in names), "fastest"]]
     for row in rows:
         known = {name: us for name, us in row.times_us.items() if us is not None}
         best = min(known, key=lambda name: known[name]) if known else "-"
-        cells = ["-" if us is None else f"{us:.2f}" for us in row.times_us.values()]
-        lines.append(
-            " ".join([f"{row.value:>{first}}", *(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)), best])
-        )
-    return [*lines, *reasons(dict.fromkeys(f"{name}: {why}" for row in rows for name, why in row.why.items()))]
+        cells = (("-" if us is None else f"{us:.2f}").rjust(max(len(name), 10)) for name, us in row.times_us.items())
+        table.append([str(row.value).rjust(first), *cells, best])
+    missing = dict.fromkeys(f"{name}: {why}" for row in rows for name, why in row.why.items())
+    return [*folded_table(table, columns), *reasons(missing)]
 
 
 def reasons(missing: Iterable[str]) -> list[str]:

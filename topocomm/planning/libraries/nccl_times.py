@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
+from typing import NamedTuple
 
 from topocomm.errors import PlanError
 from topocomm.planning.libraries.job_shape import JobShape
@@ -53,6 +54,25 @@ class Rates:
         return min(self.inside, self.across)
 
 
+class TunerSettings(NamedTuple):
+    """What NCCL's tuner chooses from.
+
+    Attributes:
+        version: Of NCCL.
+        has_ll128: Whether LL128 is in use; None: by NCCL's rule.
+        algorithms: Those that settings allow; empty: all.
+        protocols: The same.
+    """
+
+    version: Version = NEWEST
+    has_ll128: bool | None = None
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+
+
+ALL = TunerSettings()
+
+
 def rates_of(shape: JobShape, figures: Figures, protocol: str, payload_bytes: int, *, ring: bool) -> Rates:
     """Return the rates of a call's channels."""
     number = PROTOCOLS.index(protocol)
@@ -78,10 +98,7 @@ def nccl_us(
     figures: Figures,
     collective: str,
     payload_bytes: int,
-    *,
-    version: Version = NEWEST,
-    has_ll128: bool | None = None,
-    only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+    settings: TunerSettings = ALL,
 ) -> float:
     """Return the predicted time in us of a call of NCCL: of messages, or of the collective that `chosen_call` times.
 
@@ -90,7 +107,7 @@ def nccl_us(
     """
     if collective in ("sendrecv", "alltoall", "message", "stream", "gather", "scatter"):
         return messages_us(shape, figures, collective, payload_bytes)
-    return chosen_call(shape, figures, collective, payload_bytes, version=version, has_ll128=has_ll128, only=only)[1]
+    return chosen_call(shape, figures, collective, payload_bytes, settings)[1]
 
 
 def chosen_call(
@@ -98,10 +115,7 @@ def chosen_call(
     figures: Figures,
     collective: str,
     payload_bytes: int,
-    *,
-    version: Version = NEWEST,
-    has_ll128: bool | None = None,
-    only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+    settings: TunerSettings = ALL,
 ) -> tuple[Choice, float]:
     """Return what NCCL's tuner takes for a collective, and the predicted time of that in us.
 
@@ -110,17 +124,15 @@ def chosen_call(
         figures: All figures.
         collective: Our name.
         payload_bytes: As plans count it.
-        version: Of NCCL.
-        has_ll128: Whether LL128 is in use; None: by NCCL's rule.
-        only: Algorithms and protocols that settings allow; empty: all.
+        settings: What the tuner chooses from.
 
     Raises:
         PlanError: NCCL has no such collective.
     """
     if collective not in ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce"):
         raise PlanError(f"collective {collective!r}: NCCL has none of this name")
+    version, has_ll128, algorithms, protocols = settings
     every = list(choices(shape, collective, payload_bytes, version=version, has_ll128=has_ll128))
-    algorithms, protocols = only
     allowed = [c for c in every if not algorithms or c.algorithm in algorithms]
     allowed = [c for c in allowed if not protocols or c.protocol in protocols] or every
     choice = min(allowed, key=lambda c: c.tuner_us)
@@ -145,7 +157,7 @@ def rccl_us(shape: JobShape, figures: Figures, collective: str, payload_bytes: i
     RCCL takes MSCCL's kernels up to sizes that it was tuned for on each machine; the lesser time stands for these. It
     does not take them for less than a number a chunk.
     """
-    nccl = nccl_us(shape, figures, collective, payload_bytes, has_ll128=False)
+    nccl = nccl_us(shape, figures, collective, payload_bytes, TunerSettings(has_ll128=False))
     if collective != "allreduce" or shape.hosts > 1 or not shape.peers or payload_bytes < _MSCCL_LEAST_BYTES:
         return nccl
     return min(nccl, direct_us(shape, figures, payload_bytes))

@@ -91,7 +91,7 @@ def plan_text(
         f"  memory  {f.scratch_bytes} B scratch a rank",
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {plural(plan.ports, 'port')}, objective {plan.objective}",
-        *([f"          {launches}"] if launches else []),
+        *_wrap(" " * 10, launches),
         *_wrap(" " * 10, BY_ROUNDS if adds_rounds(plan.schedule, f.transfers) else ""),
         *_wrap("  native  ", call),
         *_wrap(

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from topocomm.planning.libraries.job_shape import JobShape
 from topocomm.planning.libraries.library_figures import Figures
 from topocomm.planning.libraries.nccl_choice import NEWEST, PROTOCOLS, Version
-from topocomm.planning.libraries.nccl_times import nccl_us, rccl_us
+from topocomm.planning.libraries.nccl_times import TunerSettings, nccl_us, rccl_us
 from topocomm.simulation.libraries.mpi.mpi_times import mpi_us
 
 Kind = Literal["nccl", "rccl", "openmpi", "mpich"]
@@ -78,15 +78,8 @@ def library_us(
         PlanError: The library has no such collective, or its rules are not known.
     """
     if library.kind == "nccl":
-        return nccl_us(
-            shape,
-            figures,
-            collective,
-            payload_bytes,
-            version=library.version,
-            has_ll128=library.has_ll128,
-            only=(library.algorithms, library.protocols),
-        )
+        settings = TunerSettings(library.version, library.has_ll128, library.algorithms, library.protocols)
+        return nccl_us(shape, figures, collective, payload_bytes, settings)
     if library.kind == "rccl":
         return rccl_us(shape, figures, collective, payload_bytes)
     return mpi_us(

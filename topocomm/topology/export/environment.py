@@ -31,7 +31,7 @@ def render(topology: Topology) -> str:
     groups = [group for group in alike(split_hosts(topology)) if group[0].devices]
     lines = [
         f"# {_flat(topology.name)} ({_flat(topology.source)}): network cards and cores for each local rank.",
-        "# Source it in every rank, one rank for each GPU (or core) in the order of the local ranks.",
+        "# Source it in every rank, one for each GPU (or core) in order of local ranks.",
     ]
     if len(groups) == 1:
         return "\n".join([*lines, *_host(groups[0]), ""])
@@ -83,9 +83,7 @@ def _rank(place: Place) -> list[str]:
         lines.append(f"export UCX_NET_DEVICES={','.join(netdevs)}")
     for nic in place.nics:
         if nic.name not in (*verbs, *netdevs):
-            what = (
-                f"{nic.name!r} is no name that NCCL and UCX are known to take" if nic.name else "system name not known"
-            )
+            what = f"{nic.name!r} is no name that NCCL and UCX are known to take" if nic.name else "no name is known"
             lines.append(f"# {_flat(nic.id)}: {_flat(what)}; `ibdev2netdev` or `ls /sys/class/infiniband` tells")
     return [*lines, f"export TOPOCOMM_CPUS={place.cpus}" if place.cpus else "# cores: not known"]
 

@@ -71,9 +71,12 @@ def _pairs(topology: Topology, name: str, change: str) -> set[tuple[str, str]] |
     kinds = sorted({link.kind for link in topology.links})
     if name in kinds:
         return name
-    known = list(dict.fromkeys(f"{link.src}-{link.dst}" for link in topology.links))
-    near = get_close_matches(name, [*known, *topology.by_id, *kinds], MOST_NAMED, 0.5) or known[:MOST_NAMED]
+    links = {f"{link.src}-{link.dst}": frozenset(link[:2]) for link in topology.links}
+    like = get_close_matches(name, [*links, *topology.by_id, *kinds], 2 * MOST_NAMED, 0.5) or links
+    near: dict[object, str] = {}
+    for known in like:  # of the two directions of a link the nearer one
+        near.setdefault(links.get(known, known), known)
     raise TopologyError(
         f"what-if {change!r}: topology {topology.name!r} has no link, device or kind of links {name!r}; kinds are "
-        f"{', '.join(kinds)}; near it: {', '.join(near)}"
+        f"{', '.join(kinds)}; near it: {', '.join([*near.values()][:MOST_NAMED])}"
     )
