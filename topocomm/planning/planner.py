@@ -25,7 +25,16 @@ from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.relayed import relayed_builds
-from topocomm.planning.request import Builds, Limits, Request, layout_of, place_ranks, port_model_of, whole_layout
+from topocomm.planning.request import (
+    Build,
+    Builds,
+    Limits,
+    Request,
+    layout_of,
+    place_ranks,
+    port_model_of,
+    whole_layout,
+)
 from topocomm.planning.routing.connectivity import refuse_disconnected
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule import Schedule
@@ -125,7 +134,7 @@ def every_plan(topology: Topology, request: Request) -> list[Plan]:
     """Return the plans of all algorithms that fit, best first: the choice of `make_plan`, without searched plans."""
     paths = PathFinder(topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
-    candidates = _in_order(_candidates(candidate_builds(request, paths), request, paths), request)
+    candidates = _in_order(_candidates(candidate_builds(request, paths), request, paths, every=True), request)
     bounds = _bounds(request, paths)
     return [_plan_of(request, candidate, paths, bounds) for candidate in candidates]
 
@@ -143,6 +152,8 @@ NO_GAIN, MOST_WORSE = 1.05, 2
 """How much longer than in fewer slices a pipeline takes, so often in a row, of which no more are tried."""
 MOST_KEPT_ENDPOINTS = 256
 """Endpoints of the largest machine whose routes a thread keeps for its next plan."""
+_Builds = list[tuple[int, str, Build]]
+"""Place among all, name and builder of algorithms."""
 _Chosen = tuple[Plan, tuple[_Candidate, ...]]
 """The best plan, and every candidate."""
 _searches: SharedResults[tuple[str, Request], _Chosen] = SharedResults(most=256)
@@ -198,6 +209,11 @@ def _soonest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     return kept
 
 
+def _least_us(candidates: Sequence[_Candidate]) -> float:
+    """The least predicted time of these."""
+    return min((candidate.cost.predicted_us for candidate in _soonest(candidates)), default=inf)
+
+
 class _LastPaths(threading.local):
     """The routes of the machine that this thread planned for last."""
 
@@ -215,22 +231,66 @@ class _LastPaths(threading.local):
 _last = _LastPaths()
 
 
-def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Candidate]:
-    """All algorithms whose messages have routes here, costed; of pipelines the slice counts until more gain nothing."""
-    candidates, least_us, worse = [], dict[str, float](), dict[str, int]()
-    for name, build in builds:
+def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: bool = False) -> list[_Candidate]:
+    """All algorithms whose messages have routes here, costed; of pipelines the slice counts that may be worth it.
+
+    With `every`, the slice counts do not depend on what other algorithms take.
+    """
+    by_time = request.objective == "auto" and not request.cores
+    made: list[tuple[int, _Candidate]] = []
+    pipelines: dict[str, tuple[_Candidate, _Builds]] = {}
+    for place, (name, build) in enumerate(builds):
         pipeline = name.rpartition("-")[0]
-        if worse.get(pipeline, 0) == MOST_WORSE:
+        if pipeline in pipelines:
+            pipelines[pipeline][1].append((place, name, build))
             continue
         with suppress(NoRouteError):
             candidate = _candidate_of(name, build(), request, paths)
-            candidates.append(candidate)
-            if candidate.schedule.repeat is not None and request.objective == "auto" and not request.cores:
-                most_us = NO_GAIN * least_us.get(pipeline, inf)
-                us = candidate.cost.predicted_within(most_us)
-                least_us[pipeline] = min(us, least_us.get(pipeline, us))
-                worse[pipeline] = worse.get(pipeline, 0) + 1 if us > most_us else 0
-    return candidates
+            made.append((place, candidate))
+            if candidate.schedule.repeat is not None and by_time:
+                pipelines[pipeline] = candidate, []
+    least_us = inf if every or not pipelines else _least_us([candidate for _, candidate in made])
+    for first, others in sorted(pipelines.values(), key=lambda pipeline: pipeline[0].cost.soon_us):
+        more = _in_more_slices(first, others, least_us, request, paths)
+        made += more
+        if not every:
+            least_us = min(least_us, _least_us([candidate for _, candidate in more]))
+    return [candidate for _, candidate in sorted(made, key=lambda each: each[0])]
+
+
+def _in_more_slices(
+    first: _Candidate, others: _Builds, most_us: float, request: Request, paths: PathFinder
+) -> list[tuple[int, _Candidate]]:
+    """A pipeline in ever more slices, until more gain nothing or must all take longer than `most_us`.
+
+    Every slice adds to the time without bytes what the first ones add, or more.
+    """
+    made: list[tuple[int, _Candidate]] = []
+    if not others or first.cost.exceeds(NO_GAIN * most_us):
+        return made
+    least_us, worse, slice_us = first.cost.predicted_within(most_us + SAME_US), 0, 0.0
+    for place, name, build in others:
+        with suppress(NoRouteError):
+            schedule = build()
+            more = _slices(schedule) - _slices(first.schedule)
+            if first.cost.alpha_us + more * slice_us > NO_GAIN * most_us:
+                break
+            candidate = _candidate_of(name, schedule, request, paths)
+            limit_us = min(NO_GAIN * least_us, most_us + SAME_US)
+            us = candidate.cost.predicted_within(limit_us)
+            made.append((place, candidate))
+            if us <= limit_us or limit_us == NO_GAIN * least_us:
+                worse = worse + 1 if us > limit_us else 0
+            least_us, most_us = min(us, least_us), min(us, most_us)
+            if worse == MOST_WORSE or candidate.cost.busiest_us > NO_GAIN * most_us:
+                break
+            if not slice_us and more > 0 and most_us < inf:
+                slice_us = (candidate.cost.alpha_us - first.cost.alpha_us) / more
+    return made
+
+
+def _slices(schedule: Schedule) -> int:
+    return 1 if schedule.repeat is None else schedule.repeat.count
 
 
 def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> _Candidate:

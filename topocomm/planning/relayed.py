@@ -104,7 +104,7 @@ class _Relays:
                 path.append(sources[giver][path[-1]])
             moves += [(hop, *ends, chunk) for hop, ends in enumerate(pairwise(reversed(path)))]
         round_, src, dst, chunk_of = np.array(moves, dtype=np.int64).reshape(-1, 4).T
-        return carried(collective.ranks, chunks, (round_, src, dst, chunk_of), givers=givers, takers=takers)
+        return carried(collective.ranks, chunks, np.stack([round_, src, dst, chunk_of]), givers=givers, takers=takers)
 
     def _levels(self, root: int, near: Near) -> Gossip:
         """A round for every distance from the root, in endpoints."""

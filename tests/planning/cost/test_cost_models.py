@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from tests.machines import hosts, line, switch
-from topocomm import Device, Link, Topology
+from topocomm import Device, Link, Topology, catalog
 from topocomm.planning.algorithms.binomial import binomial_broadcast
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
@@ -155,3 +155,25 @@ def test_what_takes_longer_than_asked_is_not_worked_out():
     known = cost(ring_allreduce(8, 8000), switch(8)).predicted_us
     assert figures.predicted_within(known / 2) == figures.predicted_within(known * 0.99) == inf
     assert figures.predicted_within(known * 1.01) == figures.predicted_us == known
+
+
+@pytest.mark.parametrize(("port_model", "busiest_us"), [("alpha", 3 * 0.1 + 2 * 0.6), ("loggp", 3 * 0.1 + 2 * 0.25)])
+def test_the_busiest_port_serves_all_but_the_last_hold(port_model, busiest_us):
+    """Three messages of 45 kB, 0.1 us each, and what their port is held beside, which nothing waits for at last."""
+    figures = cost(flat_broadcast(4, 11_250, 0), switch(4, gap_us=0.25), port_model=port_model)
+    assert figures.busiest_us == pytest.approx(busiest_us) and figures.predicted_us == pytest.approx(busiest_us + 0.6)
+
+
+@pytest.mark.parametrize("port_model", ["alpha", "loggp"])
+@pytest.mark.parametrize("ports", [1, 2])
+def test_no_time_is_below_that_of_the_busiest_port(port_model, ports):
+    for rows in (8, 8000, 8_000_000):
+        for schedule in (ring_allreduce(8, rows), sliced(ring_allreduce(8, rows), 2, 1), flat_allreduce(8, rows)):
+            figures = cost(schedule, catalog("rtx4090-pcie-8"), ports=ports, port_model=port_model)
+            assert figures.busiest_us <= figures.predicted_us
+
+
+def test_a_pipeline_exceeds_what_its_bytes_or_its_latencies_take():
+    figures = cost(sliced(ring_allreduce(8, 8000), 2, 1), switch(8))
+    least_us = max(figures.busiest_us, figures.alpha_us)
+    assert figures.exceeds(0.999 * least_us) and not figures.exceeds(least_us)

@@ -25,7 +25,7 @@ def flat_alltoall(parts: Sequence[int], ranks: int) -> Schedule:
     chunks, pairs = part_chunks(parts)
     src, dst = np.divmod(np.array(pairs, dtype=np.int64), ranks)
     away = np.flatnonzero(src != dst)
-    moves = ((dst - src)[away] % ranks - 1, src[away], dst[away], away)
+    moves = np.stack([(dst - src)[away] % ranks - 1, src[away], dst[away], away])
     return carried(ranks, chunks, moves, givers=src.tolist(), takers=dst.tolist())
 
 
@@ -50,7 +50,7 @@ def rails_alltoall(parts: Sequence[int], ranks: int, groups: Groups, order: Sequ
         before += count - 1
     round_, src, dst, chunk = np.concatenate(moves, axis=1)
     round_ = np.unique(round_, return_inverse=True)[1]
-    return carried(ranks, chunks, (round_, src, dst, chunk), givers=giver.tolist(), takers=taker.tolist())
+    return carried(ranks, chunks, np.stack([round_, src, dst, chunk]), givers=giver.tolist(), takers=taker.tolist())
 
 
 def hosts_alltoall(
@@ -86,7 +86,7 @@ def hosts_alltoall(
         moves.append(np.stack([before + when, *(ranked[first[host] + end] for end in (src, dst)), own[block]]))
     table = np.concatenate(moves, axis=1)
     table = table[:, np.lexsort(table[2::-1])]
-    return carried(ranks, chunks, tuple(table), givers=giver.tolist(), takers=taker.tolist())
+    return carried(ranks, chunks, table, givers=giver.tolist(), takers=taker.tolist())
 
 
 def _inside(blocks: Ints, relays: Ints, time: Floats) -> Ints:

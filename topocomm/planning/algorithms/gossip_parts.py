@@ -57,8 +57,7 @@ def gossip_allgather(gossip: Gossip, parts: Sequence[int]) -> Schedule:
 def gossip_gather(gossip: Gossip, parts: Sequence[int], root: int) -> Schedule:
     """Return a gather: the root ends with the chunks of all, by a gossip that leads to it."""
     chunks, owners = part_chunks(parts)
-    loads = _loads_to(gossip, len(parts), owners, [root] * len(owners))
-    moves = (loads.round, loads.src, loads.dst, loads.chunk)
+    moves = _moves_to(gossip, len(parts), owners, [root] * len(owners))
     return carried(len(parts), chunks, moves, givers=owners, takers=[root] * len(owners))
 
 
@@ -66,24 +65,21 @@ def gossip_alltoall(gossip: Gossip, parts: Sequence[int], ranks: int) -> Schedul
     """Return an alltoall by a gossip of all ranks: every chunk on the way that comes first."""
     chunks, pairs = part_chunks(parts)
     givers, takers = [pair // ranks for pair in pairs], [pair % ranks for pair in pairs]
-    loads = _loads_to(gossip, ranks, givers, takers)
-    return carried(ranks, chunks, (loads.round, loads.src, loads.dst, loads.chunk), givers=givers, takers=takers)
+    return carried(ranks, chunks, _moves_to(gossip, ranks, givers, takers), givers=givers, takers=takers)
 
 
 def gossip_scatter(gossip: Gossip, parts: Sequence[int], root: int) -> Schedule:
     """Return a scatter, the gather of the gossip backwards: chunks go from the root the way that they come to it."""
     chunks, owners = part_chunks(parts)
-    loads = _loads_to(gossip, len(parts), owners, [root] * len(owners))
-    backwards = (loads.rounds - 1 - loads.round, loads.dst, loads.src, loads.chunk)
-    round_, src, dst, chunk = (np.ascontiguousarray(column[::-1]) for column in backwards)
-    moves = (round_, src, dst, chunk)
+    round_, src, dst, chunk = _moves_to(gossip, len(parts), owners, [root] * len(owners))[:, ::-1]
+    moves = np.stack([len(gossip) - 1 - round_, dst, src, chunk])
     return carried(len(parts), chunks, moves, givers=[root] * len(owners), takers=owners, root=root)
 
 
 def carried(
     ranks: int,
     chunks: Sequence[tuple[int, int]],
-    moves: tuple[Ints, Ints, Ints, Ints],
+    moves: Ints,
     *,
     givers: Sequence[int],
     takers: Sequence[int],
@@ -91,8 +87,8 @@ def carried(
 ) -> Schedule:
     """Return the schedule that brings every chunk from the rank that gives it to the one that takes it.
 
-    `moves` are round, source, destination and chunk of every transfer; a chunk comes to no rank twice: in slot 1. A
-    `root` has all chunks as its value.
+    `moves` are round, source, destination and chunk of every transfer, int64 [4, n]; a chunk comes to no rank twice: in
+    slot 1. A `root` has all chunks as its value.
     """
     giver, taker = np.array(givers, dtype=np.int64), np.array(takers, dtype=np.int64)
     round_, src, dst, chunk = moves
@@ -155,18 +151,27 @@ def _loads_of(gossip: Gossip, ranks: int, owners: Sequence[int]) -> _Loads:
     return _Loads(len(gossip), rounds, src, dst, chunk, holds)
 
 
-def _loads_to(gossip: Gossip, ranks: int, givers: Sequence[int], takers: Sequence[int]) -> _Loads:
-    """Return what messages carry of what takers get: every chunk on one way."""
-    loads = _loads_of(gossip, ranks, givers)
-    needs = np.zeros_like(loads.holds)
-    needs[list(takers), np.arange(len(takers))] = True
-    kept = np.zeros(len(loads.round), dtype=bool)
-    for turn in range(loads.rounds - 1, -1, -1):
-        own = np.flatnonzero(loads.round == turn)
-        kept[own] = needs[loads.dst[own], loads.chunk[own]]
-        needs[loads.src[own[kept[own]]], loads.chunk[own[kept[own]]]] = True
-    round_, src, dst, chunk = (column[kept] for column in (loads.round, loads.src, loads.dst, loads.chunk))
-    return replace(loads, round=round_, src=src, dst=dst, chunk=chunk)
+def _moves_to(gossip: Gossip, ranks: int, givers: Sequence[int], takers: Sequence[int]) -> Ints:
+    """Return (round, source, destination, chunk) of every move that brings chunks from givers to takers.
+
+    Every chunk takes the way on which the gossip first brings what its giver has; it is traced back from its taker.
+    """
+    owners, of = np.unique(np.array(givers, dtype=np.int64), return_inverse=True)
+    loads = _loads_of(gossip, ranks, owners.tolist())
+    came = np.full((ranks, len(owners)), -1, dtype=np.int64)
+    came[loads.dst, loads.chunk] = np.arange(len(loads.dst))
+    at, chunks, parts = np.array(takers, dtype=np.int64), np.arange(len(of)), []
+    while len(chunks):
+        move = came[at, of[chunks]]
+        going = move >= 0
+        move, chunks = move[going], chunks[going]
+        parts.append(np.stack([move, chunks]))
+        at = loads.src[move]
+    move, chunk = np.concatenate([np.zeros((2, 0), np.int64), *parts], axis=1)
+    fresh = np.diff(row_keys(loads.round, loads.src, loads.dst), prepend=-1) != 0  # entries of a message are together
+    order = np.argsort(row_keys(np.cumsum(fresh)[move], chunk), kind="stable")
+    move = move[order]
+    return np.stack([loads.round[move], loads.src[move], loads.dst[move], chunk[order]])
 
 
 def _ranks_among_equals(values: Ints) -> Ints:

@@ -26,6 +26,8 @@ TIME_DIGITS = 9
 MOST_MESSAGES, MOST_TRANSFERS = 1 << 16, 1 << 20
 """Largest schedule, of long pipelines the largest head, whose events are followed; above, the time of each round's
 busiest link or port is added."""
+ROUNDED = 1.0 - 1e-12
+"""Factor of a sum of times that is no more than that of the events that it is made of."""
 CACHED_BYTES = 1 << 20
 """Payload of all ranks together that stays in their caches; this and the next four are assumptions."""
 CACHED_BYTES_PER_US, MEMORY_BYTES_PER_US = 16_000.0, 6_000.0
@@ -92,10 +94,10 @@ class Cost:
         launches_us, rules = self._launch_us * self.rounds, self._rules
         if not self.wire_bytes or adds_rounds(self._whole, self.messages):
             return self.by_rounds_us if self._by_round_us[1] + launches_us <= most_us else inf
-        busiest_us = self._busiest_us(self._messages.payload_bytes, 0, self.messages)
-        if max(max(vars(self).get("alpha_us", 0.0), busiest_us) + launches_us, self._exceeds_us) > most_us:
+        head, busiest_us = head_of(self._whole), self._busiest_link_us
+        known_us = busiest_us if head is not self._whole else max(busiest_us, self._busiest_port_us)
+        if max(max(vars(self).get("alpha_us", 0.0), known_us) + launches_us, self._exceeds_us) > most_us:
             return inf
-        head = head_of(self._whole)
         if head is self._whole:
             work = of_messages(self._schedule, self._messages, self._endpoints, self._traffic[0])
         else:
@@ -109,6 +111,15 @@ class Cost:
         else:
             self._exceeds_us = np.nextafter(most_us, inf)
         return total_us
+
+    def exceeds(self, most_us: float) -> bool:
+        """Whether a pipeline takes more than this, in however many slices more, by bytes or without bytes."""
+        return self.busiest_us > most_us or self.alpha_us + self._launch_us * self.rounds > most_us
+
+    @cached_property
+    def busiest_us(self) -> float:
+        """Time of the busiest link or port and of launches: `predicted_us` is no less, of long pipelines about."""
+        return max(self._busiest_link_us, self._busiest_port_us) + self._launch_us * self.rounds
 
     @property
     def soon_us(self) -> float:
@@ -169,6 +180,18 @@ class Cost:
             at_ports = np.bincount(ports[low:high].ravel(), np.repeat(own, 2), ends).max() / self._rules.ports
             busy_us[round_] = max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
         return busy_us
+
+    @cached_property
+    def _busiest_link_us(self) -> float:
+        return self._busiest_us(self._messages.payload_bytes, 0, self.messages)
+
+    @cached_property
+    def _busiest_port_us(self) -> float:
+        """Time in which the busiest port of an endpoint can serve all its messages, less rounding."""
+        held, ports, ends = self._held_us(self._messages.payload_bytes)
+        hold_us = self._routes.gap_us if self._rules.loggp else self._routes.latency_us
+        served_us = np.bincount(ports.ravel(), np.repeat(held + hold_us, 2), ends).max(initial=0.0)
+        return (float(served_us) / self._rules.ports - float(hold_us.max(initial=0.0))) * ROUNDED
 
     def _held_us(self, sizes: Ints) -> tuple[Floats, Ints, int]:
         """(time that each message's bytes hold its ports, these two ports, number of ports)."""

@@ -171,7 +171,7 @@ def _written(
             src, dst = flow.rank_of[way[0]], flow.rank_of[way[-1]]
             moves.append((hop * collective.ranks + (dst - src) % collective.ranks, src, dst, chunk, number))
     table = np.array(sorted(moves), dtype=np.int64).reshape(-1, 5)
-    columns = (np.unique(table[:, 0], return_inverse=True)[1], *table[:, 1:4].T)
+    columns = np.stack([np.unique(table[:, 0], return_inverse=True)[1], *table[:, 1:4].T])
     schedule = carried(
         collective.ranks,
         chunks,
