@@ -17,6 +17,7 @@ from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
 from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
+from topocomm.planning.bounds.weighted_groups import weighted_groups
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def time_arguments(
     for level in others:
         arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
+    arguments += _at_weighted_groups(demand, machine, ports, cheapest_us)
     return tuple(arguments)
 
 
@@ -270,6 +272,19 @@ def _at_one_endpoint(demand: Demand, machine: Machine, ports: int, cheapest_us: 
                 f"{much:.4g} of the payload must {_VERBS[direction]} {name} by {_ports_text(ports)}, at {rate:g} GB/s",
                 witness_of("time", "endpoint", cheapest_us=cheapest_us, direction=direction, endpoint=name),
             )
+
+
+def _at_weighted_groups(demand: Demand, machine: Machine, ports: int, cheapest_us: float) -> Iterator[Crossing]:
+    """What must cross the borders of many groups of a host at once, by the pairs that it crosses between."""
+    for found in weighted_groups(demand, machine):
+        groups, weights = ([list(row) for row in table] for table in (found.groups, found.ports))
+        yield Crossing(
+            cheapest_us,
+            ports * found.gb_per_s,
+            f"{_ports_text(ports)} of each of {len({name for name, *_ in weights})} endpoints around "
+            f"{weights[0][0]} pass what must cross {len(groups)} borders among them, at the rates of their pairs",
+            witness_of("time", "weights", cheapest_us=cheapest_us, groups=groups, ports=weights),
+        )
 
 
 def _fastest_at(machine: Machine, direction: str, ports: int) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
@@ -25,6 +25,7 @@ class TimeWitnesses:
             ("time", "ports"): self._ports,
             ("time", "group"): self._group,
             ("time", "endpoint"): self._endpoint,
+            ("time", "weights"): self._weights,
         }
 
     def _us(self, gb_per_s: float) -> float:
@@ -139,3 +140,28 @@ class TimeWitnesses:
         if name not in self.plan.ranks or not share > 0 or not rates:
             raise PlanError(f"certificate: endpoint witness: nothing must cross at {name!r}")
         return self._cheapest_us(witness) + share * self._us(sum(rates))
+
+    def _weights(self, witness: Witness) -> float:
+        """What must cross groups, by weight, holds ports so long: no message counts more than the ports it holds."""
+        held = {(name, way): weight for name, way, weight in witness["ports"]}
+        groups = [(self.checker.devices(ids) & self.graph.ends, way, weight) for ids, way, weight in witness["groups"]]
+        members = sorted({name for name, _ in held}.union(*(group for group, *_ in groups)))
+        weights = [*held.values(), *(weight for *_, weight in groups)]
+        if not set(members) <= self.graph.ends or min(weights) < 0 or {way for _, way, _ in groups} - {"in", "out"}:
+            raise PlanError("certificate: weights witness: expected endpoints with ranks, and weights of at least 0")
+        for end, into in product(members, (False, True)):
+            rates = self.graph.fastest_rates(end, into=into)
+            others = max((rate for name, rate in rates.items() if name not in members), default=0.0)
+            for other, rate in [("", others), *((name, rates.get(name, 0.0)) for name in members)]:
+                src, dst = (other, end) if into else (end, other)
+                counted = sum(
+                    weight for own, way, weight in groups if (src in own, dst in own) == (way == "out", way == "in")
+                )
+                holds = held.get((src, "out"), 0.0) + held.get((dst, "in"), 0.0)
+                if rate and counted * rate > holds * (1 + SAME):
+                    raise PlanError(
+                        f"certificate: weights witness: a message from {src or 'another'} to {dst or 'another'} counts "
+                        f"{counted * rate!r}, and holds ports for {holds!r}"
+                    )
+        needed = sum(weight * self._share(own, into=way == "in") for own, way, weight in groups)
+        return self._cheapest_us(witness) + self._us(self.plan.ports * sum(held.values()) / needed)
