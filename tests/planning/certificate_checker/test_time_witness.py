@@ -15,12 +15,14 @@ CASES = {
     "relays of a reduce": (hosts(8, 4), "reduce", MIB, 1),
     "relays of a broadcast": (hosts(8, 4), "broadcast", MIB, 1),
     "relays of a scan": (hosts(8, 4), "scan", MIB, 1),
+    "relays of endpoints": (switch(8), "reduce", MIB, 1),
+    "relays over ports": (catalog("mi300x-8"), "broadcast", MIB, 3),
     "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
     "group": (hosts(4, 4), "reduce", 64 * MIB, 1),
     "group of a broadcast": (hosts(4, 4), "broadcast", 64 * MIB, 1),
     "group of a scan": (hosts(2, 9), "scan", 8 * MIB, 1),
     "weights": (hosts(4, 4), "scan", 16 * MIB, 1),
-    "endpoint": (catalog("mi300x-8"), "broadcast", 64 * MIB, 1),
+    "endpoint": (catalog("mi300x-8"), "scatter", 8 * MIB, 1),
     "latency": (switch(4), "allreduce", 0, 1),
 }
 
@@ -99,6 +101,13 @@ def test_relays_know_whose_they_are(name):
     groups = one.certificate.witness["groups"]
     refused(machine, one, "the root's group first", groups=groups[::-1])
     refused(machine, one, "the root's group first", direction="out")
+
+
+def test_ports_are_those_of_single_endpoints():
+    machine, one = made("relays")
+    refused(machine, one, "expected single endpoints, whose ports they are", by_ports=True)
+    machine, one = made("relays over ports")  # 3 of its 7 links
+    refused(machine, one, "time bound is", by_ports=False)
 
 
 def test_an_endpoint_that_needs_nothing_is_found():

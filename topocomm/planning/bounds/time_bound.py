@@ -92,6 +92,8 @@ def time_arguments(
         if 0 < across_us < np.inf:
             arguments += _borders(demand, level)
             arguments += _relays(demand, level, across_us)
+    if 0 < (across_us := machine.cheapest_across_us(_labels(single))) < np.inf:
+        arguments += _relays(demand, single, across_us, ports)
     chains = [[single], *([single, level] for level in others)]
     chains += [[single, fine, coarse] for fine, coarse in permutations(others, 2) if _refines(fine, coarse)]
     arguments += [_at_ports(demand, chain, ports, cheapest_us) for chain in chains]
@@ -147,8 +149,11 @@ def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
         )
 
 
-def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]:
-    """Every group hears the others at first hand, or a value waits for a second message."""
+def _relays(demand: Demand, level: Level, across_us: float, ports: int = 0) -> Iterator[Relayed]:
+    """Every group hears the others at first hand, or a value waits for a second message.
+
+    Of single endpoints with so many ports, values pass the fastest links of an endpoint, as many as it has ports.
+    """
     rooted = demand.name in ("reduce", "broadcast") or demand.prefix
     if level.count < 3 or not (rooted or (demand.name == "allreduce" and demand.gives.all())):
         return
@@ -158,7 +163,7 @@ def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]
         root = int((demand.gives if direction == "out" else demand.gets).argmax())
         root = demand.ranks - 1 if demand.prefix else root  # the last of a prefix hears of all
         order.insert(0, order.pop(int(level.of_rank[root])))
-    border = level.border(direction)[order]
+    border = (_fastest_at(level.machine, direction, ports) if ports else level.border(direction))[order]
     capacity = float(border[0] if rooted else border.sum())
     groups = [_ids(level.machine, devices) for devices in level.devices(order, direction)]
     where = "at that of the root" if rooted else "in all"
@@ -167,9 +172,10 @@ def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]
         capacity,
         level.count,
         rooted,
-        f"of {level.count} groups {across_us:g} us apart each pair must exchange values itself, or some value takes "
-        f"two messages in a row; the borders have {capacity:g} GB/s {where}",
-        witness_of("time", "relays", direction=direction, across_us=across_us, groups=groups),
+        f"of {level.count} {'endpoints' if ports else 'groups'} {across_us:g} us apart each pair must exchange values "
+        f"itself, or some value takes two messages in a row; the {'ports' if ports else 'borders'} have {capacity:g} "
+        f"GB/s {where}",
+        witness_of("time", "relays", direction=direction, across_us=across_us, groups=groups, by_ports=ports > 0),
     )
 
 

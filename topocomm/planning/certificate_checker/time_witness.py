@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 
 from topocomm.errors import PlanError
@@ -66,7 +66,8 @@ class TimeWitnesses:
             )
         across_us = self._across_us(witness, witness["groups"])
         border = groups[:1] if rooted else groups
-        value_us = self._us(self.graph.borders(border, into=direction == "in"))
+        into, rate = direction == "in", self._by_ports if witness["by_ports"] else self.graph.borders
+        value_us = self._us(rate(border, into=into))
         # (time at first hand alone) or the least over a share: all that is sent, and what is sent late.
         every = count - 1 if rooted else count * (count - 1)
         once = 1 if rooted else 2 * (count - 1)
@@ -83,6 +84,13 @@ class TimeWitnesses:
             third = (high - low) / 3
             low, high = (low, high - third) if late_us(low + third) <= late_us(high - third) else (low + third, high)
         return min(across_us + every * value_us, late_us((low + high) / 2))
+
+    def _by_ports(self, groups: Sequence[set[str]], *, into: bool) -> float:
+        """Return the GB/s of as many of the fastest links of each endpoint, a group of its own, as it has ports."""
+        if any(len(group & self.graph.ends) > 1 for group in groups):
+            raise PlanError("certificate: relays witness: expected single endpoints, whose ports they are")
+        ends = [end for group in groups for end in group & self.graph.ends]
+        return sum(sum(sorted(self.graph.rates_at(end, into=into))[-self.plan.ports :]) for end in ends)
 
     def _ports(self, witness: Witness) -> float:
         """Messages hold a port of their endpoints for their bytes, at most at the rate of the links they must cross."""
