@@ -15,11 +15,14 @@ CASES = {
     "relays of a reduce": (hosts(8, 4), "reduce", MIB, 1),
     "relays of a broadcast": (hosts(8, 4), "broadcast", MIB, 1),
     "relays of a scan": (hosts(8, 4), "scan", MIB, 1),
+    "relays of endpoints": (switch(8), "reduce", MIB, 1),
+    "relays over ports": (catalog("mi300x-8"), "broadcast", MIB, 3),
     "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
     "group": (hosts(4, 4), "reduce", 64 * MIB, 1),
     "group of a broadcast": (hosts(4, 4), "broadcast", 64 * MIB, 1),
-    "group of a scan": (hosts(4, 4), "scan", 64 * MIB, 1),
-    "endpoint": (catalog("mi300x-8"), "broadcast", 64 * MIB, 1),
+    "group of a scan": (hosts(2, 9), "scan", 8 * MIB, 1),
+    "weights": (hosts(4, 4), "scan", 16 * MIB, 1),
+    "endpoint": (catalog("mi300x-8"), "scatter", 8 * MIB, 1),
     "latency": (switch(4), "allreduce", 0, 1),
 }
 
@@ -100,6 +103,13 @@ def test_relays_know_whose_they_are(name):
     refused(machine, one, "the root's group first", direction="out")
 
 
+def test_ports_are_those_of_single_endpoints():
+    machine, one = made("relays")
+    refused(machine, one, "expected single endpoints, whose ports they are", by_ports=True)
+    machine, one = made("relays over ports")  # 3 of its 7 links
+    refused(machine, one, "time bound is", by_ports=False)
+
+
 def test_an_endpoint_that_needs_nothing_is_found():
     machine, one = made("endpoint")
     refused(machine, one, "nothing must cross at 'nvswitch'", endpoint="nvswitch")
@@ -127,6 +137,20 @@ def test_only_what_a_reduce_sends_must_leave_the_group():
     refused(machine, one, "a group without the root of a reduce", across_us=5.0)
     machine, one = made("group of a broadcast")
     refused(machine, one, "a group without the root of a reduce", across_us=5.0)
+
+
+def test_weights_of_messages_that_hold_no_port_so_long_are_found():
+    machine, one = made("weights")
+    groups, ports = (one.certificate.witness[key] for key in ("groups", "ports"))
+    heavier = [[ids, way, weight * (1 + 1e-6)] for ids, way, weight in groups]
+    refused(machine, one, "a message from .* counts .*, and holds ports for", groups=heavier)
+    refused(machine, one, "counts .*, and holds ports for", ports=[[name, way, 0.99 * w] for name, way, w in ports])
+    refused(machine, one, "weights of at least 0", ports=[[ports[0][0], "out", -1.0], *ports[1:]])
+    refused(machine, one, "weights of at least 0", groups=[[groups[0][0], "round", 0.1]])
+    refused(machine, one, "names one twice", groups=[[groups[0][0] * 2, *groups[0][1:]], *groups[1:]])
+    refused(machine, one, "the cheapest message takes 0.6", cheapest_us=0.7)
+    lighter = [[ids, way, weight * 0.9] for ids, way, weight in groups]
+    refused(machine, one, "time bound is", groups=lighter)
 
 
 def test_a_border_has_a_cut_or_a_partition():

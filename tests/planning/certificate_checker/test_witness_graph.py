@@ -33,6 +33,26 @@ def test_distances(seed):
     assert found.cheapest_us({end: end for end in ends}) == pytest.approx(min(direct, default=inf))
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_fastest_routes(seed):
+    """Beside the greatest rate whose links alone, endpoints not passed, still join both."""
+    topology, ranks = random_machine(seed)
+    ends, found = set(ranks), WitnessGraph(topology, ranks)
+    rates = {rate for _, rate, _ in found.links.values()}
+    for a in ends:
+        for into in (False, True):
+            best = found.fastest_rates(a, into=into)
+            for b in ends - {a}:
+                inner = (found.devices - ends) | {a, b}
+                joined = [0.0]
+                for rate in rates:
+                    graph = nx.DiGraph([pair for pair, (_, r, _) in found.links.items() if r >= rate])
+                    graph.add_nodes_from((a, b))
+                    pair = (b, a) if into else (a, b)
+                    joined += [rate] if nx.has_path(graph.subgraph(inner), *pair) else []
+                assert best.get(b, 0.0) == max(joined)
+
+
 def test_parallel_links_add_up_and_the_quicker_one_counts():
     links = (Link("a", "b", "nvlink", 1, 3.0, 2.0, 0.1), Link("a", "b", "nvlink", 1, 4.0, 1.0, 0.2))
     topology = Topology("two", "test", (Device("a", "gpu"), Device("b", "gpu")), links)

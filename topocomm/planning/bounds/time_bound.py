@@ -17,6 +17,7 @@ from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
 from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
+from topocomm.planning.bounds.weighted_groups import weighted_groups
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,15 @@ def time_arguments(
         if 0 < across_us < np.inf:
             arguments += _borders(demand, level)
             arguments += _relays(demand, level, across_us)
+    if 0 < (across_us := machine.cheapest_across_us(_labels(single))) < np.inf:
+        arguments += _relays(demand, single, across_us, ports)
     chains = [[single], *([single, level] for level in others)]
     chains += [[single, fine, coarse] for fine, coarse in permutations(others, 2) if _refines(fine, coarse)]
     arguments += [_at_ports(demand, chain, ports, cheapest_us) for chain in chains]
     for level in others:
         arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
+    arguments += _at_weighted_groups(demand, machine, ports, cheapest_us)
     return tuple(arguments)
 
 
@@ -145,8 +149,11 @@ def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
         )
 
 
-def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]:
-    """Every group hears the others at first hand, or a value waits for a second message."""
+def _relays(demand: Demand, level: Level, across_us: float, ports: int = 0) -> Iterator[Relayed]:
+    """Every group hears the others at first hand, or a value waits for a second message.
+
+    Of single endpoints with so many ports, values pass the fastest links of an endpoint, as many as it has ports.
+    """
     rooted = demand.name in ("reduce", "broadcast") or demand.prefix
     if level.count < 3 or not (rooted or (demand.name == "allreduce" and demand.gives.all())):
         return
@@ -156,7 +163,7 @@ def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]
         root = int((demand.gives if direction == "out" else demand.gets).argmax())
         root = demand.ranks - 1 if demand.prefix else root  # the last of a prefix hears of all
         order.insert(0, order.pop(int(level.of_rank[root])))
-    border = level.border(direction)[order]
+    border = (_fastest_at(level.machine, direction, ports) if ports else level.border(direction))[order]
     capacity = float(border[0] if rooted else border.sum())
     groups = [_ids(level.machine, devices) for devices in level.devices(order, direction)]
     where = "at that of the root" if rooted else "in all"
@@ -165,9 +172,10 @@ def _relays(demand: Demand, level: Level, across_us: float) -> Iterator[Relayed]
         capacity,
         level.count,
         rooted,
-        f"of {level.count} groups {across_us:g} us apart each pair must exchange values itself, or some value takes "
-        f"two messages in a row; the borders have {capacity:g} GB/s {where}",
-        witness_of("time", "relays", direction=direction, across_us=across_us, groups=groups),
+        f"of {level.count} {'endpoints' if ports else 'groups'} {across_us:g} us apart each pair must exchange values "
+        f"itself, or some value takes two messages in a row; the {'ports' if ports else 'borders'} have {capacity:g} "
+        f"GB/s {where}",
+        witness_of("time", "relays", direction=direction, across_us=across_us, groups=groups, by_ports=ports > 0),
     )
 
 
@@ -270,6 +278,19 @@ def _at_one_endpoint(demand: Demand, machine: Machine, ports: int, cheapest_us: 
                 f"{much:.4g} of the payload must {_VERBS[direction]} {name} by {_ports_text(ports)}, at {rate:g} GB/s",
                 witness_of("time", "endpoint", cheapest_us=cheapest_us, direction=direction, endpoint=name),
             )
+
+
+def _at_weighted_groups(demand: Demand, machine: Machine, ports: int, cheapest_us: float) -> Iterator[Crossing]:
+    """What must cross the borders of many groups of a host at once, by the pairs that it crosses between."""
+    for found in weighted_groups(demand, machine):
+        groups, weights = ([list(row) for row in table] for table in (found.groups, found.ports))
+        yield Crossing(
+            cheapest_us,
+            ports * found.gb_per_s,
+            f"{_ports_text(ports)} of each of {len({name for name, *_ in weights})} endpoints around "
+            f"{weights[0][0]} pass what must cross {len(groups)} borders among them, at the rates of their pairs",
+            witness_of("time", "weights", cheapest_us=cheapest_us, groups=groups, ports=weights),
+        )
 
 
 def _fastest_at(machine: Machine, direction: str, ports: int) -> Floats:

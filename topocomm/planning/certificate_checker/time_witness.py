@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import pairwise, product
 
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
@@ -25,6 +25,7 @@ class TimeWitnesses:
             ("time", "ports"): self._ports,
             ("time", "group"): self._group,
             ("time", "endpoint"): self._endpoint,
+            ("time", "weights"): self._weights,
         }
 
     def _us(self, gb_per_s: float) -> float:
@@ -65,7 +66,8 @@ class TimeWitnesses:
             )
         across_us = self._across_us(witness, witness["groups"])
         border = groups[:1] if rooted else groups
-        value_us = self._us(self.graph.borders(border, into=direction == "in"))
+        into, rate = direction == "in", self._by_ports if witness["by_ports"] else self.graph.borders
+        value_us = self._us(rate(border, into=into))
         # (time at first hand alone) or the least over a share: all that is sent, and what is sent late.
         every = count - 1 if rooted else count * (count - 1)
         once = 1 if rooted else 2 * (count - 1)
@@ -82,6 +84,13 @@ class TimeWitnesses:
             third = (high - low) / 3
             low, high = (low, high - third) if late_us(low + third) <= late_us(high - third) else (low + third, high)
         return min(across_us + every * value_us, late_us((low + high) / 2))
+
+    def _by_ports(self, groups: Sequence[set[str]], *, into: bool) -> float:
+        """Return the GB/s of as many of the fastest links of each endpoint, a group of its own, as it has ports."""
+        if any(len(group & self.graph.ends) > 1 for group in groups):
+            raise PlanError("certificate: relays witness: expected single endpoints, whose ports they are")
+        ends = [end for group in groups for end in group & self.graph.ends]
+        return sum(sum(sorted(self.graph.rates_at(end, into=into))[-self.plan.ports :]) for end in ends)
 
     def _ports(self, witness: Witness) -> float:
         """Messages hold a port of their endpoints for their bytes, at most at the rate of the links they must cross."""
@@ -139,3 +148,28 @@ class TimeWitnesses:
         if name not in self.plan.ranks or not share > 0 or not rates:
             raise PlanError(f"certificate: endpoint witness: nothing must cross at {name!r}")
         return self._cheapest_us(witness) + share * self._us(sum(rates))
+
+    def _weights(self, witness: Witness) -> float:
+        """What must cross groups, by weight, holds ports so long: no message counts more than the ports it holds."""
+        held = {(name, way): weight for name, way, weight in witness["ports"]}
+        groups = [(self.checker.devices(ids) & self.graph.ends, way, weight) for ids, way, weight in witness["groups"]]
+        members = sorted({name for name, _ in held}.union(*(group for group, *_ in groups)))
+        weights = [*held.values(), *(weight for *_, weight in groups)]
+        if not set(members) <= self.graph.ends or min(weights) < 0 or {way for _, way, _ in groups} - {"in", "out"}:
+            raise PlanError("certificate: weights witness: expected endpoints with ranks, and weights of at least 0")
+        for end, into in product(members, (False, True)):
+            rates = self.graph.fastest_rates(end, into=into)
+            others = max((rate for name, rate in rates.items() if name not in members), default=0.0)
+            for other, rate in [("", others), *((name, rates.get(name, 0.0)) for name in members)]:
+                src, dst = (other, end) if into else (end, other)
+                counted = sum(
+                    weight for own, way, weight in groups if (src in own, dst in own) == (way == "out", way == "in")
+                )
+                holds = held.get((src, "out"), 0.0) + held.get((dst, "in"), 0.0)
+                if rate and counted * rate > holds * (1 + SAME):
+                    raise PlanError(
+                        f"certificate: weights witness: a message from {src or 'another'} to {dst or 'another'} counts "
+                        f"{counted * rate!r}, and holds ports for {holds!r}"
+                    )
+        needed = sum(weight * self._share(own, into=way == "in") for own, way, weight in groups)
+        return self._cheapest_us(witness) + self._us(self.plan.ports * sum(held.values()) / needed)

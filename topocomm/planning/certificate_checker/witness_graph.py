@@ -81,6 +81,25 @@ class WitnessGraph:
                 heapq.heappush(heap, (cost + latency, after, index))
         return inf
 
+    def fastest_rates(self, end: str, *, into: bool) -> dict[str, float]:
+        """Return, for each other endpoint, the GB/s of the slowest link of the fastest route to (from) it."""
+        near: dict[str, list[tuple[str, float]]] = {device: [] for device in self.devices}
+        for (src, dst), (_, rate, _) in self.links.items():
+            tail, head = (dst, src) if into else (src, dst)
+            near[tail].append((head, rate))
+        best: dict[str, float] = {}
+        heap = [(-rate, device) for device, rate in near[end]]
+        heapq.heapify(heap)
+        while heap:
+            rate, device = heapq.heappop(heap)
+            if device == end or device in best:
+                continue
+            best[device] = -rate
+            if device not in self.ends:
+                for after, onward in near[device]:
+                    heapq.heappush(heap, (max(rate, -onward), after))
+        return {device: rate for device, rate in best.items() if device in self.ends}
+
     def turn_us(self, ranks: Iterable[str]) -> float:
         """Return the least latency between two ranks of one endpoint, by a forwarding device; 0 without one."""
         out: dict[str, float] = {}
