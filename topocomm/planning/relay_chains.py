@@ -33,7 +33,7 @@ def relay_chains(request: Request, groups: RankPatterns) -> Builds:
         return
     ends = tuple(request.endpoints[rank] for rank in order)
     flow = chain_flow(ends, groups.paths, chain_period(ends, groups), request.ports)
-    if flow is None or flow.is_direct:
+    if flow is None or (flow.is_direct and name in ("scan", "exscan")):  # they have a chain of their own
         return
     at_once = relay_chain(flow, request.layout.rows, name, at_once=True)
     in_turn = relay_chain(flow, request.layout.rows, name) if request.ports == 1 else at_once
