@@ -140,11 +140,11 @@ def _tree_slices(request: Request, groups: RankPatterns, trees: RailTrees) -> li
     """The numbers of slices that have enough bytes, and not too many transfers."""
     chunks, ranks = trees.parents.shape
     most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // (chunks * ranks))
-    most = min(most, request.payload_bytes * trees.copies // chunks // _slice_bytes(request, groups))
+    most = min(most, request.payload_bytes * trees.copies // chunks // slice_bytes(request, groups))
     return [slices for slices in TREE_SLICES if slices <= most]
 
 
-def _slice_bytes(request: Request, groups: RankPatterns) -> int:
+def slice_bytes(request: Request, groups: RankPatterns) -> int:
     """The least bytes of a slice."""
     by_id = groups.paths.topology.by_id
     return HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
@@ -152,7 +152,7 @@ def _slice_bytes(request: Request, groups: RankPatterns) -> int:
 
 def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
     """The schedule in as many slices as have enough bytes, a period apart."""
-    least = _slice_bytes(request, groups)
+    least = slice_bytes(request, groups)
     most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
     for slices in TREE_SLICES:
         if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):
@@ -233,7 +233,7 @@ def in_turns(request: Request, groups: RankPatterns) -> Builds:
     options = []
     for slices in TURNED_SLICES:
         part_bytes = request.payload_bytes / count / slices
-        if slices == 1 or part_bytes >= _slice_bytes(request, groups):
+        if slices == 1 or part_bytes >= slice_bytes(request, groups):
             starts, first_us = trees.starts(turns, part_bytes)
             options.append((first_us + (slices - 1) * turns.period * turns.byte_us * part_bytes, slices, starts))
     _, slices, starts = min(options, key=lambda option: option[:2])
