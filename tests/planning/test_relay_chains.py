@@ -42,6 +42,13 @@ def test_the_values_of_one_root_too(name, count, root, most):
     near(catalog("mi250x", hosts=count), name, most, root=root)
 
 
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+def test_one_root_has_a_chain_of_the_fastest_links(name):
+    """A DGX-1 has a path of double links through all GPUs; up trees it was 2.0 times the bound."""
+    near(catalog("dgx-1-v100"), name, 1.05)
+    assert plan(catalog("dgx-1-v100"), name, payload_bytes=MIB // 4).certificate.gap < 2
+
+
 def near(machine, name, most, root=0):
     """The plan of 64 MiB relays and comes so near the bound."""
     made = plan(machine, name, payload_bytes=64 * MIB, root=root)

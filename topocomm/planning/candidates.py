@@ -34,7 +34,14 @@ from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
-from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, over_rails, parts_over_rails, scans
+from topocomm.planning.long_values import (
+    LONG_BYTES,
+    MOST_FLAT_RANKS,
+    in_turns,
+    over_rails,
+    parts_over_rails,
+    scans,
+)
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
@@ -95,6 +102,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
     for pattern in groups.cyclic() if groups.in_order else groups.patterns():
         yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
     yield from over_rails(request, groups)
+    yield from in_turns(request, groups)
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:
@@ -147,6 +155,7 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
     for pattern in islice(groups.patterns(), 1 if many else None):
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
     yield from parts_over_rails(request, groups)
+    yield from in_turns(request, groups)
 
 
 def _parts_rooted_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -199,6 +208,7 @@ def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
             expression = None if commutative else pattern.tree
             yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
     yield from parts_over_rails(request, groups)
+    yield from in_turns(request, groups)
 
 
 def _many_parts(request: Request) -> bool:

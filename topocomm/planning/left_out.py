@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_parts
 from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS
 from topocomm.planning.forests.chain_flow import MOST_PERIOD
-from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, MOST_TREE_RANKS
+from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, MOST_TREE_RANKS, MOST_TURNED_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request
@@ -77,6 +77,9 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         return
     patterns = RankPatterns(request, PathFinder(topology))
     groups = patterns.hierarchy.groups
+    in_parts = name in ("allreduce", "allgather", "reduce_scatter") and groups.count < ranks
+    if in_parts and ranks > MOST_TURNED_RANKS and request.ports == 1:
+        yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
     if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
         yield "relay-chain", f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike"
     members = max(inside.members for inside in patterns.hosts.insides)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
+
+import numpy as np
 
 from topocomm.planning.algorithms import prefix
+from topocomm.planning.algorithms.hosts.part_trees import PartTrees, Turns
 from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
@@ -22,12 +25,13 @@ from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.hierarchy import Hierarchy
+from topocomm.planning.routing.hierarchy import Hierarchy, cuts_of
 from topocomm.planning.routing.message_pace import pace_of
 from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
-from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
 from topocomm.planning.schedule.transforms import relabelled, sliced
+from topocomm.planning.shared_results import SharedResults
 from topocomm.planning.tiered import tiered_allreduces
 
 MOST_FLAT_RANKS = 72
@@ -56,6 +60,11 @@ MOST_AT_ONCE_BYTES = 1 << 20
 PROCESSOR_SLICE_BYTES = 64 << 10
 """The least bytes of a slice between processors: what a message costs them is in no model."""
 
+MOST_TURNED_RANKS, TURNED_SLICES = 32, (1, 2, 4, 8, 16, 32)
+"""Most ranks for parts whose messages have turns, P^2 a slice; and their slices."""
+_known_turns: SharedResults[tuple[str, tuple[str, ...], str], tuple[PartTrees, Turns | None]] = SharedResults(most=64)
+"""By machine, endpoints and collective: they depend on no payload."""
+
 
 def over_rails(request: Request, groups: RankPatterns) -> Builds:
     """Yield name and builder for an allreduce, reduce or broadcast of a long value."""
@@ -65,12 +74,30 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
     if _long_enough(request, groups.hosts):
         for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
             yield from _sliced(request, _rooted(request, schedule), algorithm)
+    if name == "allreduce":
+        yield from _around_hosts(request, groups)
     if _long_enough(request, bare):
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
         trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
         yield from trees
         yield from _halved(request, groups, in_slices=not trees)
         yield from _in_blocks(request, groups)
+
+
+def _around_hosts(request: Request, groups: RankPatterns) -> Builds:
+    """Parts around a ring of all members of each host, where the ranks are grouped otherwise or on one host."""
+    hosts, name, parts = groups.hosts, request.collective.name, request.collective.parts
+    rings = groups.rings_of(hosts) if _is_long(request) and 2 < len(groups.order) <= MOST_RING_RANKS else None
+    if rings is None or groups.hierarchy.groups.starts == hosts.starts or not fits_parts(hosts):
+        return
+    if name == "allreduce":
+        schedule = rails_allreduce_in_parts(hosts, request.layout.rows, hosts.count, rings)
+        schedule = schedule if groups.in_order else relabelled(schedule, groups.order)
+    elif groups.in_order and all(parts):
+        schedule = (rails_reduce_scatter if name == "reduce_scatter" else rails_allgather)(hosts, parts, rings)
+    else:
+        return
+    yield from _sliced(request, schedule, "host-rings")
 
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
@@ -113,11 +140,11 @@ def _tree_slices(request: Request, groups: RankPatterns, trees: RailTrees) -> li
     """The numbers of slices that have enough bytes, and not too many transfers."""
     chunks, ranks = trees.parents.shape
     most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // (chunks * ranks))
-    most = min(most, request.payload_bytes * trees.copies // chunks // _slice_bytes(request, groups))
+    most = min(most, request.payload_bytes * trees.copies // chunks // slice_bytes(request, groups))
     return [slices for slices in TREE_SLICES if slices <= most]
 
 
-def _slice_bytes(request: Request, groups: RankPatterns) -> int:
+def slice_bytes(request: Request, groups: RankPatterns) -> int:
     """The least bytes of a slice."""
     by_id = groups.paths.topology.by_id
     return HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
@@ -125,7 +152,7 @@ def _slice_bytes(request: Request, groups: RankPatterns) -> int:
 
 def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
     """The schedule in as many slices as have enough bytes, a period apart."""
-    least = _slice_bytes(request, groups)
+    least = slice_bytes(request, groups)
     most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
     for slices in TREE_SLICES:
         if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):
@@ -181,6 +208,8 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
     bare, parts = groups.hierarchy.groups, request.collective.parts
     reduces = request.collective.name == "reduce_scatter"
     wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
+    if wanted:
+        yield from _around_hosts(request, groups)
     if not wanted or not _long_enough(request, bare) or not fits_parts(bare):
         return
     for radix in _radices(request, groups.hierarchy):
@@ -190,10 +219,74 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
                 yield from _sliced(request, made, _name(radix) + inside)
 
 
+def in_turns(request: Request, groups: RankPatterns) -> Builds:
+    """Yield name and builder for parts down trees in slices whose messages have turns (`part_trees.py`)."""
+    name, parts, count = request.collective.name, request.collective.parts, request.collective.ranks
+    ends = tuple(request.endpoints[rank] for rank in groups.order)
+    if not _may_take_turns(request, groups) or (coordinates := _coordinates(ends, groups)) is None:
+        return
+    trees, turns = _known_turns.get(
+        (groups.paths.topology.digest, ends, name), lambda: _turns_of(coordinates, ends, groups, name)
+    )
+    if turns is None:
+        return
+    options = []
+    for slices in TURNED_SLICES:
+        part_bytes = request.payload_bytes / count / slices
+        if slices == 1 or part_bytes >= slice_bytes(request, groups):
+            starts, first_us = trees.starts(turns, part_bytes)
+            options.append((first_us + (slices - 1) * turns.period * turns.byte_us * part_bytes, slices, starts))
+    _, slices, starts = min(options, key=lambda option: option[:2])
+    chunks = part_chunks(parts)[0] if parts else split_rows(request.layout.rows, count)
+
+    def build() -> Schedule:
+        schedule = trees.schedule(chunks, starts)
+        return sliced(schedule if groups.in_order else relabelled(schedule, groups.order), slices, turns.period)
+
+    yield f"turns-{slices}", build
+
+
+def _may_take_turns(request: Request, groups: RankPatterns) -> bool:
+    """Whether turns help: one port sends by its NIC or inside its host. Rounds must cost nothing, as there are many."""
+    name, parts = request.collective.name, request.collective.parts
+    if request.objective != "auto" or request.port_model != "loggp" or request.cores or request.launch_us:
+        return False
+    in_any_order = request.operator.commutative or name == "allgather"
+    each_a_part = (
+        request.layout.rows >= len(request.endpoints) if name == "allreduce" else groups.in_order and all(parts)
+    )
+    few = 2 < len(request.endpoints) <= MOST_TURNED_RANKS and len(set(request.endpoints)) == len(request.endpoints)
+    return request.ports == 1 and few and in_any_order and each_a_part and _is_long(request)
+
+
+def _coordinates(ends: tuple[str, ...], groups: RankPatterns) -> list[int] | None:
+    """The numbers of groups in each group, outermost first; None where there is one alone, or they are unlike."""
+    sizes = [len(ends)]
+    for cut in (*reversed(cuts_of(ends, groups.paths)), tuple(range(len(ends) + 1))):
+        size = cut[1] - cut[0]
+        if set(np.diff(cut).tolist()) != {size} or sizes[-1] % size:
+            return None
+        sizes.append(size)
+    coordinates = [outer // inner for outer, inner in pairwise(sizes) if outer > inner]
+    return coordinates if len(coordinates) > 1 else None
+
+
+def _turns_of(
+    coordinates: list[int], ends: tuple[str, ...], groups: RankPatterns, name: str
+) -> tuple[PartTrees, Turns | None]:
+    trees = PartTrees(coordinates, ends, groups.paths, name)
+    return trees, trees.turns() if trees.is_worth() else None
+
+
+def _is_long(request: Request) -> bool:
+    """Whether the value may be cut, and parts of it are worth a plan."""
+    wanted = request.layout.splittable and request.objective in ("auto", "throughput")
+    return wanted and request.payload_bytes >= LONG_BYTES
+
+
 def _long_enough(request: Request, groups: Groups) -> bool:
     """Whether parts of the value over rails are worth a plan."""
-    wanted = request.layout.splittable and request.objective in ("auto", "throughput")
-    return wanted and request.payload_bytes >= LONG_BYTES and groups.count > 1 and bool(common_rails(groups))
+    return _is_long(request) and groups.count > 1 and bool(common_rails(groups))
 
 
 def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from topocomm.planning.algorithms.relay_chain import relay_chain
 from topocomm.planning.cost.cost_models import adds_rounds
 from topocomm.planning.forests.chain_flow import chain_flow, period_of
-from topocomm.planning.long_values import LONG_BYTES, MOST_TREE_RANKS, MOST_TREE_TRANSFERS
+from topocomm.planning.long_values import LONG_BYTES, MOST_TREE_RANKS, MOST_TREE_TRANSFERS, TREE_SLICES, slice_bytes
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.member_ring import member_path
@@ -19,7 +19,7 @@ from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
 
 RELAYED_SLICES, RELAYED_SLICE_BYTES = (16, 32, 64, 128, 256), 32 << 10
-"""Slices of the value, and the least bytes of one: it is cut further for its ways."""
+"""Slices of the value, and the least bytes of one, if it is cut further for its ways."""
 
 
 def relay_chains(request: Request, groups: RankPatterns) -> Builds:
@@ -33,16 +33,18 @@ def relay_chains(request: Request, groups: RankPatterns) -> Builds:
         return
     ends = tuple(request.endpoints[rank] for rank in order)
     flow = chain_flow(ends, groups.paths, chain_period(ends, groups), request.ports)
-    if flow is None or flow.is_direct:
+    if flow is None or (flow.is_direct and name in ("scan", "exscan")):  # they have a chain of their own
         return
     at_once = relay_chain(flow, request.layout.rows, name, at_once=True)
     in_turn = relay_chain(flow, request.layout.rows, name) if request.ports == 1 else at_once
     messages = len(np.unique(in_turn[0].transfers[:, [0, 1, 3]], axis=0))
     transfers = len(at_once[0].transfers)
-    for slices in RELAYED_SLICES if request.objective == "auto" else RELAYED_SLICES[:1]:
-        if slices > RELAYED_SLICES[0] and slices * transfers > MOST_TREE_TRANSFERS:
+    least = slice_bytes(request, groups) if flow.is_direct else RELAYED_SLICE_BYTES
+    options = TREE_SLICES if flow.is_direct else RELAYED_SLICES
+    for slices in options if request.objective == "auto" else RELAYED_SLICES[:1]:
+        if slices > options[0] and slices * transfers > MOST_TREE_TRANSFERS:
             return
-        if slices * RELAYED_SLICE_BYTES <= request.payload_bytes:
+        if slices * least <= request.payload_bytes:
             yield f"relay-chain-{slices}", partial(_in_slices, in_turn, at_once, messages * slices, order, slices)
 
 

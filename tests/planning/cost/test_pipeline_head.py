@@ -70,3 +70,11 @@ def test_a_head_that_takes_too_long_is_not_extrapolated():
     beyond = cost()
     assert beyond.predicted_within(known * 0.1) == inf == beyond.predicted_within(known * 0.05)
     assert beyond.predicted_us == known
+
+
+def test_a_long_pipeline_takes_no_less_than_its_bytes_and_one_message():
+    """Periods of the head alone say 5368.709 us, the bytes through one NIC, which arrive a latency later."""
+    machine = topocomm.catalog("rtx4090-pcie-8", hosts=2)
+    made = topocomm.plan(machine, "broadcast", payload_bytes=LONG)
+    assert made.schedule.repeat and made.certificate.gap >= 1
+    topocomm.check_certificate(machine, made)

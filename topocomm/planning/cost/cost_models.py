@@ -94,8 +94,8 @@ class Cost:
         launches_us, rules = self._launch_us * self.rounds, self._rules
         if not self.wire_bytes or adds_rounds(self._whole, self.messages):
             return self.by_rounds_us if self._by_round_us[1] + launches_us <= most_us else inf
-        head, busiest_us = head_of(self._whole), self._busiest_link_us
-        known_us = busiest_us if head is not self._whole else max(busiest_us, self._busiest_port_us)
+        head, least_us = head_of(self._whole), self._least_us
+        known_us = least_us if head is not self._whole else max(least_us, self._busiest_port_us)
         if max(max(vars(self).get("alpha_us", 0.0), known_us) + launches_us, self._exceeds_us) > most_us:
             return inf
         if head is self._whole:
@@ -105,7 +105,7 @@ class Cost:
             work = of_messages(few, messages_of(few, chunk_bytes(few, self._row_bytes)), self._endpoints)
         left_us = most_us - launches_us
         followed = simulate(work, self._paths, ports=rules.ports, port_model=rules.port_model, most_us=left_us)
-        total_us = max(whole_us(self._whole, head, followed), busiest_us) + launches_us
+        total_us = max(whole_us(self._whole, head, followed), least_us) + launches_us
         if total_us < inf:
             vars(self)["predicted_us"] = total_us
         else:
@@ -157,6 +157,20 @@ class Cost:
             sizes = np.bincount(self._messages.of_transfer, minlength=self.messages)
         busiest_us = self._busiest_us(sizes, 0, self.messages)
         return payload_bytes / busiest_us / 1e3 if busiest_us else None
+
+    @cached_property
+    def _least_us(self) -> float:
+        """What it takes at least: the bytes of each link, of each port, and the least latency of a message there."""
+        routes, sizes = self._routes, self._messages.payload_bytes
+        held_us, ports, ends = self._held_us(sizes)
+        rate = np.concatenate([self._paths.link_gb_per_s * 1e3, np.full(ends, float(self._rules.ports))])
+        of_link = np.repeat(np.arange(self.messages), routes.hops)
+        places = np.concatenate([routes.links, len(self._paths.link_gb_per_s) + ports.ravel()])
+        loads = np.concatenate([sizes[of_link].astype(float), np.repeat(held_us, 2)])
+        latency_us = np.full(len(rate), inf)
+        np.minimum.at(latency_us, places, np.concatenate([routes.latency_us[of_link], np.repeat(routes.latency_us, 2)]))
+        busy_us = np.bincount(places, loads, len(rate)) / rate
+        return float((busy_us + latency_us)[busy_us > 0].max(initial=0.0))
 
     @cached_property
     def _by_round_us(self) -> tuple[float, float]:

@@ -1,0 +1,51 @@
+"""No two messages have one port or link in one turn, and the period is the least where a packing can be found."""
+
+import numpy as np
+import pytest
+
+from topocomm.planning.algorithms.hosts.turn_packing import packed_turns
+
+
+def check(rows, durations):
+    """Return the length of the period, in which no row is held twice."""
+    starts, period = packed_turns(rows, durations)
+    held = set()
+    for own, start, turns in zip(rows, starts.tolist(), durations, strict=True):
+        for row in own:
+            mine = {(row, (start + turn) % period) for turn in range(turns)}
+            assert len(mine) == turns and not held & mine
+            held |= mine
+    return period
+
+
+def test_all_pairs_take_as_many_turns_as_a_rank_has_partners():
+    for ranks in (2, 3, 4, 7):
+        rows = [(src, ranks + dst) for src in range(ranks) for dst in range(ranks) if src != dst]
+        assert check(rows, [2] * len(rows)) == 2 * (ranks - 1)
+
+
+def test_long_messages_over_one_link_leave_the_other_ports_to_short_ones():
+    """Each of four sends 5 turns by the NIC (row 8) and 2 turns twice to each other: 20 turns, not 5 * 4 + 12."""
+    pairs = [(src, 4 + dst) for src in range(4) for dst in range(4) if src != dst]
+    rows = [(member, 4 + member, 8) for member in range(4)] + 2 * pairs
+    assert check(rows, [5] * 4 + [2] * 24) == 20
+
+
+def test_messages_in_the_way_are_displaced():
+    """Two sockets of two: who sends over the bus must not receive over it then, as the first turns would have it."""
+    across = [(0, 6, 8), (1, 7, 8), (2, 4, 9), (3, 5, 9)]
+    inside = [(0, 5), (1, 4), (2, 7), (3, 6)]
+    assert check(across + 2 * inside, [2] * 4 + [1] * 8) == 4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_messages_fit(seed):
+    rng = np.random.default_rng(seed)
+    rows = [tuple(set(rng.integers(0, 9, 3).tolist())) for _ in range(60)]
+    durations = rng.integers(1, 6, 60).tolist()
+    least = max(sum(turns for own, turns in zip(rows, durations, strict=True) if row in own) for row in range(9))
+    assert least <= check(rows, durations) <= 1.5 * least
+
+
+def test_nothing_to_send():
+    assert packed_turns([], [])[1] == 1

@@ -1,0 +1,107 @@
+"""Turns of messages in a period, so that no port and no link that a message needs for itself has two at once.
+
+The messages are those of one slice of a pipeline; what a message forwards may have come in an earlier period, so that
+turns need no order. Each message goes to the first turn that is free; where none is, it displaces those that are
+in its way, as in iterative modulo scheduling (Rau 1994), and the period grows where that does not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from topocomm.planning.routing.routes import Ints
+
+MOST_MORE = 128
+"""Messages placed before a period is given up, more than there are."""
+GROWTH = 16
+"""A period that is given up grows by this part of itself."""
+
+
+def packed_turns(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> tuple[Ints, int]:
+    """Return (the turn in which each message begins, length of the period in turns).
+
+    Args:
+        rows: For each message, the numbers of the ports and links that it needs for itself.
+        durations: For each message, how many turns in a row, at least 1.
+    """
+    load: dict[int, int] = {}
+    for own, turns in zip(rows, durations, strict=True):
+        for row in own:
+            load[row] = load.get(row, 0) + turns
+    period = max(load.values(), default=1)
+    while (starts := _Period(rows, durations, period).packed()) is None:
+        period += max(1, period // GROWTH)
+    return np.array(starts, dtype=np.int64), period
+
+
+class _Period:
+    """The period being filled: which turns of each row are taken, as bits, and by which message."""
+
+    def __init__(self, rows: Sequence[tuple[int, ...]], durations: Sequence[int], period: int) -> None:
+        self.rows, self.durations, self.period = rows, durations, period
+        self.every = (1 << period) - 1
+        self.taken = dict.fromkeys((row for own in rows for row in own), 0)
+        self.holder = {row: [-1] * period for row in self.taken}
+        self.starts, self.tried = [-1] * len(rows), [-1] * len(rows)
+
+    def packed(self) -> list[int] | None:
+        """Return the starts of all messages, the longest placed first; None where placing does not end."""
+        left = sorted(range(len(self.rows)), key=lambda each: (self.durations[each], -each))
+        for _ in range(len(left) + MOST_MORE):
+            if not left:
+                break
+            message = left.pop()
+            free = self._free(message)
+            start = (free & -free).bit_length() - 1 if free else self._least_taken(message)
+            if not free:
+                left += self._displaced(message, start)
+            self._hold(message, start)
+        return None if left else self.starts
+
+    def _free(self, message: int) -> int:
+        """The turns in which it could begin, as bits."""
+        taken, turns = 0, self.durations[message]
+        for row in self.rows[message]:
+            taken |= self.taken[row]
+        free, reach = self.every & ~taken, 1
+        while reach < turns:
+            step = min(reach, turns - reach)
+            free &= (free >> step | free << self.period - step) & self.every
+            reach += step
+        return free
+
+    def _least_taken(self, message: int) -> int:
+        """The turn in which it displaces least, of every so many turns as it lasts; another than before."""
+        before = self.tried[message]
+        steps = range(1, self.period, self.durations[message])
+        tried = [(before + step) % self.period for step in steps] or [0]
+        return min(tried, key=lambda start: sum(self.durations[each] for each in self._at(message, start)))
+
+    def _turns(self, message: int, start: int) -> list[int]:
+        return [(start + turn) % self.period for turn in range(self.durations[message])]
+
+    def _at(self, message: int, start: int) -> set[int]:
+        """The messages that hold what it needs at this time."""
+        turns = self._turns(message, start)
+        return {self.holder[row][turn] for row in self.rows[message] for turn in turns} - {-1}
+
+    def _displaced(self, message: int, start: int) -> list[int]:
+        others = sorted(self._at(message, start))
+        for other in others:
+            self._mark(other, self.starts[other], -1)
+        return others
+
+    def _hold(self, message: int, start: int) -> None:
+        self.starts[message] = self.tried[message] = start
+        self._mark(message, start, message)
+
+    def _mark(self, message: int, start: int, holder: int) -> None:
+        """Take the turns of a message, or give them back."""
+        turns = self._turns(message, start)
+        bits = sum(1 << turn for turn in turns)
+        for row in self.rows[message]:
+            self.taken[row] = self.taken[row] | bits if holder >= 0 else self.taken[row] & ~bits
+            for turn in turns:
+                self.holder[row][turn] = holder
