@@ -1,5 +1,6 @@
 """The steps of a reduction by a library's SUM in C: what is noted, tested and read, and what is left to Python."""
 
+import ctypes
 from array import array
 from zlib import crc32
 
@@ -21,6 +22,7 @@ class Steps:
         layout = Layout((BoundField("weight", np.dtype(dtype), ()),), (6,))
         self.items, self.recorder = SumItems(layout, rows, 0, 2), Recorder()
         self.log, self.parts, self.ready, self.precise = [], [], ready, precise
+        self.codes = {"start": 0, "test": 0}
         self.x, self.out = {"a": np.zeros(6), "b": np.ones(6)}, {"a": np.zeros(6), "b": np.ones(6)}
         given = {
             "x": self.x,
@@ -31,12 +33,13 @@ class Steps:
             "sends": (self.send,) * len(self.items.blocks),
             "parts": (None,) if rows is None else (slice(0, 1), slice(1, 2)),
             "receive": self.receive,
-            "start": lambda: self.log.append("start"),
-            "test": self.test,
+            "error": RuntimeError,
             "hash": crc32,
             "own": None if rows is None else slice(0, 1),
             "sent": tuple(block.tail for block in self.items.blocks),
             "received": self.items.own.tail,
+            **dict.fromkeys(("ours", "theirs", "sums"), bytearray()),
+            **self.mpi(),
             "ranks": 2,
             "tests": 3,
             "tag": 34,
@@ -50,10 +53,32 @@ class Steps:
         self.parts.append(reference.tolist())
         return self.precise
 
-    def test(self):
+    def mpi(self):
+        """What stands for MPI: two functions with addresses, which C calls."""
+        start_all = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(self.start)
+        whole = ctypes.POINTER(ctypes.c_int)
+        test_all = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, whole, ctypes.c_void_p)(self.test)
+        self.functions = start_all, test_all
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
+        return {
+            "start_all": addresses[0],
+            "test_all": addresses[1],
+            "requests": bytearray(b"handle Ahandle B"),
+            "statuses": bytearray(48),
+            "n_requests": 2,
+        }
+
+    def start(self, count, requests):
+        self.log.append("start")
+        assert ctypes.string_at(requests, 8 * count) == b"handle Ahandle B"
+        return self.codes["start"]
+
+    def test(self, count, requests, through, statuses):
         self.log.append("test")
+        ctypes.memset(statuses, 1, 24 * count)
         self.items.received[:] = 2 * self.items.sent[: self.items.received.size]
-        return self.log.count("test") >= self.ready
+        through[0] = self.log.count("test") >= self.ready
+        return self.codes["test"]
 
     def receive(self, reference):
         self.log.append("receive")
@@ -144,7 +169,7 @@ def test_a_bare_array():
     assert steps.run(x, REFERENCE, out) == native.DONE and steps.run(out, REFERENCE, x) is None
 
 
-@pytest.mark.parametrize("part", ["sends", "start", "test", "receive", "hash"])
+@pytest.mark.parametrize("part", ["sends", "receive", "hash"])
 def test_what_raises_is_raised(part):
     def fail(*given):
         raise KeyError(part)
@@ -152,6 +177,23 @@ def test_what_raises_is_raised(part):
     steps = Steps(**{part: (fail,) if part == "sends" else fail})
     with pytest.raises(KeyError, match=part):
         steps.run(steps.x, REFERENCE, steps.out)
+
+
+@pytest.mark.parametrize("failing", ["start", "test"])
+def test_what_mpi_returns_is_raised(failing):
+    steps = Steps(ready=9)
+    steps.codes[failing] = 15
+    with pytest.raises(RuntimeError, match="15"):
+        steps.run(steps.x, REFERENCE, steps.out)
+    assert steps.log == (["send", "start"] if failing == "start" else ["send", "start", "test"])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_two_ranks_exchange_is_added(dtype):
+    ours, theirs, sums = (np.arange(5, dtype=dtype) * scale for scale in (1, 10, 0))
+    steps = Steps(dtype, ready=2, ours=ours, theirs=theirs, sums=sums)
+    assert steps.run(steps.x, REFERENCE, steps.out) == native.DONE
+    assert (sums == 11 * np.arange(5)).all()
 
 
 def test_what_does_not_fit_is_refused():
@@ -165,6 +207,13 @@ def test_what_does_not_fit_is_refused():
         {"parts": (None, None)},
         {"received": bytearray(128)},
         {"record": array("q", [0] * (2 * KEPT))},
+        {"start_all": 0},
+        {"test_all": 0},
+        {"n_requests": 0},
+        {"n_requests": 3},
+        {"statuses": bytearray(47)},
+        {"ours": bytearray(4)},
+        {"sums": bytearray(4)},
     ):
         with pytest.raises(TopocommError, match="do not fit a sum"):
             Steps(**changed)

@@ -54,19 +54,26 @@ def bind_sum(
     sends: tuple[Callable[[Any], object], ...],
     parts: tuple[slice | None, ...],
     receive: Callable[[Any], object],
-    start: Callable[[], object],
-    test: Callable[[], object],
+    error: Callable[[int], BaseException],
     hash: Callable[[Any], int],
     own: slice | None,
     sent: tuple[object, ...],
     received: object,
+    ours: object,
+    theirs: object,
+    sums: object,
+    start_all: int,
+    test_all: int,
+    requests: bytearray,
+    statuses: bytearray,
+    n_requests: int,
     ranks: int,
     tests: int,
     tag: int,
     record: array[int],
     sweep_mask: int,
 ) -> tuple[Callable[[Any, Any, Any], int | None], Callable[[Any], int]]:
-    """Return the steps of a reduction by a library's SUM, for a value and a result that stay.
+    """Return the steps of a reduction by MPI's SUM, for a value and a result that stay.
 
     Args:
         x: The value: an array, or a dict of arrays.
@@ -77,13 +84,20 @@ def bind_sum(
         sends: For each block what writes the share relative to its part of a reference; whether it alone is precise.
         parts: Parts of a reference by block, None: the whole.
         receive: Reads the sums; whether they were precise.
-        start: Starts the sum; test: whether it is there.
-        test: See start.
+        error: Makes an exception of the code that a function of MPI returned.
         hash: Of a reference, 32 bits.
         own: The part of a reference for `receive`.
         sent: The tail of each block, written: a digest of the reference, 16 float32 or float64; in a reduce-scatter one
             more, whether a share is not precise.
         received: That of the sums.
+        ours: What this rank adds to `theirs`, which requests receive, where they are no sum; else all three are empty.
+        theirs: See ours.
+        sums: Where they are added.
+        start_all: Address of MPI_Startall; test_all: of MPI_Testall.
+        test_all: See start_all.
+        requests: Handles of persistent requests that move or sum it, one after the other.
+        statuses: Memory for as many statuses.
+        n_requests: How many.
         ranks: How many add up.
         tests: Tests before the caller waits.
         tag: Of the call, for the record.

@@ -1,23 +1,31 @@
-/* A reduction by a library's SUM, bound to the arrays of a call: see `bind_sum` in _native.pyi.
+/* A reduction by MPI's SUM, or by an exchange of two ranks, bound to the arrays of a call: see `bind_sum` in _native.pyi.
  *
- * What computes shares and what moves them are Python's objects, compiled by others; here are the steps between, which
- * in Python take as long as a short message. sum_call.py and sum_items.py have the same steps. */
+ * What computes shares are Python's objects, compiled by others; here are the steps between, which in Python take as long
+ * as a short message. sum_call.py and sum_items.py have the same steps. MPI is called by two addresses, which Python finds
+ * in the library that mpi4py loaded. Requests and statuses are opaque memory, so that no header of a library is needed. */
 #include "record.h"
 #include "types.h"
 
 #include <string.h>
 
 enum { DONE = 1, IMPRECISE = 2, MISMATCH = 3, UNDER_WAY = 4, SWEEP_DUE = 8 };
-enum { DIGITS = 8, DIGEST_ITEMS = 2 * DIGITS, HELD = 12 };
+enum { DIGITS = 8, DIGEST_ITEMS = 2 * DIGITS, HELD = 11, BUFFERS = 7 };
+
+typedef int (*StartAll)(int, void *);
+typedef int (*TestAll)(int, void *, int *, void *);
 
 typedef struct {
     PyObject *x, *out, *names, *arrays; /* arrays: those of x, then those of out, in the order of the names */
     PyObject *leading, *sends, *parts;  /* for each block what writes its share, and which part of a reference is its */
-    PyObject *receive, *start, *test, *hash;
+    PyObject *receive, *error, *hash;   /* error: makes an exception of what MPI returned */
     PyObject *own;                      /* the part of a reference that the sums received here belong to */
     Py_buffer *sent, received, record;  /* tails of what is sent, one a block, and received; the recorder's memory */
+    Py_buffer requests, statuses;       /* MPI's */
+    Py_buffer ours, theirs, sums;       /* of an exchange what is added here; else empty */
     Py_ssize_t blocks, held;            /* tails to give back */
-    long long ranks, tests, tag, sweep_mask;
+    StartAll start_all;
+    TestAll test_all;
+    long long count, ranks, tests, tag, sweep_mask; /* count: of requests */
     uint32_t code; /* hash of the reference of the call under way */
 } Sum;
 
@@ -73,10 +81,9 @@ static double digest_item(uint32_t code, int item) {
     return item & 2 ? digit * digit : digit;
 }
 
-/* Whether a function of no argument, or of one, gives something true; -1 and an exception where it raises. */
+/* Whether a function gives something true; -1 and an exception where it raises. */
 static int is_true(PyObject *function, PyObject *argument) {
-    PyObject *result =
-        argument == NULL ? PyObject_CallNoArgs(function) : PyObject_CallFunctionObjArgs(function, argument, NULL);
+    PyObject *result = PyObject_CallFunctionObjArgs(function, argument, NULL);
     int true_ = result == NULL ? -1 : PyObject_IsTrue(result);
     Py_XDECREF(result);
     return true_;
@@ -122,6 +129,41 @@ static int read_sums(const Sum *self, PyObject *reference) {
     return precise < 0 || PyErr_Occurred() ? -1 : precise ? DONE : IMPRECISE;
 }
 
+/* Add what both ranks of an exchange have: in this order or the other, the same bits. */
+static void add_shares(const Sum *self) {
+    Py_ssize_t bytes = self->sums.len;
+    if (is_double(&self->received)) {
+        const double *ours = self->ours.buf, *theirs = self->theirs.buf;
+        double *sums = self->sums.buf;
+        for (Py_ssize_t i = 0; i < bytes / (Py_ssize_t)sizeof *sums; i++)
+            sums[i] = ours[i] + theirs[i];
+    } else {
+        const float *ours = self->ours.buf, *theirs = self->theirs.buf;
+        float *sums = self->sums.buf;
+        for (Py_ssize_t i = 0; i < bytes / (Py_ssize_t)sizeof *sums; i++)
+            sums[i] = ours[i] + theirs[i];
+    }
+}
+
+/* Start the requests and test them, as often as a rank keeps its core: whether all are complete; -1 and an exception. */
+static int move(const Sum *self) {
+    int through = 0, count = (int)self->count;
+    PyThreadState *thread = PyEval_SaveThread();
+    int code = self->start_all(count, self->requests.buf);
+    for (long long i = 0; i < self->tests && code == 0 && !through; i++)
+        code = self->test_all(count, self->requests.buf, &through, self->statuses.buf);
+    if (code == 0 && through && self->sums.len > 0)
+        add_shares(self);
+    PyEval_RestoreThread(thread);
+    if (code == 0)
+        return through;
+    PyObject *error = PyObject_CallFunction(self->error, "i", code);
+    if (error != NULL)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
+    return -1;
+}
+
 /* Begin the call and test whether the sums are there; -1 and an exception where something raises. */
 static int add_up(Sum *self, PyObject *reference) {
     PyObject *code = PyObject_CallFunctionObjArgs(self->hash, reference, NULL);
@@ -130,11 +172,7 @@ static int add_up(Sum *self, PyObject *reference) {
     if (PyErr_Occurred() || write_shares(self, reference) < 0)
         return -1;
     int64_t places = places_of(self->record.len);
-    int flags = note_call(self->record.buf, places, self->tag, self->sweep_mask) ? SWEEP_DUE : 0, through = 0;
-    if (is_true(self->start, NULL) < 0)
-        return -1;
-    for (long long i = 0; i < self->tests && through == 0; i++)
-        through = is_true(self->test, NULL);
+    int flags = note_call(self->record.buf, places, self->tag, self->sweep_mask) ? SWEEP_DUE : 0, through = move(self);
     int state = through < 0 ? -1 : through ? read_sums(self, reference) : UNDER_WAY;
     return state < 0 ? -1 : state | flags;
 }
@@ -157,21 +195,29 @@ static PyObject *finish_sum(PyObject *capsule, PyObject *reference) {
 
 static void list_held(Sum *self, PyObject **held[HELD]) {
     PyObject **all[HELD] = {&self->x,     &self->out,     &self->names, &self->arrays, &self->leading, &self->sends,
-                                 &self->parts, &self->receive, &self->start, &self->test,   &self->hash,    &self->own};
+                            &self->parts, &self->receive, &self->error, &self->hash,   &self->own};
     memcpy(held, all, sizeof all);
+}
+
+static void list_buffers(Sum *self, Py_buffer *buffers[BUFFERS]) {
+    Py_buffer *all[BUFFERS] = {&self->received, &self->record, &self->requests, &self->statuses,
+                               &self->ours,     &self->theirs, &self->sums};
+    memcpy(buffers, all, sizeof all);
 }
 
 static void free_sum(PyObject *capsule) {
     Sum *self = PyCapsule_GetPointer(capsule, NULL);
     PyObject **held[HELD];
+    Py_buffer *buffers[BUFFERS];
     list_held(self, held);
     for (int i = 0; i < HELD; i++)
         Py_XDECREF(*held[i]);
     for (Py_ssize_t block = 0; block < self->held; block++)
         PyBuffer_Release(&self->sent[block]);
     PyMem_Free(self->sent);
-    PyBuffer_Release(&self->received);
-    PyBuffer_Release(&self->record);
+    list_buffers(self, buffers);
+    for (int i = 0; i < BUFFERS; i++)
+        PyBuffer_Release(buffers[i]);
     PyMem_Free(self);
 }
 
@@ -192,34 +238,41 @@ static int take_tails(Sum *self, PyObject *tails) {
     return fits && (length == single || length == single + 4 || length == 2 * single || length == 2 * (single + 4));
 }
 
-/* Whether there are two arrays a name, and places of the record a power of two. */
+/* Whether there are two arrays a name, places of the record a power of two, and what is called and added is there. */
 static int fits_sum(const Sum *self) {
     Py_ssize_t places = places_of(self->record.len);
     return PyTuple_Size(self->names) > 0 && PyTuple_Size(self->arrays) == 2 * PyTuple_Size(self->names) && places > 0 &&
-           (places & (places - 1)) == 0;
+           (places & (places - 1)) == 0 && self->start_all != NULL && self->test_all != NULL && self->count > 0 &&
+           self->count <= self->requests.len && self->requests.len % self->count == 0 &&
+           self->count <= self->statuses.len && self->statuses.len % self->count == 0 &&
+           self->ours.len == self->sums.len && self->theirs.len == self->sums.len;
 }
 
 PyObject *bind_sum(PyObject *module, PyObject *args, PyObject *named) {
     static PyMethodDef methods[] = {{"run", (PyCFunction)(void (*)(void))run_sum, METH_FASTCALL, NULL},
                                     {"finish", finish_sum, METH_O, NULL}};
-    static char *keys[] = {"x",    "out",  "names", "arrays", "leading",  "sends", "parts", "receive", "start",
-                           "test", "hash", "own",   "sent",   "received", "ranks", "tests", "tag",     "record",
-                           "sweep_mask", NULL};
+    static char *keys[] = {"x",     "out",      "names",     "arrays",   "leading",  "sends", "parts", "receive",
+                           "error", "hash",     "own",       "sent",     "received", "ours",  "theirs", "sums",
+                           "start_all", "test_all", "requests", "statuses", "n_requests", "ranks", "tests", "tag",
+                           "record", "sweep_mask", NULL};
+    unsigned long long start_all, test_all;
     PyObject *made = NULL, *o[HELD] = {NULL}, *tails, **held[HELD], *functions[2] = {NULL};
     Sum *self = PyMem_Calloc(1, sizeof *self);
     PyObject *capsule = self == NULL ? PyErr_NoMemory() : PyCapsule_New(self, NULL, free_sum);
     PyTypeObject *tuple = &PyTuple_Type;
     (void)module;
     if (capsule != NULL &&
-        PyArg_ParseTupleAndKeywords(args, named, "OOO!O!O!O!O!OOOOOO!y*LLLw*L:bind_sum", keys, &o[0], &o[1], tuple, &o[2],
-                                    tuple, &o[3], tuple, &o[4], tuple, &o[5], tuple, &o[6], &o[7], &o[8], &o[9], &o[10],
-                                    &o[11], tuple, &tails, &self->received, &self->ranks, &self->tests, &self->tag,
-                                    &self->record, &self->sweep_mask)) {
+        PyArg_ParseTupleAndKeywords(args, named, "OOO!O!O!O!O!OOOOO!y*y*y*w*KKw*w*LLLLw*L:bind_sum", keys, &o[0], &o[1],
+                                    tuple, &o[2], tuple, &o[3], tuple, &o[4], tuple, &o[5], tuple, &o[6], &o[7], &o[8],
+                                    &o[9], &o[10], tuple, &tails, &self->received, &self->ours, &self->theirs,
+                                    &self->sums, &start_all, &test_all, &self->requests, &self->statuses, &self->count,
+                                    &self->ranks, &self->tests, &self->tag, &self->record, &self->sweep_mask)) {
+        self->start_all = (StartAll)(uintptr_t)start_all, self->test_all = (TestAll)(uintptr_t)test_all;
         list_held(self, held);
         for (int i = 0; i < HELD; i++)
             *held[i] = Py_NewRef(o[i]);
         if (!take_tails(self, tails) || !fits_sum(self))
-            made = PyErr_Occurred() ? NULL : fail("arrays, blocks, tails and record do not fit a sum");
+            made = PyErr_Occurred() ? NULL : fail("arrays, blocks, tails, requests and record do not fit a sum");
         else if ((functions[0] = PyCFunction_New(&methods[0], capsule)) != NULL &&
                  (functions[1] = PyCFunction_New(&methods[1], capsule)) != NULL)
             made = PyTuple_Pack(2, functions[0], functions[1]);

@@ -10,7 +10,7 @@ import topocomm
 from attention import LOGSUMEXP
 from tests.execute.sum_cases import check_all
 from topocomm import LOGADDEXP
-from topocomm.execute.transports.library_sums import library_sum
+from topocomm.execute.transports.library_sums import EAGER_BYTES, MOST_CUT_BYTES, MpiSum, library_sum
 
 
 class BeforeMpi4:
@@ -29,8 +29,8 @@ def check_before_mpi_4(transport):
     sent, received = np.ones(sum(counts)), np.zeros(counts[transport.rank])
     transport.comm = BeforeMpi4(own)
     batches = (
-        library_sum(transport, np.ones(5), added, None),
-        library_sum(transport, sent, received, counts),
+        MpiSum(transport, np.ones(5), added, None),
+        MpiSum(transport, sent, received, counts),
     )
     transport.comm = own
     for batch in batches:
@@ -41,6 +41,29 @@ def check_before_mpi_4(transport):
             assert batch.pending() == ([], [])
         batch.free()
     assert (added == size).all() and (received == size).all()
+
+
+def check_exchange(comm):
+    """Two ranks: messages of every length, in pieces or whole, for all or by blocks."""
+    rank, transport = comm.rank, comm.session.transport
+    one_piece, most = EAGER_BYTES // 4, MOST_CUT_BYTES // 4
+    for items in (0, 1, one_piece, one_piece + 1, 3 * one_piece + 7, most, most + 1):
+        for dtype, counts in ((np.float32, None), (np.float64, None), (np.float32, (items // 3, items - items // 3))):
+            every = np.arange(items) / 8 + np.array([[0], [3]])
+            sent = every[rank].astype(dtype)
+            own = slice(None) if counts is None else slice(rank * counts[0], counts[0] + rank * counts[1])
+            sums = np.full_like(sent[own], -1)
+            tag = comm.session.next_tag()
+            batch = library_sum(transport, sent, sums, counts, tag)
+            pieces = max(1, -(-sums.nbytes // EAGER_BYTES)) if sums.nbytes <= MOST_CUT_BYTES else 1
+            assert counts or batch.calls.n_requests == 2 * pieces
+            for turn in range(2):
+                batch.start()
+                while not batch.wait(0.01):
+                    pass
+                assert batch.pending() == ([], []) and (sums == every.sum(0)[own] + turn).all()
+                sent += rank
+            batch.free()
 
 
 def check_fast_path(comm):
@@ -70,6 +93,7 @@ def check_fast_path(comm):
     for _turn in range(1100):  # a sweep among them
         call(x, reference=np.full(2, 6.0), out=out)
     assert comm.session.recorder.calls == number + 1100
+    assert call._last.fast_path is not None  # MPI is called from C
     other = comm.split(0)
     differing = other.prepare_sum(like=x, operator=LOGSUMEXP)
     for _turn in range(2):
@@ -123,10 +147,17 @@ else:
         group.close()
     if moved_by == "mpi":
         check_before_mpi_4(comm.session.transport)
+        if comm.size == 2:
+            check_exchange(comm)
     if moved_by == "mpi":
         check_fast_path(comm)
         check_fast_scatter(comm)
     half = comm.prepare_sum(like=x, operator=LOGADDEXP)
+    held = np.zeros(3)
+    for _turn in range(2):
+        half(x, reference=x, out=held)
     half.free()
+    with pytest.raises(topocomm.TopocommError, match="was freed"):
+        half(x, reference=x, out=held)
     print(f"rank {comm.rank}: {moved_by} {sum(taken.values())}\n", end="", flush=True)
     comm.close()

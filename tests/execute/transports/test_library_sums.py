@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parents[1] / "mpi_programs" / "sums.py"
 
 
 def test_threads_have_no_library():
-    assert library_sum(World(1).transports()[0], np.zeros(3), np.zeros(3), None) is None
+    assert library_sum(World(1).transports()[0], np.zeros(3), np.zeros(3), None, 8) is None
 
 
 def repeated(ranks):

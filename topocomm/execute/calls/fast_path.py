@@ -112,7 +112,7 @@ class SumSteps(NamedTuple):
         names: Of the fields.
         leading: The shape of a reference.
         sends: For every block what writes what is added; `receive` reads the sums.
-        batch: The library's sum, which is persistent.
+        batch: The library's sum, which has `calls`.
         items: Where it adds up.
         tag: Of the call.
     """
@@ -135,8 +135,7 @@ def bind_sum(session: Session, x: Any, out: Any, steps: SumSteps) -> SumPath:
         on all ranks; None, and nothing done, where these are not x and out, or the reference does not fit.
     """
     recorder, waiting, items = session.recorder, session.waiting, steps.items
-    assert steps.batch.persistent is not None, "checked by the caller"
-    start, test, tests = steps.batch.persistent
+    assert steps.batch.calls is not None, "checked by the caller"
     run, finish = _native.bind_sum(
         x=x,
         out=out,
@@ -146,17 +145,15 @@ def bind_sum(session: Session, x: Any, out: Any, steps: SumSteps) -> SumPath:
         sends=steps.sends,
         parts=tuple([_part(block, steps.leading, items) for block in items.blocks]),
         receive=steps.receive,
-        start=start,
-        test=test,
         hash=crc32,
         own=_part(items.own, steps.leading, items),
         sent=tuple([block.tail for block in items.blocks]),
         received=items.own.tail,
         ranks=session.size,
-        tests=tests,
         tag=steps.tag,
         record=recorder.record,
         sweep_mask=SWEEP_MASK,
+        **steps.batch.calls._asdict(),
     )
 
     def fast_sum(x: Any, reference: Any, out: Any) -> int | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
-from topocomm.errors import MismatchError, OperatorError
+from topocomm.errors import MismatchError, OperatorError, TopocommError
 from topocomm.execute.calls.binding import agree
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
@@ -106,7 +106,7 @@ class SumCall(Generic[Value]):
         assert operator is not None, "checked by prepare_sum"
         self._session = session
         self.planned = prepare(request)
-        self.repeated = 0
+        self.repeated, self._freed = 0, False
         structure = self.planned.structure
         layout = operator.layout(shapes_of(like, structure.names))
         self._lowering = _agreed(session, operator, layout)
@@ -116,9 +116,9 @@ class SumCall(Generic[Value]):
         self._items = SumItems(own, parts, session.rank, session.size, structure.device)
         self._last: _Arrays | None = None
         self.moved_by, self._sum = "", None
+        self._tag = session.next_tag(f"sum for {operator.name}, {layout}")
         if not isinstance(self.planned, StagedCall):
             self.moved_by, self._sum = self._added_by(prepare, request.collective)
-        self._tag = session.next_tag(f"sum for {operator.name}, {layout}")
         session.waiting.in_step.add(self._tag)
 
     def __call__(self, x: Value, *, reference: Any = None, out: Value | None = None) -> Value:
@@ -171,6 +171,7 @@ class SumCall(Generic[Value]):
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
         self.planned.free()
+        self._freed, self._last = True, None  # the fast path would give MPI requests that are gone
         if self._sum is not None:
             self._sum.free()
 
@@ -178,13 +179,15 @@ class SumCall(Generic[Value]):
         """What adds up: the library where it moves the ranks' messages, else a plan for SUM; collective."""
         items = self._items
         if isinstance(items.sent, np.ndarray):
-            batch = library_sum(self._session.transport, items.sent, items.received, items.counts)
+            batch = library_sum(self._session.transport, items.sent, items.received, items.counts, self._tag)
             if batch is not None:
                 return self._session.transport.name, batch
         return "plan", prepare(Request(collective, items.sent, SUM, rows=items.counts))
 
     def _bind(self, x: Any, out: Any) -> _Arrays:
         """Fit the arrays of a call."""
+        if self._freed:
+            raise TopocommError("this prepared sum was freed; prepare another one")
         structure = self.planned.structure
         value, given = self.planned.fit(x, out)
         if value is None:  # the send buffer of the planned way
@@ -204,10 +207,10 @@ class SumCall(Generic[Value]):
         return call if receive is None else call._replace(fast_path=self._fast_path(call, receive))
 
     def _fast_path(self, call: _Arrays, receive: Callable[[Any], Any]) -> SumPath | None:
-        """The shortest way, for persistent collectives of MPI."""
+        """The shortest way, for persistent requests of MPI."""
         batch, structure = self._sum, self.planned.structure
         plain = structure.bare or (type(call.x) is dict and type(call.out) is dict)
-        if not isinstance(batch, LibrarySum) or batch.persistent is None or not plain or call.storage:
+        if not isinstance(batch, LibrarySum) or batch.calls is None or not plain or call.storage:
             return None
         if not self._lowering.takes_reference:
             return None

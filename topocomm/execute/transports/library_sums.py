@@ -1,15 +1,19 @@
 """SUM of an array over all ranks by the library that moves the ranks' messages: MPI's or gloo's own all-reduce.
 
 Libraries give no promise that all ranks get the same bits. MPI's is begun and tested, never blocked in, so that the
-wait keeps its limit: a persistent collective where MPI 4 has it, and that is also the fastest on small values.
+wait keeps its limit: a persistent collective where MPI 4 has it. Two ranks exchange what they add by messages instead,
+in half the time (docs/results/2026-11-28-sums.md), and get the same bits.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from topocomm.execute.transports.mpi import CLOCK_EVERY, MpiBatch, MpiTransport, load_mpi
 from topocomm.execute.transports.torch_group import TorchGroupTransport
@@ -18,7 +22,6 @@ from topocomm.execute.transports.transport import Batch, Message, Transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32] | NDArray[np.float64]
@@ -27,21 +30,52 @@ FIRST_TESTS = 2000
 """Tests before a rank with a core of its own gives it away: about a millisecond, as `waiting.SPIN_S`."""
 NAP_S = 20e-6
 """Time between two looks at gloo, whose own threads need the core."""
+EAGER_BYTES = 4000
+"""Bytes of a piece of an exchange inside a host: Open MPI copies up to 4 KiB, with its header, through shared memory at
+once; of more it sends word first, and then takes one and a half times as long up to `MOST_CUT_BYTES`."""
+MOST_CUT_BYTES = 192 << 10
+
+
+class MpiCalls(NamedTuple):
+    """A sum by persistent requests of MPI's, as `_native.bind_sum` takes it.
+
+    Attributes:
+        start_all: Address of MPI_Startall.
+        test_all: Address of MPI_Testall.
+        requests: Handles of the requests.
+        statuses: Memory for their statuses.
+        n_requests: How many.
+        error: Makes an exception of what a function returned.
+        ours: Of an exchange what is added to `theirs`, and `sums` where; else empty.
+        theirs: See ours.
+        sums: See ours.
+        tests: Tests before the core is given away.
+    """
+
+    start_all: int
+    test_all: int
+    requests: bytearray
+    statuses: bytearray
+    n_requests: int
+    error: Callable[[int], BaseException]
+    ours: Floats
+    theirs: Floats
+    sums: Floats
+    tests: int
 
 
 class LibrarySum(Batch):
     """A library's sum of arrays that stay.
 
     Attributes:
-        persistent: What starts it, what tests it, and how often before the core is given away; None where it is begun
-            anew each time.
+        calls: How it is called from C; None where that cannot be, or it is begun anew each time.
     """
 
-    persistent: tuple[Callable[[], None], Callable[[], bool], int] | None = None
+    calls: MpiCalls | None = None
 
 
 def library_sum(
-    transport: Transport, sent: Floats, received: Floats, counts: Sequence[int] | None
+    transport: Transport, sent: Floats, received: Floats, counts: Sequence[int] | None, tag: int
 ) -> LibrarySum | None:
     """Return the library's SUM of contiguous arrays, which stay where they are; collective.
 
@@ -50,12 +84,15 @@ def library_sum(
         sent: What a rank adds.
         received: Where it gets sums, other memory.
         counts: Of a reduce-scatter the items of every rank; None: an all-reduce.
+        tag: Of its messages.
 
     Returns:
         None where the ranks' messages go by no library, threads of one process, or the library has no such call: a
         reduce-scatter of gloo's takes a block of one length for all.
     """
     if isinstance(transport, MpiTransport):
+        if transport.size == 2:
+            return MpiExchange(transport, sent, received, counts, tag)
         return MpiSum(transport, sent, received, counts)
     if isinstance(transport, TorchGroupTransport) and counts is None:
         return TorchSum(transport, sent, received)
@@ -82,7 +119,7 @@ class MpiSum(MpiBatch, LibrarySum):
         try:
             request = getattr(comm, f"{name.capitalize()}_init")(*arguments, mpi.SUM)
             self._requests = [request]
-            self.persistent = request.Start, request.Test, self._first_tests
+            self.calls = _calls(self._requests, sent[:0], sent[:0], sent[:0], self._first_tests)
         except (AttributeError, NotImplementedError, mpi.Exception):
             self._begin = partial(getattr(comm, f"I{name}"), *arguments, mpi.SUM)
 
@@ -118,6 +155,73 @@ class MpiSum(MpiBatch, LibrarySum):
         if self._begin is not None and self._requests and self.wait(0.0):
             self._requests = []
         super().free()
+
+
+class MpiExchange(MpiBatch, LibrarySum):
+    """Two ranks' sum: each sends the other what that one reads, and adds what it gets to its own."""
+
+    def __init__(
+        self, transport: MpiTransport, sent: Floats, received: Floats, counts: Sequence[int] | None, tag: int
+    ) -> None:
+        self._ours = self._yours = sent
+        if counts is not None:
+            blocks = sent[: counts[0]], sent[counts[0] :]
+            self._ours, self._yours = blocks[transport.rank], blocks[1 - transport.rank]
+        self._theirs, self._sums = np.empty_like(received), received
+        super().__init__(transport, (sent, self._theirs), (), (), tag)
+        if transport.first_tests > 1:
+            self._first_tests = FIRST_TESTS
+        peer = 1 - transport.rank
+        comm, is_local = transport.comm, transport.hosts[peer] == transport.hosts[transport.rank]
+        for make, array in ((comm.Recv_init, self._theirs), (comm.Send_init, self._yours)):
+            pieces = _pieces(array) if is_local else [array]
+            self._requests += [make(piece, peer, tag) for piece in pieces]
+        self._everyone = _everyone(transport, sent)
+        self.calls = _calls(self._requests, self._ours, self._theirs, self._sums, self._first_tests)
+
+    def wait(self, timeout_s: float) -> bool:
+        """As `Batch.wait`; adds up when all is there."""
+        through = super().wait(timeout_s)
+        if through:
+            np.add(self._ours, self._theirs, out=self._sums)
+        return through
+
+    def pending(self) -> tuple[list[Message], list[Message]]:
+        """As `Batch.pending`: the other rank, until its part is there."""
+        return [], [] if super().wait(0.0) else self._everyone
+
+
+def _pieces(array: Floats) -> list[Floats]:
+    """Parts that MPI moves at once inside a host, as long as each other; the same of as long an array elsewhere."""
+    count = -(-array.nbytes // EAGER_BYTES) if EAGER_BYTES < array.nbytes <= MOST_CUT_BYTES else 1
+    each = -(-array.size // count)
+    return [array[first : first + each] for first in range(0, max(1, array.size), max(1, each))]
+
+
+def _calls(requests: list[Any], ours: Floats, theirs: Floats, sums: Floats, tests: int) -> MpiCalls | None:
+    """How persistent requests are started and tested in C: by the library that mpi4py's module is linked with."""
+    mpi = load_mpi()
+    try:
+        library = ctypes.CDLL(mpi.__file__)
+        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("MPI_Startall", "MPI_Testall")]
+        bytes_of = mpi._sizeof(mpi.Request), mpi._sizeof(mpi.Status)
+        handles = [ctypes.string_at(mpi._addressof(request), bytes_of[0]) for request in requests]
+    except (OSError, AttributeError):
+        return None
+    start_all, test_all = (address or 0 for address in found)
+    statuses = bytearray(bytes_of[1] * len(requests))
+    return MpiCalls(
+        start_all,
+        test_all,
+        bytearray(b"".join(handles)),
+        statuses,
+        len(requests),
+        mpi.Exception,
+        ours,
+        theirs,
+        sums,
+        tests,
+    )
 
 
 class TorchSum(LibrarySum):
