@@ -35,15 +35,25 @@ class GrowableTensor:
     together: these then move there. So each row moves once for each that is dropped, at most.
 
     Attributes:
-        rows: Rows in use.
         begin: Where in the storage the first of them lies.
         storage: [batch, heads, capacity, d]; None: nothing was ever appended.
+        count: `rows`, int64 [1], where compiled steps count them.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.rows = self.begin = 0
+        self.count = np.zeros(1, np.int64)
+        self.begin = 0
         self.storage: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows in use."""
+        return self.count.item()
+
+    @rows.setter
+    def rows(self, rows: int) -> None:
+        self.count[0] = rows
 
     def view(self) -> torch.Tensor:
         """Return the rows so far, valid until the next change."""

@@ -37,7 +37,6 @@ class ShardedKVCache:
 
     Attributes:
         window: Keys that a query sees, itself among them, as in `Spec`; None: all before it.
-        length: Tokens of the whole sequence so far, on all ranks together.
         first: All positions before it were dropped, on every rank.
         missing: Positions that were lost with a rank and are not restored yet, ascending, the same on every rank.
     """
@@ -54,11 +53,20 @@ class ShardedKVCache:
         self.shards.owned(rank, 0, 0)  # refuses a rank that does not exist
         self.rank = rank
         self.window = window
-        self.length = 0
+        self._length = np.zeros(1, np.int64)
         self.first = 0
         self.missing: Positions = np.arange(0)
         self._own = TokenRows()
         self._copies = TokenRows()
+
+    @property
+    def length(self) -> int:
+        """Tokens of the whole sequence so far, on all ranks together."""
+        return self._length.item()
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self._length[0] = length
 
     @property
     def k(self) -> torch.Tensor:
@@ -115,11 +123,7 @@ class ShardedKVCache:
         self._keep(k, v, None, self._tokens_in(k, v), evict=evict)
 
     def next_run(self) -> tuple[int, bool]:
-        """Return how many of the next tokens this rank may add to `storage` by itself, and count in `counters`.
-
-        It owns all of them, or none, as is said too. 0: `append` has more to do, such as memory to find, tokens to drop
-        or copies to keep.
-        """
+        """Return how many next tokens a step may add and count, 0: `append` is due; and whether this rank owns them."""
         position, shards = self.length, self.shards
         if shards.replicas > 1 or len(self.missing):
             return 0, False
@@ -135,12 +139,12 @@ class ShardedKVCache:
 
     @property
     def counters(self) -> tuple[Any, Any, Any]:
-        """What counts a token of such a run: `length` of the first, and where it is owned `rows` of the others."""
-        return self, self._own.k, self._own.v
+        """Where `length` is counted, and rows of the owned keys and values: DLPack capsules of int64 [1]."""
+        return self._length.__dlpack__(), self._own.k.count.__dlpack__(), self._own.v.count.__dlpack__()
 
     @property
     def prepared_positions(self) -> Positions:
-        """`known_positions`, and behind them those of such a run."""
+        """`known_positions`, and behind them those of a run."""
         return self._own.prepared_positions
 
     def first_seen_row(self) -> int:

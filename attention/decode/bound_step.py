@@ -8,6 +8,7 @@ but for what few models have.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from attention.local.compiled_attention import StepKernel
 from attention.merge.logsumexp import LSE, OUT
 from attention.partial import Partial, add_sinks
 from attention.spec import Spec
-from topocomm import Communicator
+from topocomm import Communicator, PreparedCall
 
 Attend = Callable[[torch.Tensor, Any, Mapping[str, Any]], torch.Tensor | None]
 
@@ -39,7 +40,10 @@ class Alike(NamedTuple):
 
 
 ANY = Alike()
-_NO_REDUCTION: tuple[Any, ...] = (None, None, 0, None, None)
+_NO_REDUCTION: tuple[Any, ...] = (None, None, 0)
+RESULTS, RESULT_BYTES = 16, 64 << 10
+"""Memory for the next results is made for so many at once, and of up to so many bytes: behind a pass over weights one
+by itself takes as long as the kernel over a few hundred keys."""
 
 
 class BoundStep:
@@ -79,37 +83,62 @@ class BoundStep:
             storage: k and v.
             shape: Of the results, as many numbers as [batch, heads, q_len, d_v]; None: this.
             alike: What else calls have in common.
-            counters: What has a `length`, and two that have `rows`, to count added tokens and rows in.
+            counters: int64 [1], where tokens are counted, and rows of k and of v.
         """
         own, sinks = reduction.empty(), spec.sinks
         inputs: tuple[Any, ...] = (own,)
         turns, reduce = None, _NO_REDUCTION
         if comm.size > 1:
             call, calls, dropped = reduction.planned()
-            (inputs, turns), reduce = call.turns, (call, calls, dropped, OUT, LSE)
+            (inputs, turns), reduce = call.turns, (_writing(call), calls, dropped)
         sent = tuple([own if x is None else x for x in inputs])
-        memories = tuple([(x, x[OUT].__dlpack__(), x[LSE].__dlpack__()) for x in sent])
+        memories = tuple([((x,), x[OUT].__dlpack__(), x[LSE].__dlpack__()) for x in sent])
         shape = reduction.shape if shape is None else shape
-        first_shape = shape if sinks is None else reduction.shape
+        make = _makes_results(reduction, shape if sinks is None else reduction.shape)
         result_dtype = None if dtype is torch.float32 or sinks is not None else dtype
-        result = (first_shape,), {"dtype": torch.float32}, result_dtype, sinks is not None
+        result = make, result_dtype, sinks is not None
         in_turn = memories, None if turns is None else turns.__dlpack__()
         self.most_keys = kernel.most_keys
         self.begin, self.append, attend = kernel.bind(*storage, result, in_turn, reduce, counters, alike, None)
-        self.attend: Attend = attend if sinks is None else _with_sinks(attend, sinks, own[LSE], dtype, shape)
+        alone = own[LSE] if comm.size == 1 else None
+        self.attend: Attend = attend if sinks is None else _with_sinks(attend, sinks, alone, dtype, shape)
+
+
+def _writing(call: PreparedCall) -> Callable[..., Any]:
+    """The call of a value and `out`, by its fast path; elsewhere `out` costs more looks at it than two copies do."""
+    if call.fast_path is not None:
+        return call
+
+    def run(value: Any, *, out: dict[str, Any]) -> None:
+        for name, merged in call(value).items():
+            out[name][...] = merged
+
+    return run
+
+
+def _makes_results(reduction: AllReduce, shape: tuple[int, ...]) -> Callable[[], tuple[Any, ...]]:
+    """What makes memory for some results, each by itself: a tensor of this shape, `out` of the reduction, its lse."""
+    count = max(1, min(RESULTS, RESULT_BYTES // (4 * max(1, prod(shape)))))
+
+    def make() -> tuple[Any, ...]:
+        arrays = [reduction.empty() for _ in range(count)]
+        with torch.inference_mode(False):  # a step may be in that mode, and the next one not
+            return tuple([(torch.from_numpy(x[OUT].reshape(shape)), {"out": x}, x[LSE]) for x in arrays])
+
+    return make
 
 
 def _with_sinks(
     attend: Callable[..., Any], sinks: Any, own_lse: Any, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> Attend:
-    """Steps that give out and lse, lse None where it is in `own_lse`, with sinks counted."""
+    """Steps that give out and lse, with sinks counted; without a reduction lse is in `own_lse`."""
 
     def run(q: torch.Tensor, mask: Any, options: Mapping[str, Any]) -> torch.Tensor | None:
         result = attend(q, mask, options)
         if result is None:
             return None
         out, lse = result
-        partial = Partial(out, torch.from_numpy(own_lse if lse is None else lse))
+        partial = Partial(out, torch.from_numpy(lse if own_lse is None else own_lse))
         merged: torch.Tensor = add_sinks(partial, sinks).out.to(dtype).view(shape)
         return merged
 

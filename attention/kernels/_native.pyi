@@ -43,11 +43,11 @@ def bind_shares(
 def bind_step(
     arrays: tuple[object, object, object],
     factors: tuple[float, float],
-    of_torch: tuple[type, Callable[[Any], object], Callable[..., Any], Callable[[Any], Any]],
-    result: tuple[tuple[tuple[int, ...]], dict[str, Any], Any, bool],
-    memories: tuple[tuple[tuple[Any, object, object], ...], object | None],
-    reduction: tuple[Any, Any, int, Any, Any],
-    counters: tuple[Any, Any, Any],
+    of_torch: tuple[type, object],
+    result: tuple[Callable[[], tuple[tuple[Any, dict[str, Any], Any], ...]], Any, bool],
+    memories: tuple[tuple[tuple[tuple[Any], object, object], ...], object | None],
+    reduction: tuple[Any, Any, int],
+    counters: tuple[object | None, object | None, object | None],
     alike: tuple[object, dict[str, Any], tuple[str, ...], int],
     spent: object | None,
     /,
@@ -58,14 +58,14 @@ def bind_step(
         arrays: q [batch, heads, q_len, d], whose memory is not looked at, k [batch, kv_heads, n, d] and
             v [batch, kv_heads, n, d_v].
         factors: Scale and softcap, as `attend`.
-        of_torch: `torch.Tensor`, its conversion to a capsule, `torch.empty` and `torch.from_numpy`.
-        result: Arguments of `torch.empty` for a result in float32: its sizes, and others; the dtype into which it is
-            converted, or None; whether lse is given as well.
-        memories: Where the partial goes: (what is sent, its out and lse), one or two; and int64 [1], the count of calls
-            by which two take turns: after n calls the next one has number (n + 1) % 2.
-        reduction: What merges what is sent, or None; what counts `dropped` calls, or None; their number now; the keys
-            of out and lse in its result, arrays of NumPy.
-        counters: What has a `length`, and two that have `rows`; or None.
+        of_torch: `torch.Tensor`, and its attribute `__dlpack_c_exchange_api__`.
+        result: Makes memory for some results, float32: of each a tensor, keywords of the reduction, which writes there,
+            and its lse; the dtype into which a result is converted, or None; whether lse is given as well.
+        memories: Where the partial goes: (what is sent, its out and lse), one or two, what is sent as a tuple of one;
+            and int64 [1], the count of calls by which two take turns: after n calls the next one has number
+            (n + 1) % 2.
+        reduction: What merges what is sent, or None; what counts `dropped` calls, or None; their number now.
+        counters: int64 [1] each: where tokens are counted, and rows of k and of v; or None.
         alike: As `attention.decode.bound_step.Alike`.
         spent: int64 [1], to which the nanoseconds of the kernel are added; None: nobody asks.
 
@@ -74,7 +74,7 @@ def bind_step(
             `attention.cache.storage_run.StorageRun` has them.
         append(k, v): counts a token; copies tensors [batch, kv_heads, 1, d or d_v] into row `end` where it is owned.
         attend(q, mask, options): as `attend` over the rows [first, end) on this thread, then the reduction; a tensor,
-            or (tensor, lse) with lse None where there is no reduction.
+            or (tensor, lse); without a reduction lse is in the memory.
         Of another kind than was bound, append is False and attend None, and nothing is done.
 
     Raises:

@@ -11,9 +11,9 @@
 
 enum { MEMORIES = 2 }; /* send buffers that take turns */
 
-/* Attributes of torch's tensors, and of what counts rows, by name. */
+/* Attributes of torch's tensors, of masks and of reductions, by name. */
 typedef struct {
-    PyObject *requires_grad, *length, *rows, *dropped, *to, *view, *kind;
+    PyObject *requires_grad, *dropped, *to, *kind;
 } Names;
 
 typedef struct {
@@ -21,16 +21,20 @@ typedef struct {
     AttendItem attend;
     Names names;
     PyObject *given; /* all that was given, of which the objects below are parts */
-    PyObject *tensor, *to_capsule, *empty, *from_numpy;
+    PyObject *tensor;
+    LookAtTensor look;
     /* Where the next row goes, and what the last token sees; `left` rows may be added, and one result is due. */
     int64_t end, left, own, length, window, first, begin, due;
     int64_t *firsts; /* [batch], NULL: all entries see alike */
     const int64_t *positions;
-    PyObject *held_positions, *store, *k_rows, *v_rows;
-    PyObject *sizes, *options, *dtype; /* of the result */
+    PyObject *held_positions;
+    int64_t *tokens, *k_rows, *v_rows; /* where the cache counts them; NULL: nowhere */
+    /* Memory for the next results, made for several at once. */
+    PyObject *make, *results, *dtype;
+    Py_ssize_t next;
     int with_lse;
-    /* The reduction: send buffers, and the number of calls, by which they take turns. */
-    PyObject *calls, *reduce, *out_name, *lse_name, *sent[MEMORIES];
+    /* The reduction: send buffers, as its only argument, and the number of calls, by which they take turns. */
+    PyObject *calls, *reduce, *sent[MEMORIES];
     float *out[MEMORIES], *lse[MEMORIES];
     const int64_t *turns;
     int64_t memories;
@@ -40,19 +44,16 @@ typedef struct {
     int64_t *spent; /* nanoseconds of the kernel; NULL: nobody asks */
 } Step;
 
-/* Whether a tensor is plain, without gradients, and of this dtype and these sizes; its capsule holds its memory. */
-static PyObject *look(const Step *self, PyObject *given, int dtype, const int64_t *sizes, Tensor *tensor) {
+/* Whether a tensor is plain, without gradients, and of this dtype and these sizes. */
+static int look(const Step *self, PyObject *given, int dtype, const int64_t *sizes, Tensor *tensor) {
     if ((PyObject *)Py_TYPE(given) != self->tensor)
-        return NULL;
+        return 0;
     PyObject *wanted = PyObject_GetAttr(given, self->names.requires_grad);
-    PyObject *capsule = wanted == Py_False ? PyObject_CallFunctionObjArgs(self->to_capsule, given, NULL) : NULL;
+    int fits = wanted == Py_False && look_at(self->look, given, dtype, tensor) &&
+               memcmp(tensor->sizes, sizes, sizeof tensor->sizes) == 0;
     Py_XDECREF(wanted);
-    if (capsule != NULL && take_tensor("a tensor", capsule, dtype, 4, tensor) &&
-        memcmp(tensor->sizes, sizes, sizeof tensor->sizes) == 0)
-        return capsule;
     PyErr_Clear(); /* whoever takes other tensors says what is wrong with this one */
-    Py_XDECREF(capsule);
-    return NULL;
+    return fits;
 }
 
 static void copy_row(const Tensor *memory, int64_t row, const Tensor *from) {
@@ -67,24 +68,14 @@ static void copy_row(const Tensor *memory, int64_t row, const Tensor *from) {
 
 static int is_dense(const Tensor *row) { return row->sizes[3] <= 1 || row->strides[3] == 1; }
 
-static int set_count(PyObject *owner, PyObject *name, int64_t number) {
-    PyObject *count = PyLong_FromLongLong(number);
-    int done = count != NULL && PyObject_SetAttr(owner, name, count) == 0;
-    Py_XDECREF(count);
-    return done;
-}
-
 /* Count a token, where the cache does. */
-static int count_token(Step *self) {
+static void count_token(Step *self) {
     self->left--, self->length++, self->end += self->own, self->due = 1;
     while (self->window > 0 && self->first < self->end &&
            self->positions[self->first - self->begin] < self->length - self->window)
         self->first++;
-    int64_t rows = self->end - self->begin;
-    return self->store == Py_None ||
-           (set_count(self->store, self->names.length, self->length) &&
-            (!self->own || (set_count(self->k_rows, self->names.rows, rows) &&
-                            set_count(self->v_rows, self->names.rows, rows))));
+    if (self->tokens != NULL)
+        *self->tokens = self->length, *self->k_rows = *self->v_rows = self->end - self->begin;
 }
 
 static PyObject *append(PyObject *bound, PyObject *const *args, Py_ssize_t count) {
@@ -97,16 +88,15 @@ static PyObject *append(PyObject *bound, PyObject *const *args, Py_ssize_t count
         return PyErr_Format(PyExc_TypeError, "append takes k and v, got %zd arguments", count);
     if (self->left == 0)
         return PyBool_FromLong(0);
-    PyObject *held_k = look(self, args[0], keys->dtype, k_sizes, &k);
-    PyObject *held_v = held_k == NULL ? NULL : look(self, args[1], keys->dtype, v_sizes, &v);
-    int fit = held_v != NULL && is_dense(&k) && is_dense(&v);
+    int fit = look(self, args[0], keys->dtype, k_sizes, &k) && look(self, args[1], keys->dtype, v_sizes, &v) &&
+              is_dense(&k) && is_dense(&v);
     if (fit && self->own) {
         copy_row(keys, self->end, &k);
         copy_row(values, self->end, &v);
     }
-    Py_XDECREF(held_k);
-    Py_XDECREF(held_v);
-    return !fit || count_token(self) ? PyBool_FromLong(fit) : NULL;
+    if (fit)
+        count_token(self);
+    return PyBool_FromLong(fit);
 }
 
 /* Numbers of a capsule of int64 [count], -1: of any number; None has none. */
@@ -203,30 +193,29 @@ static int run_kernel(const Step *self, Attention *call) {
     return done ? 1 : (PyErr_NoMemory(), 0);
 }
 
-/* A new tensor for the result, and what holds its memory. */
-static PyObject *new_result(const Step *self, float **out, PyObject **held) {
-    PyObject *made = PyObject_Call(self->empty, self->sizes, self->options);
-    *held = made == NULL ? NULL : PyObject_CallFunctionObjArgs(self->to_capsule, made, NULL);
-    const Tensor *q = &self->call.q;
-    int64_t items = q->sizes[0] * q->sizes[1] * q->sizes[2] * self->call.v.sizes[3];
-    if (*held == NULL || !take_floats("out", *held, items, out))
-        Py_CLEAR(made);
-    return made;
+/* What the next result goes into: (tensor, keywords of the reduction, its lse); held by `results`. NULL and an error
+ * where there is none. */
+static PyObject *next_result(Step *self) {
+    if (self->results == NULL || self->next == PyTuple_Size(self->results)) {
+        Py_CLEAR(self->results);
+        self->results = PyObject_CallFunctionObjArgs(self->make, NULL), self->next = 0;
+    }
+    return self->results == NULL ? NULL : PyTuple_GetItem(self->results, self->next);
 }
 
-/* What the reduction gives of a send buffer: out as a tensor, and lse in `lse` where it is wanted. */
-static PyObject *reduced(const Step *self, PyObject *sent, PyObject **lse) {
-    PyObject *merged = PyObject_CallFunctionObjArgs(self->reduce, sent, NULL);
-    PyObject *out = merged == NULL ? NULL : PyObject_GetItem(merged, self->out_name);
-    PyObject *flat = out == NULL ? NULL : PyObject_CallFunctionObjArgs(self->from_numpy, out, NULL);
-    PyObject *shape = PyTuple_GetItem(self->sizes, 0);
-    PyObject *result = flat == NULL ? NULL : PyObject_CallMethodObjArgs(flat, self->names.view, shape, NULL);
-    if (result != NULL && self->with_lse && (*lse = PyObject_GetItem(merged, self->lse_name)) == NULL)
-        Py_CLEAR(result);
-    Py_XDECREF(flat);
-    Py_XDECREF(out);
+/* Kernel and reduction, or the kernel alone, into this result; whether they are done. */
+static int fill_result(Step *self, Attention *call, PyObject *result) {
+    int64_t turn = self->memories == 1 ? 0 : (*self->turns + 1) & 1;
+    call->out = self->out[turn], call->lse = self->lse[turn];
+    if (self->reduce == Py_None) {
+        const int64_t *q = call->q.sizes, items = q[0] * q[1] * q[2] * call->v.sizes[3];
+        return look_at_floats(self->look, PyTuple_GetItem(result, 0), items, &call->out) && run_kernel(self, call);
+    }
+    PyObject *merged = NULL;
+    if (run_kernel(self, call))
+        merged = PyObject_Call(self->reduce, self->sent[turn], PyTuple_GetItem(result, 1));
     Py_XDECREF(merged);
-    return result;
+    return merged != NULL;
 }
 
 /* Whether no call was dropped since it was bound, so its own is still there; -1 and an error where that fails. */
@@ -245,29 +234,18 @@ static PyObject *attend(PyObject *bound, PyObject *const *args, Py_ssize_t count
     if (there != 1 || !is_alike(self, args[1], args[2]))
         return there < 0 ? NULL : Py_NewRef(Py_None);
     Attention call = self->call;
-    PyObject *held_q = look(self, args[0], call.q.dtype, self->call.q.sizes, &call.q);
-    if (held_q == NULL)
+    if (!look(self, args[0], call.q.dtype, self->call.q.sizes, &call.q))
         return Py_NewRef(Py_None);
     self->due = 0;
-    int64_t turn = self->memories == 1 ? 0 : (*self->turns + 1) & 1;
-    PyObject *result = NULL, *held = NULL, *lse = NULL;
-    call.out = self->out[turn], call.lse = self->lse[turn];
-    if (self->reduce == Py_None)
-        result = new_result(self, &call.out, &held);
-    if ((self->reduce != Py_None || result != NULL) && !run_kernel(self, &call))
-        Py_CLEAR(result);
-    else if (self->reduce != Py_None)
-        result = reduced(self, self->sent[turn], &lse);
-    Py_XDECREF(held);
-    Py_DECREF(held_q);
-    if (result != NULL && self->dtype != Py_None) {
-        PyObject *exact = result;
-        result = PyObject_CallMethodObjArgs(exact, self->names.to, self->dtype, NULL);
-        Py_DECREF(exact);
-    }
+    PyObject *into = next_result(self);
+    if (into == NULL || !fill_result(self, &call, into))
+        return NULL;
+    self->next++;
+    PyObject *out = PyTuple_GetItem(into, 0);
+    PyObject *result = self->dtype == Py_None ? Py_NewRef(out)
+                                              : PyObject_CallMethodObjArgs(out, self->names.to, self->dtype, NULL);
     if (result != NULL && self->with_lse)
-        return Py_BuildValue("(NN)", result, lse != NULL ? lse : Py_NewRef(Py_None));
-    Py_XDECREF(lse);
+        return Py_BuildValue("(NO)", result, PyTuple_GetItem(into, 2));
     return result;
 }
 
@@ -278,12 +256,13 @@ static void free_step(PyObject *bound) {
         Py_XDECREF(names[i]);
     Py_XDECREF(self->given);
     Py_XDECREF(self->held_positions);
+    Py_XDECREF(self->results);
     free(self->firsts);
     PyMem_Free(self);
 }
 
 static int name_attributes(Names *names) {
-    static const char *const texts[] = {"requires_grad", "length", "rows", "dropped", "to", "view", "kind"};
+    static const char *const texts[] = {"requires_grad", "dropped", "to", "kind"};
     PyObject **all = (PyObject **)names;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if ((all[i] = PyUnicode_InternFromString(texts[i])) == NULL)
@@ -320,19 +299,28 @@ static int take_memories(Step *self, PyObject *memories, PyObject *turns) {
     return done;
 }
 
+static int take_counters(Step *self, PyObject *tokens, PyObject *k_rows, PyObject *v_rows) {
+    if (!take_numbers(tokens, 1, &self->tokens) || !take_numbers(k_rows, 1, &self->k_rows) ||
+        !take_numbers(v_rows, 1, &self->v_rows))
+        return 0;
+    if ((self->tokens == NULL) != (self->k_rows == NULL) || (self->tokens == NULL) != (self->v_rows == NULL))
+        return FAIL("bind_step: give all counters, or none");
+    return 1;
+}
+
 /* Take what `bind_step` is given; 0 and an error where it does not fit. */
 static int take_step(Step *self, PyObject *args) {
-    PyObject *q, *k, *v, *memories, *turns, *spent;
+    PyObject *q, *k, *v, *exchange, *memories, *turns, *tokens, *k_rows, *v_rows, *spent;
     self->given = Py_NewRef(args);
     return name_attributes(&self->names) &&
-           PyArg_ParseTuple(args, "(OOO)(ff)(OOOO)(O!O!Op)(O!O)(OOLOO)(OOO)(OO!O!n)O:bind_step", &q, &k, &v,
-                            &self->call.scale, &self->call.softcap, &self->tensor, &self->to_capsule, &self->empty,
-                            &self->from_numpy, &PyTuple_Type, &self->sizes, &PyDict_Type, &self->options, &self->dtype,
-                            &self->with_lse, &PyTuple_Type, &memories, &turns, &self->reduce, &self->calls,
-                            &self->dropped, &self->out_name, &self->lse_name, &self->store, &self->k_rows,
-                            &self->v_rows, &self->kind, &PyDict_Type, &self->alike, &PyTuple_Type, &self->harmless,
+           PyArg_ParseTuple(args, "(OOO)(ff)(OO)(OOp)(O!O)(OOL)(OOO)(OO!O!n)O:bind_step", &q, &k, &v, &self->call.scale,
+                            &self->call.softcap, &self->tensor, &exchange, &self->make, &self->dtype, &self->with_lse,
+                            &PyTuple_Type, &memories, &turns, &self->reduce, &self->calls, &self->dropped, &tokens,
+                            &k_rows, &v_rows, &self->kind, &PyDict_Type, &self->alike, &PyTuple_Type, &self->harmless,
                             &self->arguments, &spent) &&
-           take_kernel(self, q, k, v) && take_memories(self, memories, turns) && take_numbers(spent, 1, &self->spent);
+           (self->look = take_exchange(exchange)) != NULL && take_kernel(self, q, k, v) &&
+           take_memories(self, memories, turns) && take_counters(self, tokens, k_rows, v_rows) &&
+           take_numbers(spent, 1, &self->spent);
 }
 
 PyObject *bind_step(PyObject *module, PyObject *args) {

@@ -4,7 +4,7 @@
 #include "vectors.h"
 
 /* https://dmlc.github.io/dlpack/latest/c_api.html, the capsule "dltensor". */
-typedef struct {
+typedef struct DLTensor {
     void *data;
     int32_t device_kind, device_number, ndim;
     uint8_t code, bits; /* of the dtype */
@@ -13,16 +13,23 @@ typedef struct {
     uint64_t byte_offset;
 } DLTensor;
 
+/* Likewise, the capsule "dlpack_exchange_api" of a class of tensors. */
+typedef struct {
+    uint32_t major, minor;
+    void *older, *allocate, *to_managed, *from_managed;
+    LookAtTensor look;
+} Exchange;
+
 enum {
+    DLPACK_MAJOR = 1,
     DL_CPU = 1,
     MOST_WIDTH = 1 << 30, /* elements of a head; no product of sizes then overflows */
 };
 
 static int dtype_of(const DLTensor *array) { return (array->lanes - 1) << 16 | array->code << 8 | array->bits; }
 
-/* An array in host memory of a dtype, 0: of any that is loaded; NULL and an error where it is not. */
-static const DLTensor *take_array(const char *name, PyObject *capsule, int dtype) {
-    const DLTensor *array = PyCapsule_GetPointer(capsule, "dltensor");
+/* The array, where it is in host memory and of a dtype, 0: of any that is loaded; NULL and an error where it is not. */
+static const DLTensor *checked(const char *name, const DLTensor *array, int dtype) {
     if (array == NULL)
         return NULL;
     int its = dtype_of(array), right = dtype != 0 ? its == dtype : its == FLOAT32 || its == BFLOAT16 || its == FLOAT16;
@@ -33,8 +40,11 @@ static const DLTensor *take_array(const char *name, PyObject *capsule, int dtype
     return NULL;
 }
 
-int take_tensor(const char *name, PyObject *capsule, int dtype, int axes, Tensor *tensor) {
-    const DLTensor *array = take_array(name, capsule, dtype);
+static const DLTensor *take_array(const char *name, PyObject *capsule, int dtype) {
+    return checked(name, PyCapsule_GetPointer(capsule, "dltensor"), dtype);
+}
+
+static int read_tensor(const char *name, const DLTensor *array, int axes, Tensor *tensor) {
     if (array == NULL)
         return 0;
     if (array->ndim != axes)
@@ -50,8 +60,24 @@ int take_tensor(const char *name, PyObject *capsule, int dtype, int axes, Tensor
     return 1;
 }
 
-int take_floats(const char *name, PyObject *capsule, int64_t items, float **floats) {
-    const DLTensor *array = take_array(name, capsule, FLOAT32);
+int take_tensor(const char *name, PyObject *capsule, int dtype, int axes, Tensor *tensor) {
+    return read_tensor(name, take_array(name, capsule, dtype), axes, tensor);
+}
+
+LookAtTensor take_exchange(PyObject *capsule) {
+    const Exchange *exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (exchange == NULL || (exchange->major == DLPACK_MAJOR && exchange->look != NULL))
+        return exchange == NULL ? NULL : exchange->look;
+    PyErr_Format(PyExc_ValueError, "attend: torch exchanges tensors by another version of DLPack");
+    return NULL;
+}
+
+int look_at(LookAtTensor look, PyObject *given, int dtype, Tensor *tensor) {
+    DLTensor array;
+    return look(given, &array) == 0 && read_tensor("a tensor", checked("a tensor", &array, dtype), 4, tensor);
+}
+
+static int read_floats(const char *name, const DLTensor *array, int64_t items, float **floats) {
     if (array == NULL)
         return 0;
     uint64_t count = 1; /* may overflow where strides do not fit */
@@ -64,6 +90,15 @@ int take_floats(const char *name, PyObject *capsule, int64_t items, float **floa
     if (count != (uint64_t)items || (items > 0 && (!dense || (uintptr_t)*floats % sizeof **floats != 0)))
         return FAIL("attend: %s must have %zd aligned contiguous items", name, (Py_ssize_t)items);
     return 1;
+}
+
+int take_floats(const char *name, PyObject *capsule, int64_t items, float **floats) {
+    return read_floats(name, take_array(name, capsule, FLOAT32), items, floats);
+}
+
+int look_at_floats(LookAtTensor look, PyObject *given, int64_t items, float **floats) {
+    DLTensor array;
+    return look(given, &array) == 0 && read_floats("a tensor", checked("a tensor", &array, FLOAT32), items, floats);
 }
 
 int fit_tensors(Attention *call, int paged) {

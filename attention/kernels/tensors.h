@@ -8,6 +8,8 @@
 
 #include "kernels.h"
 
+struct DLTensor;
+
 #define FAIL(...) (PyErr_Format(PyExc_ValueError, __VA_ARGS__), 0)
 
 /* In host memory, with this many axes; of a dtype, or 0: of any that is loaded. */
@@ -15,6 +17,16 @@ int take_tensor(const char *name, PyObject *capsule, int dtype, int axes, Tensor
 
 /* Contiguous float32 of this many items. */
 int take_floats(const char *name, PyObject *capsule, int64_t items, float **floats);
+
+/* What reads a tensor of a class without a capsule: 0 where it does. The tensor's holder holds what it gives. */
+typedef int (*LookAtTensor)(void *tensor, struct DLTensor *array);
+
+/* That of a class, from its `__dlpack_c_exchange_api__`. */
+LookAtTensor take_exchange(PyObject *capsule);
+
+/* As `take_tensor`, four axes, and as `take_floats`. */
+int look_at(LookAtTensor look, PyObject *given, int dtype, Tensor *tensor);
+int look_at_floats(LookAtTensor look, PyObject *given, int64_t items, float **floats);
 
 /* Whether q, k and v fit each other; the rows that share a key head follow. */
 int fit_tensors(Attention *call, int paged);

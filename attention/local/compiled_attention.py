@@ -178,7 +178,7 @@ class StepKernel:
         """
         shape, dtype = self._kind[:2]
         arrays = tuple(to_dlpack(x) for x in (torch.empty(shape, dtype=dtype), k, v))
-        of_torch = torch.Tensor, to_dlpack, torch.empty, torch.from_numpy
+        of_torch = torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__
         factors = self._scale, self._options["softcap"]
         bound: tuple[Begin, Append, AttendRange] = _kernel().bind_step(arrays, factors, of_torch, *parts)
         return bound

@@ -112,10 +112,15 @@ def put_slices(model: nn.Module, modules: list[SplitModule], read: Callable[[nn.
     """Put this rank's slice in the place of each weight that is cut, once where modules share it.
 
     A module that shares it and needs it whole, as an embedding may, keeps it: the others then refer to a part of it.
+    Small weights come first and each goes when its slice is there, so memory never holds more than the whole model.
     """
     cuts = {(split.module, name): cut for split in modules for name, cut in split.cuts.items()}
-    for weight, places in owners_of(model):
+    groups = [places for _, places in owners_of(model)]  # without the weights, which would stay
+    for places in sorted(groups, key=lambda places: _weight_at(places[0]).numel()):
+        weight = _weight_at(places[0])
         wanted = {cuts.get(at) for at in places}
+        if None in wanted:
+            _leave_file(weight)
         shared = len(wanted) == 1
         for cut in wanted - {None}:
             assert cut is not None
@@ -124,6 +129,20 @@ def put_slices(model: nn.Module, modules: list[SplitModule], read: Callable[[nn.
             for module, name in places:
                 if cuts.get((module, name)) == cut:
                     module._parameters[name] = own
+    for buffer in model.buffers():
+        _leave_file(buffer)
+
+
+def _weight_at(place: tuple[nn.Module, str]) -> nn.Parameter:
+    weight = place[0]._parameters[place[1]]
+    assert weight is not None
+    return weight
+
+
+def _leave_file(x: torch.Tensor) -> None:
+    """Copy a tensor that stays out of the file in which it may lie: while one lies there, all that was read is held."""
+    if x.device.type == "cpu" and type(x.data) is torch.Tensor and not x.is_inference():
+        x.data = x.data.clone()
 
 
 def owners_of(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[nn.Module, str]]]]:

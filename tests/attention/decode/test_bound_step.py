@@ -7,8 +7,9 @@ import torch
 
 from attention import DecodeOptions, Spec, prepare_decode
 from attention.cache.storage_run import StorageRun
-from attention.decode.bound_step import Alike
+from attention.decode.bound_step import RESULTS, Alike
 from attention.decode.communicators import PREPARED_LIMIT
+from attention.decode.reductions import AllReduce
 from tests.attention.cases import case_of
 from topocomm import run_local
 
@@ -64,6 +65,30 @@ def test_rows_that_are_written_later_are_seen():
         assert torch.equal(run(bound, q, 0, 30), prepared.step(q, k, v))
 
     run_local(on_rank, ranks=2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("dim", [8, 20_000])
+def test_memory_of_results_is_made_for_several_and_belongs_to_the_caller(ranks, dim, monkeypatch):
+    q, k, v = case_of((1, 4, 2, 1, 30, dim, dim))
+    made, empty = [], AllReduce.empty
+    monkeypatch.setattr(AllReduce, "empty", lambda self: made.append(1) or empty(self))
+
+    def on_rank(comm):
+        bound = prepare_decode(comm, q, like_kv=(k, v)).bind(k, v)
+        with torch.inference_mode():
+            last = [run(bound, q, 0, 30)]
+        last += [run(bound, q, 0, 30) for _ in range(RESULTS)]  # the first of them in memory made in that mode
+        weight = torch.ones(dim, requires_grad=True)
+        (last[1] * weight).sum().backward()
+        last[0].zero_()
+        assert all(torch.equal(x, last[1]) for x in last[2:])
+        assert all(x.untyped_storage().nbytes() == 4 * x.numel() and x._base is None for x in last)
+
+    before = len(made)
+    run_local(on_rank, ranks=ranks)
+    steps = RESULTS + 1
+    assert len(made) - before <= ranks * (2 * RESULTS + 4 if dim == 8 else steps + 4)
 
 
 def test_what_is_of_another_kind_is_left_to_other_ways():

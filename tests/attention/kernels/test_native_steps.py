@@ -1,7 +1,5 @@
 """Steps of the attention kernel bound to a cache's memory: bits of its calls, rows appended, what is turned away."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -16,14 +14,14 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def bound_to(q, k, v, scale=0.3, softcap=5.0, counters=(None, None, None)):
     lse = torch.full(q.shape[:3], np.nan)
     out = torch.empty(*q.shape[:3], v.shape[3])
-    memories = (None, *map(to_dlpack, (out, lse)))
+    memories = ((None,), *map(to_dlpack, (out, lse)))
     steps = native.bind_step(
         tuple(map(to_dlpack, (q, k, v))),
         (scale, softcap),
-        (torch.Tensor, to_dlpack, torch.empty, torch.from_numpy),
-        ((out.shape,), {"dtype": torch.float32}, None, False),
+        (torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__),
+        (lambda: tuple([(torch.empty_like(out), {}, None) for _ in range(2)]), None, False),
         ((memories,), None),
-        (None, None, 0, None, None),
+        (None, None, 0),
         counters,
         (None, {}, (), 0),
         None,
@@ -52,18 +50,18 @@ def test_rows_are_appended_where_they_belong(dtype):
         torch.zeros(2, 3, 50, 8, dtype=dtype)[:, :, 5:],
         torch.zeros(2, 3, 50, 5, dtype=dtype)[:, :, 5:],
     )
-    counters = [SimpleNamespace(length=0), SimpleNamespace(rows=0), SimpleNamespace(rows=0)]
-    begin, append, _, _ = bound_to(q, memory_k, memory_v, counters=tuple(counters))
+    counters = [np.zeros(1, np.int64) for _ in range(3)]
+    begin, append, _, _ = bound_to(q, memory_k, memory_v, counters=tuple(x.__dlpack__() for x in counters))
     for row in range(0, 40, 4):
         begin(*StorageRun(0, row, left=4, own=True, length=2 * row))
         for at in range(row, row + 4):
             from_heads = k[:, :, at : at + 1].transpose(1, 2).contiguous().transpose(1, 2)
             assert append(from_heads, v[:, :, at : at + 1]) is True
         assert append(from_heads, v[:, :, row : row + 1]) is False  # none left
-        assert [vars(x) for x in counters] == [{"length": 2 * row + 4}, {"rows": row + 4}, {"rows": row + 4}]
+        assert counters == [2 * row + 4, row + 4, row + 4]
         begin(*StorageRun(0, row + 4, left=1, own=False, length=2 * row + 4))
         assert append(-k[:, :, row : row + 1], v[:, :, row : row + 1]) is True  # nowhere
-        assert [vars(x) for x in counters] == [{"length": 2 * row + 5}, {"rows": row + 4}, {"rows": row + 4}]
+        assert counters == [2 * row + 5, row + 4, row + 4]
     assert torch.equal(memory_k[:, :, :40], k) and torch.equal(memory_v[:, :, :40], v)
     assert not memory_k[:, :, 40:].any() and not memory_v[:, :, 40:].any()
 

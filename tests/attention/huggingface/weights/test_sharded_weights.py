@@ -1,12 +1,18 @@
 """Generation with 1/P of the weights a rank: the tokens of plain transformers."""
 
+import gc
 from copy import deepcopy
+from pathlib import Path
+from weakref import ref
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from attention.huggingface.generation import enable
 from attention.huggingface.weights import head_split, slices, split_layers
+from attention.huggingface.weights.load_sharded import load_sharded
+from attention.huggingface.weights.sharded_weights import put_slices
 from tests.attention.huggingface import tiny_latents
 from tests.attention.huggingface.test_hf_layers import build
 from tests.thinning import thinned
@@ -70,6 +76,44 @@ def test_a_rank_holds_its_part_of_the_weights():
         assert weights.whole_bytes == whole
         assert weights.held_bytes == pytest.approx(whole / 4, rel=0.03)
         assert in_model <= weights.held_bytes
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2"])
+def test_cutting_never_holds_more_than_the_whole_weights(family):
+    model = deepcopy(build(family))
+    modules = [*slices.split_modules(model, 2, 1)]
+    whole, kept = sum(x.nbytes for x in model.parameters()), [ref(x) for x in model.parameters()]
+    parts = []
+
+    def read(weight, cut):
+        assert sum(x().nbytes for x in kept if x() is not None) + sum(x.nbytes for x in parts) <= whole
+        parts.append(cut.of(weight.data.__getitem__, weight.ndim))
+        return parts[-1]
+
+    put_slices(model, modules, read)
+    assert len(parts) > 10
+
+
+@pytest.mark.parametrize("load", [True, False])
+def test_a_file_that_was_read_is_let_go(tmp_path, load):
+    """One weight that lies in it would keep all pages that were read."""
+    build("Llama").save_pretrained(tmp_path)
+
+    def mapped():
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    whole = [] if load else [AutoModelForCausalLM.from_pretrained(tmp_path) for _ in range(2)]
+    assert mapped() is not load
+
+    def work(comm):
+        model = load_sharded(tmp_path, comm) if load else whole[comm.rank]
+        with enable(model, comm, weights="sharded"):
+            return model
+
+    kept = run_local(work, ranks=2)
+    gc.collect()
+    assert not mapped()
+    assert len(kept) == 2
 
 
 def test_prompts_in_chunks_and_further_prompts():
