@@ -7,6 +7,7 @@ import torch
 
 from tests.operators.packed import fold
 from topocomm import SUM, Field, Operator, OperatorError
+from topocomm.operators.tensors import as_array
 
 SEEN = []
 
@@ -36,6 +37,20 @@ def test_tensors_come_to_combine(dtype, leading, count, into):
     assert set(SEEN) == ({torch.Tensor} if count > 1 else set())
     fold(PLAIN, layout, values[:2])
     assert SEEN[-1:] in ([np.ndarray], [])
+
+
+def test_arrays_of_all_kinds_of_tensors():
+    for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
+        x = torch.ones(2, 3, dtype=dtype).t()
+        for tensor in (x, x.contiguous(), x[:0]):
+            array = as_array(tensor)
+            assert array.shape == tensor.shape and (array == 1).all()
+            assert array.size == 0 or array.ctypes.data == tensor.data_ptr()
+        with pytest.raises(RuntimeError, match="neg"):
+            as_array(torch._neg_view(x) if dtype.is_floating_point else x.to(torch.complex64).conj().imag)
+    for dtype in (torch.float32, torch.bfloat16):
+        with pytest.raises(RuntimeError, match="grad"):
+            as_array(torch.ones(2, dtype=dtype, requires_grad=True))
 
 
 def test_versions_tell_the_libraries_apart():

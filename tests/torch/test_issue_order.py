@@ -78,7 +78,7 @@ def test_a_call_that_is_done_issues_another(order):
 def test_calls_left_at_the_end_fail():
     order, gate = IssueOrder("calls of a test"), threading.Event()
     first = order.issue(lambda: gate.wait(10))
-    while first not in order._left or not order._turn.locked():
+    while first not in order.left or not order.turn.locked():
         pass
     left = order.issue(lambda: None)
     closing = threading.Thread(target=order.close)

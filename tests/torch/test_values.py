@@ -26,8 +26,13 @@ def test_what_is_not_is_copied_and_put_back():
     assert values.flat_target(x, "x").shape == (6,)
 
 
-def test_conjugates_are_resolved():
-    assert values.flat(torch.tensor([1 + 2j]).conj(), "x").tolist() == [1 - 2j]
+def test_conjugates_and_signs_are_resolved():
+    x = torch.tensor([1 + 2j]).conj()
+    assert values.flat(x, "x").tolist() == [1 - 2j]
+    items = values.flat(x.imag, "x")
+    assert items.numpy().tolist() == [-2] and not items.is_neg()
+    values.put(x.imag, items + 1)
+    assert x.tolist() == [1 - 1j]
 
 
 def test_dtypes_without_a_counterpart_move_as_bytes():

@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,6 +42,52 @@ def bind_call(
     It gives `out`, or what is new where that is None, or `nothing` on ranks without a result. Where something does not
     fit, None, and nothing is done; where the call is not through, or it is time for a sweep, a tuple of its state and
     the result.
+    """
+
+def bind_view(
+    type: type, exchange: object, is_negative: Callable[[Any], object], dtypes: tuple[tuple[int, int, Any], ...], /
+) -> Callable[[Any, bool], NDArray[Any] | None]:
+    """Return what gives an array on the memory of a tensor: of its shape, or on True of one axis.
+
+    None where it is of another type, requires gradients, is empty, not in host memory or in one piece, has a sign that
+    is not applied yet, or numbers that are not among `dtypes`.
+
+    Args:
+        type: Of the tensors.
+        exchange: Its `__dlpack_c_exchange_api__`.
+        is_negative: Whether a tensor has a sign that is not applied yet.
+        dtypes: What numbers are called, by their code and bits in DLPack.
+
+    Raises:
+        ImportError: It is of another version of DLPack.
+    """
+
+def bind_group_sum(
+    options: type,
+    unset: object,
+    kind: object,
+    view: Callable[[Any, bool], Any],
+    left: Sized,
+    acquire: Callable[[bool], object],
+    release: Callable[[], object],
+    run: Callable[[Any, Any, Any], object],
+    operator: object,
+    /,
+) -> Callable[[Any, Any], bool]:
+    """Return what makes torch's all_reduce of tensors and options, and says whether it did.
+
+    It did nothing where it is no sum of one plain tensor that the program waits for, or another call comes first.
+
+    Args:
+        options: Their type.
+        unset: Their `timeout` where none is given.
+        kind: Their `reduceOp` of a sum.
+        view: The tensor's items as an array; None where it is not plain.
+        left: Calls that come first.
+        acquire: Takes the turn, given False: at once or not.
+        release: Gives the turn back.
+        run: Makes the call with the operator, a value and where the result goes.
+        operator: See run.
     """
 
 def bind_sum(

@@ -48,6 +48,14 @@ PyObject *new_array(const Array *kind) {
     return new_from_descr(array_type, kind->dtype, kind->axes, kind->sizes, NULL, NULL, 0, NULL);
 }
 
+PyObject *array_on(PyObject *dtype, int axes, const Py_ssize_t *sizes, void *data, PyObject *base) {
+    Py_INCREF(dtype);
+    PyObject *array = new_from_descr(array_type, dtype, axes, sizes, NULL, data, PLAIN | WRITEABLE, NULL);
+    if (array != NULL)
+        ((Array *)array)->base = Py_NewRef(base);
+    return array;
+}
+
 PyObject *describe(PyObject *module, PyObject *object) {
     (void)module;
     if (find_numpy() < 0)

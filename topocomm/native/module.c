@@ -18,6 +18,8 @@ static PyMethodDef methods[] = {
     {"fold_address", fold_address, METH_VARARGS, NULL},
     {"bind_call", (PyCFunction)(void (*)(void))bind_call, METH_VARARGS | METH_KEYWORDS, NULL},
     {"bind_sum", (PyCFunction)(void (*)(void))bind_sum, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"bind_view", bind_view, METH_VARARGS, NULL},
+    {"bind_group_sum", bind_group_sum, METH_VARARGS, NULL},
     {"describe", describe, METH_O, NULL},
     {"read_process", read_process, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -32,6 +32,9 @@ int find_numpy(void);
 /* A new array like another, without contents; NULL and an error where memory is out. */
 PyObject *new_array(const Array *kind);
 
+/* An array on memory that `base` keeps; NULL and an error where memory is out. */
+PyObject *array_on(PyObject *dtype, int axes, const Py_ssize_t *sizes, void *data, PyObject *base);
+
 /* describe(array): (address, whether it is a NumPy array, sizes, dtype, flags), as this code sees them. */
 PyObject *describe(PyObject *module, PyObject *array);
 
@@ -67,9 +70,11 @@ void release(PyObject *const *arrays);
 /* Begin a call, counted, on arrays whose references become the engine's, and run it. Another may not be running. */
 State begin_call(EngineObject *self, PyObject **arrays, int direct, long long sleep_us);
 
-/* Make a call, a function; see the stub, as for sums. */
+/* Make a call, a function; see the stub, as for sums and views. */
 PyObject *bind_call(PyObject *module, PyObject *args, PyObject *named);
 PyObject *bind_sum(PyObject *module, PyObject *args, PyObject *named);
+PyObject *bind_view(PyObject *module, PyObject *args);
+PyObject *bind_group_sum(PyObject *module, PyObject *args);
 int add_sum_constants(PyObject *module);
 
 #endif

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 Combine = Callable[[Any, Any], Any]
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+NUMBERS = (
+    *[(code, 8 * size, np.dtype(f"{kind}{size}")) for code, kind in enumerate("iu") for size in (1, 2, 4, 8)],
+    *[(2, 8 * size, np.dtype(f"f{size}")) for size in (2, 4, 8)],
+    (4, 16, BFLOAT16),
+)
+"""Dtypes of real numbers by DLPack's code and bits."""
+BOOLS = (6, 8, np.dtype(bool))
 
 
 def as_tensor(array: NDArray[Any]) -> Any:
@@ -46,6 +53,9 @@ def as_array(tensor: Any) -> NDArray[Any]:
         TypeError: NumPy has no counterpart of the dtype.
         RuntimeError: The tensor requires gradients, or is none that NumPy can read.
     """
+    view = tensor_view()(tensor, False)
+    if view is not None:
+        return view
     torch = _torch()
     if tensor.dtype == torch.bfloat16:
         if tensor.requires_grad:  # the view below does not
@@ -54,6 +64,22 @@ def as_array(tensor: Any) -> NDArray[Any]:
         return halves
     array: NDArray[Any] = tensor.numpy()
     return array
+
+
+@cache
+def tensor_view(*, bools: bool = True) -> Callable[[Any, bool], NDArray[Any] | None]:
+    """Return what gives an array on the memory of a tensor, of its shape or, on True, of one axis.
+
+    It takes a fifth of the time of torch's `numpy`. It gives None of a tensor that is not plain, or not of real numbers
+    or `bools`, and where torch is older than 2.10.
+    """
+    torch, dtypes = _torch(), (*NUMBERS, *[BOOLS][: int(bools)])
+    try:
+        from topocomm.native._native import bind_view
+
+        return bind_view(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__, torch.Tensor.is_neg, dtypes)
+    except (AttributeError, ImportError):
+        return lambda tensor, flat: None
 
 
 def device_views(layout: Layout, buffer: torch.Tensor, offset: int, rows: int) -> dict[str, torch.Tensor]:

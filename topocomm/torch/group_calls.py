@@ -6,7 +6,7 @@ on one rank the others are told, who may be in the call already.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import prod
 from typing import Any
 
@@ -19,8 +19,18 @@ from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
 from topocomm.execute.session import Session
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.builtin import SUM
+from topocomm.operators.tensors import as_array
 from topocomm.torch.reduce_ops import Reduction, reduction_of
-from topocomm.torch.values import flat, flat_bytes, flat_target, join, put, put_all, same_dtype, same_items
+from topocomm.torch.values import (
+    flat,
+    flat_bytes,
+    flat_target,
+    join,
+    put,
+    put_all,
+    same_dtype,
+    same_items,
+)
 
 Tensors = Sequence[torch.Tensor]
 
@@ -49,6 +59,7 @@ class GroupCalls:
         self.rank, self.size = session.rank, session.size
         self._checking = _Checking(session)
         self._calls = CallCache(session)
+        self.run = self._calls.run
         self._rows = RowCounts(self._calls, session)
 
     def close(self) -> None:
@@ -67,7 +78,7 @@ class GroupCalls:
             return
         if reduction.factor is not None:
             reduction.scaled(value, in_place=True)
-        self._calls.run(reduction.operator, value, value)
+        self._run(reduction.operator, value, value)
         if reduction.averages:
             reduction.finish(value, self.size)
         put(tensor, value)
@@ -93,7 +104,7 @@ class GroupCalls:
             return
         is_root = self.rank == root
         value = reduction.scaled(value, in_place=is_root)
-        self._calls.run(("reduce", reduction.operator, root), value, value if is_root else None)
+        self._run(("reduce", reduction.operator, root), value, value if is_root else None)
         if is_root:
             reduction.finish(value, self.size)
             put(tensor, value)
@@ -104,7 +115,7 @@ class GroupCalls:
             self._check_root(root, "broadcast")
             value = flat_bytes(tensor, "broadcast")
         if value.numel():
-            self._calls.run(("broadcast", None, root), value, value)
+            self._run(("broadcast", None, root), value, value)
             put(tensor, value)
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -115,7 +126,7 @@ class GroupCalls:
             value, result = flat_bytes(tensor, what), flat_target(output, what)
             same_items(result.numel(), value.numel() * self.size, what)
         if value.numel():
-            self._calls.run(("allgather", None, 0, (value.numel(),) * self.size), value, result)
+            self._run(("allgather", None, 0, (value.numel(),) * self.size), value, result)
             put(output, result)
 
     def allgather(self, outputs: Tensors, tensor: torch.Tensor) -> None:
@@ -129,7 +140,7 @@ class GroupCalls:
             same_items(counts[self.rank], value.numel(), f"{what}, output {self.rank}")
         if sum(counts):
             result = torch.empty(sum(counts), dtype=value.dtype)
-            self._calls.run(("allgather", None, 0, counts), value, result)
+            self._run(("allgather", None, 0, counts), value, result)
             put_all(outputs, result)
 
     def gather(self, outputs: Tensors, tensor: torch.Tensor, root: int) -> None:
@@ -147,7 +158,7 @@ class GroupCalls:
                 raise OperatorError(f"gather: expected outputs on root {root} only, got {len(outputs)}")
         if value.numel():
             result = torch.empty(value.numel() * self.size, dtype=value.dtype) if is_root else None
-            self._calls.run(("gather", None, root, (value.numel(),) * self.size), value, result)
+            self._run(("gather", None, root, (value.numel(),) * self.size), value, result)
             if result is not None:
                 put_all(outputs, result)
 
@@ -167,7 +178,7 @@ class GroupCalls:
             else:  # never read: it says the shape
                 value = torch.empty(result.numel() * self.size, dtype=result.dtype)
         if result.numel():
-            self._calls.run(("scatter", None, root, (result.numel(),) * self.size), value, result)
+            self._run(("scatter", None, root, (result.numel(),) * self.size), value, result)
             put(output, result)
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> None:
@@ -202,7 +213,7 @@ class GroupCalls:
         if counts or output_counts:
             self._all_to_all(result, value, got, sent, what)
         elif value.numel():
-            self._calls.run(("alltoall", None, 0, None), value, result)
+            self._run(("alltoall", None, 0, None), value, result)
         put(output, result)
 
     def alltoall(self, outputs: Tensors, tensors: Tensors) -> None:
@@ -223,6 +234,11 @@ class GroupCalls:
         """Return when every rank has called it."""
         self._calls.run(ASKED, SAME, None)
 
+    def _run(self, which: Hashable, value: torch.Tensor, result: torch.Tensor | None) -> None:
+        """Make a call on tensors, given as arrays: ranks with plain tensors and with others have the same call."""
+        items = as_array(value)
+        self._calls.run(which, items, items if result is value else None if result is None else as_array(result))
+
     def _allreduce_sparse(self, tensor: torch.Tensor, op: Any) -> None:
         """Sum tensors of which ranks hold different items: all gather all items, and add them up alike."""
         with self._checking:
@@ -234,7 +250,7 @@ class GroupCalls:
         for items in (own.indices().t().contiguous(), own.values()):
             joined = torch.empty((sum(rows), *items.shape[1:]), dtype=items.dtype)
             if joined.numel():
-                self._calls.run(("allgather", None, 0, rows), items.contiguous(), joined)
+                self._run(("allgather", None, 0, rows), items.contiguous(), joined)
             parts.append(joined)
         total = torch.sparse_coo_tensor(parts[0].t(), parts[1], tensor.shape, check_invariants=False)
         with torch.no_grad():
@@ -249,7 +265,7 @@ class GroupCalls:
         if not value.numel():
             return
         value = reduction.scaled(value, in_place=False)
-        self._calls.run(("reduce_scatter", reduction.operator, 0, counts), value, result)
+        self._run(("reduce_scatter", reduction.operator, 0, counts), value, result)
         reduction.finish(result, self.size)
         put(output, result)
 
@@ -264,7 +280,7 @@ class GroupCalls:
             if list(comes) != list(got):
                 raise OperatorError(f"{what}: expected outputs of {list(comes)} items by rank, got {list(got)}")
         if sum(pairs):
-            self._calls.run(("alltoall", None, 0, pairs), value, result)
+            self._run(("alltoall", None, 0, pairs), value, result)
 
     def _items(self, tensor: torch.Tensor, flat: torch.Tensor, counts: Sequence[int], what: str) -> list[int]:
         """Return the flat items for each rank of a tensor cut along axis 0."""

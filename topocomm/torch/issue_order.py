@@ -79,13 +79,17 @@ class Issued:
 
 
 class IssueOrder:
-    """The calls of one group that are not made yet, and who makes them."""
+    """The calls of one group that are not made yet, and who makes them.
+
+    Attributes:
+        left: Those calls, the next one first.
+        turn: Held by the thread that makes a call.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._left: deque[Issued] = deque()
-        self._turn = threading.Lock()
-        """Held by the thread that makes a call."""
+        self.left: deque[Issued] = deque()
+        self.turn = threading.Lock()
         self._news = threading.Semaphore(0)
         self._awake = False
         """Whether the thread knows that calls are left."""
@@ -96,14 +100,14 @@ class IssueOrder:
 
     def run(self, call: Callable[[], Any]) -> None:
         """Make a call and return when it is done; raises what it raises."""
-        if not self._left and self._turn.acquire(blocking=False):
-            if not self._left:  # else another thread has issued one meanwhile
+        if not self.left and self.turn.acquire(blocking=False):
+            if not self.left:  # else another thread has issued one meanwhile
                 try:
                     call()
                 finally:
-                    self._turn.release()
+                    self.turn.release()
                 return
-            self._turn.release()
+            self.turn.release()
         issued = self.issue(call)
         self.wait(issued)
         if issued.error is not None:
@@ -112,7 +116,7 @@ class IssueOrder:
     def issue(self, call: Callable[[], Any], *, is_short: bool = False) -> Issued:
         """Have a call made when its turn comes; a short one after a grace in which the program may wait for it."""
         issued = Issued(call)
-        self._left.append(issued)
+        self.left.append(issued)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=f"topocomm {self._name}", daemon=True)
             self._thread.start()
@@ -125,15 +129,15 @@ class IssueOrder:
 
     def wait(self, issued: Issued, timeout_s: float | None = None) -> bool:
         """Return whether a call is done within this time; without a limit, make it here if nobody else does."""
-        while timeout_s is None and not issued.is_done and self._turn.acquire(blocking=False):
+        while timeout_s is None and not issued.is_done and self.turn.acquire(blocking=False):
             self._make_next()
         return issued.is_done or issued.wait(timeout_s)
 
     def drain(self) -> None:
         """Return when every call issued so far is done."""
-        for issued in list(self._left)[-1:]:
+        for issued in list(self.left)[-1:]:
             self.wait(issued)
-        with self._turn:
+        with self.turn:
             pass
 
     def close(self) -> None:
@@ -143,9 +147,10 @@ class IssueOrder:
         self._news.release()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(LEAVE_S)
-        if self._turn.acquire(timeout=0):
-            left, self._left = self._left, deque()
-            self._turn.release()
+        if self.turn.acquire(timeout=0):
+            left = list(self.left)
+            self.left.clear()
+            self.turn.release()
             for issued in left:
                 issued.error = TopocommError(f"{self._name}: the group was destroyed before this call was made")
                 issued.complete()
@@ -156,19 +161,19 @@ class IssueOrder:
             self._hurry.wait(GRACE_S)
             self._hurry.clear()
             self._awake = False
-            while self._left and not self._closed:
-                self._turn.acquire()
+            while self.left and not self._closed:
+                self.turn.acquire()
                 self._make_next()
 
     def _make_next(self) -> None:
         """Make the next call, with the turn, which is given back before others are told: they may make calls, too."""
         try:
-            issued = self._left[0] if self._left else None
+            issued = self.left[0] if self.left else None
             if issued is not None:
                 issued.run()
-                self._left.popleft()
+                self.left.popleft()
         finally:
-            self._turn.release()
+            self.turn.release()
         if issued is not None:
             issued.complete()
 

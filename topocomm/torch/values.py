@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from topocomm.errors import OperatorError
-from topocomm.operators.tensors import numpy_dtype
+from topocomm.operators.tensors import numpy_dtype, tensor_view
+
+number_view = tensor_view(bools=False)
+"""What gives the items of a plain tensor of real numbers as an array of one axis, on True."""
 
 
 def checked(tensor: Any, what: str) -> torch.Tensor:
@@ -36,6 +39,7 @@ def flat(tensor: Any, what: str) -> torch.Tensor:
     numpy_dtype(tensor.dtype)
     if tensor.is_complex():
         tensor = tensor.resolve_conj()
+    tensor = tensor.resolve_neg()
     items: torch.Tensor = tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.reshape(-1)
     return items
 

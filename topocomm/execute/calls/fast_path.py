@@ -82,11 +82,10 @@ def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare
     import torch
 
     half = BFLOAT16 in dtypes
-    to_array: Callable[[Any], Any] = as_array if half else torch.Tensor.numpy
     to_tensor: Callable[[Any], Any] = as_tensor if half else torch.from_numpy
 
     def arrays(x: Any) -> Any:
-        return to_array(x) if bare else {name: to_array(part) for name, part in x.items()}
+        return as_array(x) if bare else {name: as_array(part) for name, part in x.items()}
 
     def tensors(x: Any, out: Any) -> Any:
         try:
