@@ -7,7 +7,7 @@ number of the recorder, ends with `leave`, and reports an error by `fail_with`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -182,14 +182,19 @@ class Session:
         show_on(error, self.transport, self.rank)
         self._tell(REFUSED_TAG, refusal_note(self.recorder.begin(tag), error))
 
-    def next_tag(self, name: str = "") -> int:
-        """Return the tag of the next call, the same on all ranks, since they prepare in the same order."""
+    def next_tag(self, name: str = "", claim: Mapping[str, str] | None = None) -> int:
+        """Return the tag of the next call, the same on all ranks, since they prepare in the same order.
+
+        `name` is the call in words, `claim` what was agreed upon of it.
+        """
         tag = self._tag
         if tag + TAGS_PER_CALL > self.transport.most_tag:
             raise TopocommError(f"rank {self.rank}: more than {tag // TAGS_PER_CALL} prepared calls; reuse them")
         self._tag += TAGS_PER_CALL
         if name:
             self._names[tag] = name
+        if claim is not None:
+            self.waiting.claims[tag] = claim
         return tag
 
     @property
@@ -208,6 +213,7 @@ class Session:
             forgotten = self._forgotten.popleft()
             self._names.pop(forgotten, None)
             self.waiting.in_step.discard(forgotten)
+            self.waiting.claims.pop(forgotten, None)
 
     def next_subset(self) -> int:
         """Return the number of the next group of these ranks, the same on all of them."""

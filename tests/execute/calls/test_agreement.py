@@ -1,5 +1,8 @@
 """Ranks that claim different things are named on every rank, part by part."""
 
+import re
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from topocomm import (
     MismatchError,
     run_local,
 )
+from topocomm.execute.calls.agreement import difference
 
 
 @pytest.mark.parametrize("odd", [0, 1, 3])
@@ -48,6 +52,29 @@ def test_every_part_of_a_call_is_compared(what):
         run_local(body, ranks=3)
 
 
+def test_fields_that_differ_alike_are_told_once():
+    claims = [{f"field {name!r}": f"int64 [{4 + (rank == 1)}]" for name in "abc"} for rank in range(3)]
+    assert difference(claims) == "field 'a' (ranks 0, 2: int64 [4]; rank 1: int64 [5]), likewise fields 'b', 'c'"
+    claims[0]["field 'c'"] = "int64 [6]"
+    assert "likewise field 'b'" in difference(claims) and "field 'c' (rank 0: int64 [6]; rank 1: " in difference(claims)
+
+
+def test_an_agreement_before_a_known_call_names_what_differs(monkeypatch):
+    monkeypatch.setenv("TOPOCOMM_CHECK", "always")
+    values = {"shape": np.zeros(5), "refused": [0.0] * 4}
+
+    def body(comm, what="shape"):
+        for turn in range(3):
+            comm.allreduce(values[what] if (comm.rank, turn) == (1, 2) else np.zeros(4), SUM)
+
+    with pytest.raises(
+        MismatchError, match=r"(?m)make: field 'value' \(rank 0: float64 \[4\]; rank 1: float64 \[5\]\)$"
+    ):
+        run_local(body, ranks=2)
+    with pytest.raises(MismatchError, match=r"(?m)make: error \(rank 1: expected an array, .* got list\)$"):
+        run_local(partial(body, what="refused"), ranks=2)
+
+
 @pytest.mark.parametrize("other", [None, [2, 2, 2]])
 @pytest.mark.parametrize("prepared", [False, True])
 def test_rows_that_differ_are_named(other, prepared):
@@ -71,4 +98,4 @@ def test_rows_that_differ_in_calls_known_to_all_ranks_are_named():
 
     with pytest.raises(MismatchError) as told:
         run_local(body, ranks=3)
-    assert "rows [1, 3, 2]" in str(told.value) and "rows [2, 2, 2]" in str(told.value)
+    assert re.search(r"all ranks \(\[(1, 3, 2|2, 2, 2)\] there, \[(1, 3, 2|2, 2, 2)\] here\)", str(told.value))

@@ -170,3 +170,21 @@ def test_a_kept_call_by_messages_inspects_a_value_once(monkeypatch):
 
     assert run_local(body, ranks=2) == [True, True]
     assert set(checked) == {"out"}
+
+
+@pytest.mark.parametrize("torch_given", [False, True])
+def test_other_fields_than_prepared_are_refused_in_words(torch_given):
+    torch = pytest.importorskip("torch") if torch_given else None
+
+    def body(comm):
+        like = {"total": np.zeros((4, 2)), "count": np.zeros(4, np.int64)}
+        if torch is not None:
+            like = {name: torch.from_numpy(array) for name, array in like.items()}
+        call = comm.prepare("allreduce", like=like, operator=MOMENTS)
+        call(like)
+        for value in ({"total": like["total"]}, {**like, "more": like["total"]}, like["total"]):
+            with pytest.raises(OperatorError, match=r"x: expected the fields \['total', 'count'\] as prepared, got \["):
+                call(value)
+        return call(like)["count"].tolist()
+
+    assert run_local(body, ranks=2) == [[0] * 4] * 2

@@ -8,6 +8,7 @@ from topocomm.execute.liveness.wait_report import (
     ReportTable,
     WaitEntry,
     WaitReport,
+    apart,
     blame,
     difference,
     passed_on,
@@ -20,7 +21,7 @@ def standing(number, awaits, begun=None):
 
 def test_a_standing_survives_its_note():
     others = {3: WaitEntry(7, "call 7 (scan sum)", [4], 0.25, 1)}
-    told = WaitReport(7, "call 7 (scan sum)", [1, 3], {6: 16, 7: 18}, others)
+    told = WaitReport(7, "call 7 (scan sum)", [1, 3], {6: 16, 7: 18}, others, {"collective": "scan"})
     assert WaitReport.decode(told.encode()) == told
 
 
@@ -31,6 +32,15 @@ def test_the_first_call_that_differs_is_found():
     assert difference(recorder, standing(3, [], {1: 16, 2: 18, 3: 20})) is None
     assert difference(recorder, standing(4, [], {2: 22, 3: 24, 4: 26})) == 2
     assert difference(recorder, standing(9, [], {8: 1, 9: 1})) is None  # not begun here
+
+
+def test_claims_of_one_operator_are_told_apart_by_one_field():
+    own = {"collective": "scan", "operator": "sum", "field 'a'": "int64 [4]", "field 'b'": "int64 [4]", "root": "0"}
+    assert apart(own, own) is None
+    assert apart(own, {**own, "operator": "max", "root": "1"}) is None and apart(own, {}) is None
+    assert apart(own, {**own, "root": "1"}) == "root (1 there, 0 here)"
+    other = {**own, "field 'a'": "int64 [5]", "field 'b'": "int64 [5]"}
+    assert apart(own, other) == "field 'a' (int64 [5] there, int64 [4] here), likewise 1 more field"
 
 
 def word(number, awaits, age_s=0.0, hops=0):

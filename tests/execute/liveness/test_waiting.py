@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.execute.collective_cases import MOMENTS
 from tests.machines import line
 from tests.plans import every_plan
 from topocomm import SUM, DeadlineError, MismatchError, OperatorError, RankFailedError, TopocommError, run_local
@@ -27,10 +28,27 @@ def test_disorder_after_the_first_use_is_named_at_the_first_message():
 
     with pytest.raises(MismatchError):
         run_local(body, ranks=2)
-    mine, theirs = "call 5 (allreduce sum, value float64 [5])", "call 5 (allreduce sum, value float64 [4])"
     assert set(texts) == {0, 1}
-    assert all(mine in text and theirs in text for text in texts.values())
+    assert all("call 5 (allreduce sum) is another one on rank" in text for text in texts.values())
+    assert all(
+        re.search(r"field 'value' \(float64 \[[45]\] there, float64 \[[45]\] here\)", text) for text in texts.values()
+    )
     assert any("rank 1" in text for text in texts.values())
+
+
+def test_a_call_with_arrays_of_another_shape_names_one_field_in_full():
+    def body(comm):
+        value = {"total": np.zeros((4, 2)), "count": np.zeros(4, np.int64)}
+        other = {name: array[:3] for name, array in value.items()}
+        for turn in range(3):
+            comm.allreduce(other if (comm.rank, turn) == (1, 2) else value, MOMENTS)
+
+    with pytest.raises(MismatchError) as caught:
+        run_local(body, ranks=2)
+    text = str(caught.value)
+    assert re.search(
+        r"field 'total' \(float64 \[[34], 2\] there, float64 \[[34], 2\] here\), likewise 1 more field; ", text
+    ), text
 
 
 def test_a_rank_that_raises_stops_the_others():
@@ -176,6 +194,34 @@ def test_arrays_that_one_rank_refuses_are_an_error_on_every_rank():
     for text in texts.values():
         assert "rank 1 refused its arrays: " in text or "rank 1 failed: OperatorError: " in text
         assert "out: field 'value' is read-only" in text
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        ([1.0] * 3, "expected an array, or a dict, NamedTuple or dataclass of arrays, got list"),
+        (None, "expected an array, or a dict, NamedTuple or dataclass of arrays, got None"),
+        ({"value": 3}, "field 'value': expected a NumPy array or torch tensor, got int"),
+        ({"total": np.ones(3)}, "operator 'sum' takes the fields ['value'], got ['total']"),
+    ],
+)
+def test_a_later_call_that_one_rank_refuses_says_why_on_every_rank(odd, reason):
+    texts = {}
+
+    def body(comm):
+        try:
+            for turn in range(3):
+                comm.allreduce(odd if (comm.rank, turn) == (1, 2) else np.ones(3), SUM)
+        except MismatchError as error:
+            texts[comm.rank] = str(error)
+            raise
+
+    with pytest.raises(MismatchError):
+        run_local(body, ranks=3)
+    assert sorted(texts) == [0, 1, 2]
+    for text in texts.values():
+        assert f"call 4 (allreduce sum, value float64 [3]): rank 1 refused its arrays: {reason}" in text
+        assert "no arrays" not in text and "same order" not in text
 
 
 def test_closing_against_a_call_is_named():

@@ -16,9 +16,11 @@ from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 from topocomm.topology.inference.cpu_lists import number_ranges
 
 DIGEST_BYTES = 16
+FIELD = "field "
+"""How the part of a claim begins that says dtype and shape of a field."""
 SAME_ROWS = "rows, the same on all ranks"
 """The part of a reduce-scatter's claim that says how many rows each rank gets."""
-CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", SAME_ROWS})
+CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", "call", SAME_ROWS})
 """Parts of a claim that may differ because of those before them: then these alone are told."""
 
 
@@ -53,11 +55,13 @@ def gather_texts(waiting: Waiting, text: bytes, *, what: str) -> list[bytes]:
 
 def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> str | None:
     """Return None if all ranks claim the same, else, on every rank, in what they differ."""
+    waiting.claims[AGREEMENT_TAG] = claim
     digests = b"".join(
         hashlib.blake2b(f"{k}={v}".encode(), digest_size=DIGEST_BYTES).digest() for k, v in claim.items()
     )
     digests = hashlib.blake2b(digests, digest_size=DIGEST_BYTES).digest()
     if len(set(gather_notes(waiting, digests, tag=AGREEMENT_TAG, what=what))) == 1:
+        del waiting.claims[AGREEMENT_TAG]
         return None
     claims = gather_texts(waiting, json.dumps(dict(claim)).encode(), what=what)
     return f"ranks disagree about the call they make: {difference([json.loads(text) for text in claims])}"
@@ -66,9 +70,11 @@ def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> st
 def difference(claims: Sequence[Mapping[str, str]]) -> str:
     """Return the parts in which the ranks' claims differ, and no others, each with its values and whose they are.
 
-    As `operator (ranks 0-2: sum; rank 3: max)`; the value of most ranks first.
+    As `operator (ranks 0-2: sum; rank 3: max)`; the value of most ranks first. Of fields that differ between the same
+    ranks the first alone is told in full.
     """
     parts: list[str] = []
+    fields: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for part in dict.fromkeys(key for claim in claims for key in claim):
         sides: dict[str, list[int]] = {}
         for rank, claim in enumerate(claims):
@@ -76,7 +82,15 @@ def difference(claims: Sequence[Mapping[str, str]]) -> str:
                 sides.setdefault(claim.get(part, "none"), []).append(rank)
         if (len(sides) > 1 and not (parts and part in CONSEQUENCES)) or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
+            if part.startswith(FIELD):
+                alike = fields.setdefault(tuple(tuple(ranks) for _, ranks in ordered), [])
+                alike.append(part.removeprefix(FIELD))
+                if len(alike) > 1:
+                    continue
             parts.append(f"{part} ({'; '.join(f'{ranks_in_words(ranks)}: {value}' for value, ranks in ordered)})")
+    parts += [
+        f"likewise field{'s' * (len(alike) > 2)} {', '.join(alike[1:])}" for alike in fields.values() if alike[1:]
+    ]
     return ", ".join(parts)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from topocomm.command_parser import did_you_mean
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
-from topocomm.execute.calls.agreement import SAME_ROWS, disagreement
+from topocomm.execute.calls.agreement import FIELD, SAME_ROWS, disagreement
 from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for, work_of
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure, describe, parts_of, shapes_of
@@ -159,13 +159,13 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
         "collective": str(request.collective),
         "operator": getattr(operator, "name", "None") if known else type(operator).__name__,
     }
-    arrays = "no arrays"
+    arrays = ""
     session.recorder.begin(AGREEMENT_TAG)
     try:
         bound = bind_here(session, request)
         arrays = str(bound.layout)
         claim["memory"] = "host" if bound.structure.device is None else "device"
-        claim |= {f"field {name!r}": form for name, form in bound.layout.forms.items()}
+        claim |= {f"{FIELD}{name!r}": form for name, form in bound.layout.forms.items()}
         claim["root"], claim["order"] = str(request.root), request.order
         if request.collective in PARTS_GOT:
             claim[SAME_ROWS] = _rows_in_words(bound)
@@ -189,7 +189,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
     except TopocommError as error:
         _give_up(session, claim, arrays, error)
     name = _agree_on(session, claim, arrays)
-    tag = session.next_tag(name)
+    tag = session.next_tag(name, claim)
     say(session.rank, f"{name}: {plan.summary()}")
     work = replace(work_of(plan, bound, tag, session.rank), arena=arena)
     session.waiting.in_step |= {tag} if work.synchronises else set()
@@ -209,12 +209,12 @@ def explained(session: Session, request: Request) -> Plan:
 def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
     operator = "" if claim["operator"] == "None" else f" {claim['operator']}"
-    name = f"{claim['collective']}{operator}, {arrays}"
+    name = f"{claim['collective']}{operator}{', ' * bool(arrays)}{arrays}"
     name += " (a barrier)" * (name == BARRIER)
     if SAME_ROWS in claim:
         name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
-        agree(session, claim, f"the first use of {name}")
+        agree(session, claim, f"{name}, refused here" if "error" in claim else f"the first use of {name}")
     return name
 
 

@@ -110,7 +110,8 @@ class CallCache:
             self._session.recorder.begin(AGREEMENT_TAG)
             what = self._session.describe_tag(call.tag)
             number = (call.tag - FIRST_CALL_TAG) // TAGS_PER_CALL
-            agree(self._session, {"call": f"prepared call {number} ({what})"}, what)
+            claim = {**self._session.waiting.claims[call.tag], "call": f"prepared call {number} ({what})"}
+            agree(self._session, claim, what)
         if key is not None and self._session.settings.check != "always":
             self.kinds[which].fast_path = call.fast_path
         return call

@@ -322,7 +322,11 @@ def _in_place(fields: Fields, given: Fields) -> bool:
 
 
 def check_shapes(what: str, fields: Mapping[str, Any], shapes: Iterable[tuple[str, tuple[int, ...], Any]]) -> None:
-    """Raise an OperatorError where an array has another shape or dtype than the call was prepared for."""
+    """Raise an OperatorError where fields, or the shape or dtype of one, are not those that a call was prepared for."""
+    shapes = tuple(shapes)
+    if len(fields) != len(shapes) or not all(name in fields for name, _, _ in shapes):
+        names = [name for name, _, _ in shapes]
+        raise OperatorError(f"{what}: expected the fields {names} as prepared, got {list(fields)}")
     for name, shape, dtype in shapes:
         got = fields[name]
         if got.shape != shape or got.dtype != dtype:

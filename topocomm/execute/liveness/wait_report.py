@@ -41,6 +41,7 @@ class WaitReport:
         awaits: Ranks that it waits for.
         begun: Tags of the last calls it has begun, by number.
         others: What it knows of ranks that it waits for, and of those that they wait for.
+        claim: What it claims of that call when it is agreed upon, part by part; with an `error` it refuses its arrays.
     """
 
     number: int
@@ -48,6 +49,7 @@ class WaitReport:
     awaits: list[int]
     begun: dict[int, int]
     others: dict[int, WaitEntry] = field(default_factory=dict)
+    claim: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Encode as a note."""
@@ -103,6 +105,20 @@ class ReportTable:
 def difference(recorder: Recorder, report: WaitReport) -> int | None:
     """The first call that both ranks have begun and that is not the same on both."""
     return next((n for n in sorted(report.begun) if recorder.tag(n) not in (0, report.begun[n])), None)
+
+
+def apart(own: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
+    """Return in what two claims of one collective by one operator differ; of the fields the first alone in full.
+
+    None where they are of different calls, or say too little.
+    """
+    parts = [part for part, value in own.items() if theirs.get(part, value) != value]
+    parts += [part for part in (*own, *theirs) if part.startswith("field ") and not (part in own and part in theirs)]
+    if not theirs or not parts or parts[0] in ("collective", "operator"):
+        return None
+    first, more = parts[0], sum(part.startswith("field ") for part in parts[1:])
+    rest = f", likewise {more} more field{'s' * (more > 1)}" if more and first.startswith("field ") else ""
+    return f"{first} ({theirs.get(first, 'none')} there, {own.get(first, 'none')} here){rest}"
 
 
 def reached(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry | None]:

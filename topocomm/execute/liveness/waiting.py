@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from topocomm.execute.liveness.call_trace import CallTrace
 from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.pollable import AwaitedMessages, Pollable
 from topocomm.execute.liveness.recorder import KEPT, Recorder
-from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, blame, difference, passed_on
+from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, apart, blame, difference, passed_on
 from topocomm.execute.transports.transport import (
     AGREEMENT_TAG,
     FAILURE_TAG,
@@ -96,6 +96,8 @@ class Waiting:
     """What the program can do when ranks are gone."""
     in_step: set[int] = field(default_factory=lambda: {AGREEMENT_TAG, GATHER_TAG})
     """Tags of calls that are through on no rank before every rank has begun them."""
+    claims: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    """What all ranks claimed of the calls agreed upon, by tag; of the agreement under way, by its tag."""
     trace: CallTrace | None = None
     """Where calls prepared now note what they do and when."""
 
@@ -179,7 +181,8 @@ class Waiting:
         """Tell `peers` which calls this rank has begun, and for whom it waits."""
         awaits = sorted(_peers(awaited))
         others = passed_on(self.transport.rank, awaits, self.reports.words(time.monotonic()))
-        note = WaitReport(call.number, self._name(call), awaits, self.recorder.latest(), others).encode()
+        report = WaitReport(call.number, self._name(call), awaits, self.recorder.latest(), others, self._claim(call))
+        note = report.encode()
         for peer in peers:
             self.transport.post(peer, REPORT_TAG, note)
 
@@ -244,15 +247,32 @@ class Waiting:
         for peer, report in self.reports.reports.items():
             number = difference(self.recorder, report)
             if number is not None:
-                own = self._name(call if number == call.number else UnderWay(None, self.recorder.tag(number), number))
-                theirs = self._name(UnderWay(None, report.begun[number], number))
-                mismatch = MismatchError(
-                    f"rank {self.transport.rank}: rank {peer} makes "
-                    f"{report.name if number == report.number else theirs}, this rank {own}; "
-                    "all ranks must make the same calls in the same order"
-                )
-                show_on(mismatch, self.transport, min(peer, self.transport.rank))
-                raise mismatch
+                own = call if number == call.number else UnderWay(None, self.recorder.tag(number), number)
+                raise self._mismatch(own, peer, report)
+
+    def _mismatch(self, own: UnderWay, peer: int, report: WaitReport) -> MismatchError:
+        """Return the error that another call has the number of a call of this rank, or that one refused its arrays."""
+        rank, name, in_it = self.transport.rank, self._name(own), own.number == report.number
+        claim, theirs = self._claim(own), report.claim if in_it else {}
+        other = report.name if in_it else self._name(UnderWay(None, report.begun[own.number], own.number))
+        if "error" in theirs or "error" in claim:
+            blamed, shown = (peer, name) if "error" in theirs else (rank, other)
+            words = f"rank {blamed} refused its arrays: {(theirs if blamed == peer else claim)['error']}"
+            mismatch = MismatchError(f"rank {rank}: {shown}: {words}")
+            show_on(mismatch, self.transport, blamed)
+            return mismatch
+        order = "all ranks must make the same calls in the same order"
+        if (differ := apart(claim, theirs)) is not None:
+            call = f"call {own.number} ({claim['collective']} {claim['operator']})"
+            mismatch = MismatchError(f"rank {rank}: {call} is another one on rank {peer}: {differ}; {order}")
+        else:
+            mismatch = MismatchError(f"rank {rank}: rank {peer} makes {other}, this rank {name}; {order}")
+        show_on(mismatch, self.transport, min(peer, rank))
+        return mismatch
+
+    def _claim(self, call: UnderWay) -> Mapping[str, str]:
+        is_earlier_agreement = call.tag == AGREEMENT_TAG and not call.what
+        return {} if is_earlier_agreement else self.claims.get(call.tag, {})
 
     def sweep(self) -> None:
         """Take in what others told a rank that never waited long enough to ask: it must not pile up."""
