@@ -89,12 +89,12 @@ def test_an_array_holds_its_tensor_and_nothing_else():
 
 
 def test_what_does_not_fit_is_refused():
-    given = torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__, torch.Tensor.is_neg
+    given = torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__, torch.strided, torch.Tensor.is_neg
     with pytest.raises(ValueError, match="given twice: 2, 32"):
         _native.bind_view(*given, (NUMBERS[-3], NUMBERS[-3]))
     with pytest.raises(ValueError, match=r"5, 64"):
         _native.bind_view(*given, ((5, 64, np.dtype(np.complex64)),))
     with pytest.raises(ValueError, match="PyCapsule"):
-        _native.bind_view(torch.Tensor, None, torch.Tensor.is_neg, ())
+        _native.bind_view(torch.Tensor, None, *given[2:], ())
     with pytest.raises(TypeError, match="got 1 arguments"):
         VIEW(torch.ones(1))

@@ -1,5 +1,6 @@
 """Ranks that wait for counters in shared memory sleep, and are woken up once: when the last one awaited is there."""
 
+import os
 import threading
 import time
 
@@ -10,15 +11,16 @@ from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.native._native import THROUGH, WAITING
 
-MASK, SLEEPERS = 1, 3
+MASK, SLEEPERS, CORE = 1, 3, 4
+PATIENCE_NS = 50_000
 LONG_US = 60_000_000
 LIMIT_S = 20.0
 
 
-def memory_of(ranks):
+def memory_of(ranks, cores=1):
     region = aligned_buffer(ranks * COUNTER_BYTES + 256)
     region[...] = 0
-    return [SharedMemory(region, rank, range(ranks), cores=1) for rank in range(ranks)]
+    return [SharedMemory(region, rank, range(ranks), cores=cores) for rank in range(ranks)]
 
 
 def stage(shared, *waits):
@@ -52,6 +54,40 @@ def test_the_last_rank_awaited_wakes_up_the_sleeper(ranks):
     sleeper.join(LIMIT_S)
     assert states == [THROUGH]
     assert words[SLEEPERS] == 0 and words[MASK] == 0
+
+
+def on_core(core, action):
+    """What an action gives on a thread that runs on one core."""
+    results = []
+
+    def run():
+        os.sched_setaffinity(0, {core})
+        results.append(action())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(LIMIT_S)
+    return results[0]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_rank_does_not_look_long_for_one_that_needs_its_core():
+    memories = memory_of(2, cores=2)
+    core, other = sorted(os.sched_getaffinity(0))[:2]
+    assert on_core(core, stage(memories[1]).go_on) == THROUGH
+    assert memories[0].counters[8 + CORE] == 1 + core
+    run = shared_stage(memories[0], 1, [(1, 2)])
+    run.start()
+
+    def least_ns():
+        times = []
+        for _ in range(50):
+            begin_ns = time.monotonic_ns()
+            assert run._native.go_on() == WAITING
+            times.append(time.monotonic_ns() - begin_ns)
+        return min(times)
+
+    assert on_core(core, least_ns) < PATIENCE_NS <= on_core(other, least_ns)
 
 
 def test_a_sleep_has_a_limit_and_is_asked_for():

@@ -45,7 +45,12 @@ def bind_call(
     """
 
 def bind_view(
-    type: type, exchange: object, is_negative: Callable[[Any], object], dtypes: tuple[tuple[int, int, Any], ...], /
+    type: type,
+    exchange: object,
+    strided: object,
+    is_negative: Callable[[Any], object],
+    dtypes: tuple[tuple[int, int, Any], ...],
+    /,
 ) -> Callable[[Any, bool], NDArray[Any] | None]:
     """Return what gives an array on the memory of a tensor: of its shape, or on True of one axis.
 
@@ -55,6 +60,7 @@ def bind_view(
     Args:
         type: Of the tensors.
         exchange: Its `__dlpack_c_exchange_api__`.
+        strided: The `layout` of tensors whose items have places in memory.
         is_negative: Whether a tensor has a sign that is not applied yet.
         dtypes: What numbers are called, by their code and bits in DLPack.
 

@@ -1,8 +1,10 @@
-/* torch.distributed's all_reduce as most programs make it, a sum of one plain tensor that they wait for: what Python would
- * do around the call. Each of its steps costs three times as much where another rank had the core meanwhile. */
+/* torch.distributed's all_reduce as most programs make it, a sum of one plain tensor that they wait for: what Python
+ * would do around the call. Each step costs three times as much where another rank had the core meanwhile. */
 #include "types.h"
 
-enum { OPTIONS, UNSET, KIND, VIEW, LEFT, ACQUIRE, RELEASE, RUN, OPERATOR, GIVEN, IS_ISSUED = GIVEN, LIMIT, REDUCTION, PARTS };
+/* Arguments of `bind_group_sum`, then names of attributes. */
+enum { OPTIONS, UNSET, KIND, VIEW, LEFT, ACQUIRE, RELEASE, RUN, OPERATOR, GIVEN };
+enum { IS_ISSUED = GIVEN, LIMIT, REDUCTION, PARTS };
 
 static PyObject *part(PyObject *self, int index) { return PyTuple_GetItem(self, index); }
 

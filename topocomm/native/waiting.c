@@ -20,7 +20,7 @@
 #include <unistd.h>
 #endif
 
-enum { MASK = 1, TARGET, SLEEPERS }; /* words of a line after the counter; the last one in the first line only */
+enum { MASK = 1, TARGET, SLEEPERS, CORE }; /* words of a line after the counter; SLEEPERS in the first line only */
 
 #if defined(__linux__)
 static _Atomic int64_t *word_of(const Engine *engine, int64_t rank, int64_t word) {
@@ -47,9 +47,16 @@ static void wake(const Engine *engine, int64_t value) {
 
 void publish(const Engine *engine, int64_t progress) {
     int64_t value = *engine->epoch * STRIDE + progress;
+    if (engine->looks > 0)
+        atomic_store_explicit(word_of(engine, engine->position, CORE), 1 + sched_getcpu(), memory_order_relaxed);
     atomic_store(word_of(engine, engine->position, 0), value);
     if (atomic_load(word_of(engine, 0, SLEEPERS)) > 0)
         wake(engine, value);
+}
+
+/* Whether the rank was last on the core that this one runs on: it cannot go on while this one looks. */
+static int needs_this_core(const Engine *engine, int64_t rank) {
+    return atomic_load_explicit(word_of(engine, rank, CORE), memory_order_relaxed) == 1 + sched_getcpu();
 }
 
 /* Sleep until the first rank that is behind and those awaited alike stand where they must; 0 where time is over. */
@@ -75,6 +82,8 @@ static int sleep_until_there(const Engine *engine, const Wait *wait, const Wait 
     return outcome == 0;
 }
 #else
+static int needs_this_core(const Engine *engine, int64_t rank) { return (void)engine, (void)rank, 0; }
+
 void publish(const Engine *engine, int64_t progress) {
     _Atomic int64_t *own = &engine->counters[engine->position * COUNTER_WORDS];
     atomic_store_explicit(own, *engine->epoch * STRIDE + progress, memory_order_release);
@@ -86,10 +95,11 @@ static int sleep_until_there(const Engine *engine, const Wait *wait, const Wait 
 #endif
 
 /* Whether a rank with a core of its own has not waited long: one that slept would come back later than by a look. The
- * time is up at once where another program had the core. */
-static int is_early(const Engine *engine, int64_t *until_ns) {
+ * time is up at once where another program had the core, or the rank awaited needs it: the system puts both on one core
+ * where other programs use the others, and a core given away may go to one of those. */
+static int is_early(const Engine *engine, int64_t rank, int64_t *until_ns) {
     struct timespec now;
-    if (engine->looks <= 0)
+    if (engine->looks <= 0 || needs_this_core(engine, rank))
         return 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
@@ -103,7 +113,7 @@ int await_counters(const Engine *engine, const Wait *wait, int64_t count) {
         while (progress_of(engine, wait->rank) < base + wait->progress) {
             if (looks-- > 0)
                 continue;
-            if (looks >= -YIELDS || is_early(engine, &until_ns))
+            if (looks >= -YIELDS || is_early(engine, wait->rank, &until_ns))
                 sched_yield();
             else if (engine->sleep_us <= 0 || !sleep_until_there(engine, wait, end))
                 return 0;

@@ -77,7 +77,8 @@ def tensor_view(*, bools: bool = True) -> Callable[[Any, bool], NDArray[Any] | N
     try:
         from topocomm.native._native import bind_view
 
-        return bind_view(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__, torch.Tensor.is_neg, dtypes)
+        kind = torch.Tensor
+        return bind_view(kind, kind.__dlpack_c_exchange_api__, torch.strided, kind.is_neg, dtypes)
     except (AttributeError, ImportError):
         return lambda tensor, flat: None
 
