@@ -9,7 +9,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _LISTED = re.compile(r"'([^']+)'.*(?: of| has| register| are) ([^\s,;']+(?:, [^\s,;']+)+)")
@@ -80,6 +80,10 @@ class CommandParser(argparse.ArgumentParser):
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}{self._joined(words, left) or self.meant_by(left[0])}")
         return found, left
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with one line and status 2."""
+        self.exit(2, f"{self.prog}: error: {with_suggestion(message, self.meanings)}\n")
 
     def meant_by(self, word: str) -> str:
         """Return what an argument without its option was meant to be, to end an error with."""
