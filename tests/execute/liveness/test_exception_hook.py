@@ -98,6 +98,7 @@ def shown_by_both(hook, capsys, errors, transports):
     for rank in (0, 1):
         own = hook(rank)
         end_on_uncaught(rank, 2, tell_shown, lambda rank=rank: transports[rank])
+        end_on_uncaught(rank, 2, tell_shown)  # of another communicator
         own(type(errors[rank]), errors[rank], errors[rank].__traceback__)
         shown.append(capsys.readouterr().err)
     return shown

@@ -43,7 +43,7 @@ def end_on_uncaught(
     rank: int,
     size: int,
     end: Callable[[BaseException], None],
-    current: Callable[[], Transport | None] = lambda: None,
+    current: Callable[[], Transport | None] | None = None,
 ) -> None:
     """Show an uncaught exception of this process with its rank, then call `end` with it.
 
@@ -59,14 +59,14 @@ def end_on_uncaught(
         rank: This process's.
         size: The number of ranks.
         end: Is called with the error when it is shown.
-        current: Returns what the ranks can still tell each other by, of an error in none of their calls.
+        current: Returns by what ranks can still tell each other of an error outside of calls; None: as before.
     """
     hook = sys.excepthook
     if not isinstance(hook, _Hook):
         sys.excepthook = hook = _Hook(rank, size, hook)
     if end not in hook.ends:
         hook.ends.append(end)
-    hook.current = current
+    hook.current = current or hook.current
 
 
 class _Hook:
