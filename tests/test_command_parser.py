@@ -99,3 +99,26 @@ def test_what_is_right_is_read_as_argparse_reads_it(parser):
     }
     assert parser.parse_args(["list", "--", "--no-option"]).files == ["--no-option"]
     assert parser.parse_args(["list", "Run"]).files == ["Run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hots", "2"], "unrecognized arguments: --hots; did you mean --hosts?"),
+        (["--hosts", "2x"], "argument --hosts: expected a whole number, got '2x'; did you mean 2?"),
+        (["--us", "1.5us"], "argument --us: expected a number, got '1.5us'; did you mean 1.5?"),
+        (["--us", "fast"], "argument --us: expected a number, got 'fast'"),
+        (["--size", "-64K"], "argument --size: expected nothing below 0, got -64K"),
+        (["--size", "64", "KiB"], "unrecognized arguments: KiB; did you mean --size 64KiB?"),
+        (["--size", "64", "times"], "unrecognized arguments: times"),
+        (["--names", "a,", "b,", "c"], "unrecognized arguments: b, c; did you mean --names a,b,c?"),
+    ],
+)
+def test_errors_are_one_line_and_status_2(capsys, words, said):
+    made = CommandParser(prog="tool")
+    for option, kind in (("--hosts", int), ("--us", float), ("--size", None), ("--names", None)):
+        made.add_argument(option, type=kind, metavar="A,B,..." if option == "--names" else None)
+    with pytest.raises(SystemExit) as ended:
+        made.parse_args(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", f"tool: error: {said}\n")

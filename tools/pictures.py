@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from topocomm.cli.main import main
+from topocomm.command_parser import CommandParser
 
 FOLDER = Path(__file__).parents[1] / "docs/pictures"
 COMMANDS = {
@@ -33,5 +34,6 @@ def draw(name: str, folder: Path = FOLDER) -> Path:
 
 
 if __name__ == "__main__":
+    CommandParser(prog="python -m tools.pictures", description=__doc__.splitlines()[0]).parse_args()
     for name in COMMANDS:
         print(draw(name))

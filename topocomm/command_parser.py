@@ -9,7 +9,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _LISTED = re.compile(r"'([^']+)'.*(?: of| has| register| are) ([^\s,;']+(?:, [^\s,;']+)+)")
@@ -78,12 +78,26 @@ class CommandParser(argparse.ArgumentParser):
         self._check_options(words)
         found, left = super().parse_known_args(words, namespace)
         if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}{self.meant_by(left[0])}")
+            self.error(f"unrecognized arguments: {' '.join(left)}{self._joined(words, left) or self.meant_by(left[0])}")
         return found, left
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with one line and status 2."""
+        self.exit(2, f"{self.prog}: error: {with_suggestion(message, self.meanings)}\n")
 
     def meant_by(self, word: str) -> str:
         """Return what an argument without its option was meant to be, to end an error with."""
         return next((f"; did you mean {option} {match}?" for option, match in self._choices(word)), "")
+
+    def _joined(self, words: Sequence[str], left: Sequence[str]) -> str:
+        """Return the value that is one with the words left over, which blanks cut in two, to end an error with."""
+        place = words.index(left[0]) if left[0] in words else 0
+        option, value = words[max(place - 2, 0) : place] if place > 1 else ("", "")
+        metavar = str(getattr(self._option_string_actions.get(option), "metavar", None))
+        if "," in metavar:
+            return f"; did you mean {option} {','.join(each.strip(',') for each in (value, *left))}?"
+        is_size = re.fullmatch(r"[\d.]+ [KMGT]?i?B", " ".join([value, *left]), re.IGNORECASE)
+        return f"; did you mean {option} {value}{left[0]}?" if is_size else ""
 
     def owners(self, option: str) -> Sequence[str]:
         """Return the commands, as one types them, that have an option which this one lacks."""
@@ -97,12 +111,14 @@ class CommandParser(argparse.ArgumentParser):
     def _check_options(self, words: Sequence[str]) -> None:
         """End with an error at an unknown option: argparse would miss required arguments first."""
         known = self._option_string_actions
-        for word in words:
+        for before, word in zip(("", *words), words, strict=False):
             if word == "--" or (self.commands() and not word.startswith("-")):
                 return
             name = word.partition("=")[0]
             if not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word) or " " in word or name in known:
                 continue
+            if before in known and re.match(r"-[\d.]", word):
+                self.error(f"argument {before}: expected nothing below 0, got {word}")
             is_long = name.startswith("--")
             if is_long and any(option.startswith(name) for option in known):
                 continue  # abbreviated; argparse knows whether to one option only
@@ -133,7 +149,15 @@ class CommandParser(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         if action.choices and action.type is None and not isinstance(action, argparse._SubParsersAction):
             return respelled(arg_string, action.choices) or arg_string
-        return super()._get_value(action, arg_string)
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            kind = {int: "a whole number", float: "a number"}.get(action.type)  # type: ignore[call-overload]
+            if kind is None:
+                raise
+            number = re.match(r"\d+(\.\d+)?(?=[a-z]+$)" if action.type is float else r"\d+(?=[a-z]+$)", arg_string)
+            near = f"; did you mean {number[0]}?" if number else ""
+            raise argparse.ArgumentError(action, f"expected {kind}, got {arg_string!r}{near}") from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

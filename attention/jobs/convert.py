@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from attention.jobs.job_launch import InputError, say
+from attention.jobs.job_launch import InputError, JobParser, say
 from attention.jobs.model_folders import KNOWN
 from attention.jobs.models import convert
 from topocomm import TopocommError
@@ -14,7 +13,7 @@ from topocomm import TopocommError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Convert and say where; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m attention.jobs.convert", description=__doc__)
+    parser = JobParser(prog="python -m attention.jobs.convert", description=__doc__)
     parser.add_argument("model", help=f"one of: {', '.join(KNOWN)}")
     options = parser.parse_args(arguments)
     try:

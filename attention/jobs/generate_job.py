@@ -106,15 +106,15 @@ class GenerateJob:
             InputError: The prompt, the model or the number of ranks cannot be used, or there is no GPU to run on.
             SetupError: The model is not on this machine.
         """
-        from attention.huggingface.hf_layers import layer_windows
-
         if self.options.profile and self.options.device != "cpu":
             raise InputError("--profile reads the host's clock, which tells nothing of a GPU; use --device cpu")
         if self.options.profile and self.options.method != "tree":
             raise InputError(f"--profile tells the parts of --method tree apart, not those of {self.options.method}")
         text = self._prompt()
         check_device(self.options.device, ranks)
-        path = self.path = find_model(self.options.model)
+        path = self.path = find_model(self.options.model)  # before transformers is imported, for seconds
+        from attention.huggingface.hf_layers import layer_windows
+
         self.tokenizer = load("tokenizer", path)
         config = load("configuration", path)
         try:
@@ -213,9 +213,8 @@ class GenerateJob:
             try:
                 text = self.options.prompt_file.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise InputError(
-                    f"--prompt-file {self.options.prompt_file}: cannot be read as UTF-8: {error}"
-                ) from error
+                reason = getattr(error, "strerror", None) or "not UTF-8; expected that, as by `iconv -t UTF-8`"
+                raise InputError(f"--prompt-file {self.options.prompt_file}: cannot be read: {reason}") from error
         if not text.strip():
             raise InputError("the prompt is empty; give --prompt TEXT or --prompt-file FILE with some text")
         return str(text)

@@ -98,7 +98,9 @@ def launched_as() -> tuple[int, int] | None:
 class JobParser(CommandParser):
     """A parser that speaks once: the other ranks of an mpirun job leave in silence."""
 
-    meanings = MappingProxyType({"chat": "generate", "np": "--ranks", "run": "generate", "server": "serve"})
+    meanings = MappingProxyType(
+        {"chat": "generate", "gpu": "cuda", "np": "--ranks", "run": "generate", "server": "serve"}
+    )
 
     def error(self, message: str) -> NoReturn:
         """One line and exit status 2."""
@@ -128,7 +130,10 @@ def positive(text: str) -> int:
 def tokens(text: str) -> int:
     """Return a number of tokens of at least 1, for argparse; 128K and 1M are 1024 and 1024 x 1024 times that."""
     unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:].upper())
-    return positive(text) if unit is None else positive(text[:-1]) * unit
+    count = text if unit is None else text[:-1]
+    if not (count.strip().isdecimal() and int(count)):
+        raise argparse.ArgumentTypeError(f"expected a number of tokens such as 65536, 64K or 1M, got {text!r}")
+    return int(count) * (unit or 1)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

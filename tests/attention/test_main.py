@@ -42,6 +42,7 @@ def test_versions_are_told(capsys):
         ("decode --method treee", "tree"),
         ("decode --ring", "--method ring"),
         ("serve --prot 80", "--port"),
+        ("decode --device gpu", "cuda"),
     ],
 )
 def test_wrong_words_end_with_what_was_meant(capsys, line, meant):
@@ -65,15 +66,29 @@ def test_an_option_of_another_command_is_said_to_belong_to_it(capsys, words, own
     assert capsys.readouterr().err.endswith(f": unrecognized arguments: {words[1]}; it belongs to {owners}\n")
 
 
+def test_a_prompt_that_is_no_utf_8_says_how_to_make_it(capsys, tmp_path):
+    (tmp_path / "prompt.txt").write_text("x", "utf-16")
+    assert main(["generate", "--model", "smollm2", "--prompt-file", str(tmp_path / "prompt.txt")]) == 2
+    assert capsys.readouterr().err.endswith("cannot be read: not UTF-8; expected that, as by `iconv -t UTF-8`\n")
+
+
+def test_a_wrong_model_is_said_before_large_libraries_are_imported():
+    program = "import sys; from attention.__main__ import main; main('generate --model x --prompt x'.split())"
+    program += "; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_a_model_that_is_not_known_is_bad_input(capsys):
     assert main(["generate", "--model", "smollm", "--prompt", "x"]) == 2
     assert capsys.readouterr().err.endswith("nothing is downloaded; did you mean smollm2?\n")
 
 
-@pytest.mark.parametrize(("text", "line"), [("0K", "got '0'"), ("8x", "got '8x'"), ("K", "got ''")])
-def test_tokens_have_units(capsys, text, line):
+@pytest.mark.parametrize("text", ["0K", "8x", "K", "64KB", "1.5M", "0"])
+def test_tokens_have_units(capsys, text):
     assert ended(["decode", "--context", text]) == 2
-    assert f"argument --context: expected a whole number of at least 1, {line}" in capsys.readouterr().err
+    expected = f"argument --context: expected a number of tokens such as 65536, 64K or 1M, got {text!r}\n"
+    assert capsys.readouterr().err.endswith(expected)
 
 
 def test_a_context_in_units(capsys):

@@ -1,6 +1,7 @@
-"""Fifty command lines with a typical mistake each, and what was meant.
+"""Command lines with a typical mistake each, and what was meant.
 
-`MACHINE` is a file with a topology, `PLAN` one with a plan; a suggestion of None is where the remedy is in the error.
+`MACHINE` is a file with a topology, `PACKED` a gzip of it, `PLAN` one with a plan, `FOLDER` a folder, `NOWHERE` a file
+in none; a suggestion of None is where the remedy is in the error.
 """
 
 H100 = ("--system", "dgx-h100")
@@ -65,7 +66,33 @@ MISTAKES = [
     ("plan --system dgx-h100 --bytes 65535", None),
     ("plan --system dgx-h100 --sizes 8-128M", None),
     ("plan --system dgx-h100 --ranks 0,1 --bytes 64K", "GPU0,GPU1"),
+    ("plan --system dgx-h100 --bytes 64 KiB", "--bytes 64KiB"),
+    ("plan --system dgx-h100 --bytes 64KBytes", "64K"),
+    ("plan --system dgx-h100 --bytes 64MB/s", "64M"),
+    ("plan --system dgx-h100 --bytes 1e6", "1000000"),
+    ("plan --system dgx-h100 --bytes -64K", None),
+    ("plan --system dgx-h100 --sizes 1K..1M", None),
+    ("plan --system dgx-h100 --ranks GPU0 GPU1", "--ranks GPU0,GPU1"),
+    ("plan --system dgx-h100 --ranks gpu0-gpu2", "GPU0,GPU1,GPU2"),
+    ("plan --system dgx-h100 --ranks 16", None),
+    ("plan --system dgx-h100 --hosts two", None),
+    ("plan --system dgx-h100 --hosts 2x", "2"),
+    ("plan --system dgx-h100 --launch-us 6.6us", "6.6"),
+    ("plan --system dgx-h100 --root GPU3 --collective reduce", None),
+    ("plan --system dgx-h100 --without GPU3:NVSWITCH0", "GPU3-nvswitch0"),
+    ("plan --system dgx-h100 --without GPU3_nvswitch0", "GPU3-nvswitch0"),
+    ("plan --system dgx-h100 --what-if nvlink=50GB/s", "nvlink=50"),
+    ("plan --system dgx-h100 --what-if nvlink:50", "nvlink=50"),
+    ("plan --system dgx-h100 --what-if NVLinks=50", "near it: nvlink"),
+    ("simulate --system dgx-h100 --compare planned, ring", "--compare planned,ring"),
+    ("simulate --system dgx-h100 --what-if GPU0:nvswitch0=9", "GPU0-nvswitch0"),
     # files
+    ("inspect --input PACKED", None),
+    ("plan --system dgx-h100 --save FOLDER", None),
+    ("plan --system dgx-h100 --save NOWHERE", None),
+    ("plan --system dgx-h100 --trace NOWHERE", None),
+    ("simulate --system dgx-h100 --trace FOLDER", None),
+    ("inspect --system dgx-h100 --output NOWHERE", None),
     ("plan --input NEAR --bytes 64K", "MACHINE"),
     ("inspect --input dgx-h100", "--system dgx-h100"),
     ("plan --input PLAN --bytes 64K", None),

@@ -92,8 +92,8 @@ def test_output_through_a_link_keeps_the_link(capsys, tmp_path):
 def test_output_that_cannot_be_written(capsys, tmp_path):
     file = tmp_path / "none" / "out.txt"
     status, out, err = run(capsys, "--system", "dgx-a100", "--output", str(file))
-    assert (status, out) == (1, "")
-    assert err == f"topocomm inspect: {file}: cannot write: No such file or directory\n"
+    assert (status, out) == (2, "")
+    assert err == f"topocomm inspect: --output {file}: expected a folder {file.parent}; make it, or name another\n"
 
 
 def test_a_failed_write_leaves_the_old_file(capsys, tmp_path, monkeypatch):
@@ -116,7 +116,7 @@ BAD = [
     (["--system", "dgx-x"], "system 'dgx-x' is not in the catalogue; it has dgx-1-v100"),
     (["--system", "dgx-h100", "--hosts", "0"], "hosts must be at least 1, got 0"),
     (["--hosts", "2"], "--hosts goes with --system NAME, or with --input FILE of one host"),
-    (["--system", "dgx-h100", "--hosts", "two"], "argument --hosts: invalid int value: 'two'"),
+    (["--system", "dgx-h100", "--hosts", "two"], "argument --hosts: expected a whole number, got 'two'"),
     (["--system", "dgx-h100", "--input", "a"], "argument --input: not allowed with argument --system"),
     (["--invent-bus-ids"], "--invent-bus-ids goes with --system NAME --format nccl-xml, of one host, only"),
     (["--system", "dgx-h100", "--invent-bus-ids"], "--invent-bus-ids goes with --system NAME --format nccl-xml"),

@@ -125,12 +125,14 @@ def test_a_plan_for_another_topology_is_refused(capsys, tmp_path):
 
 
 def test_a_plan_that_cannot_be_saved_is_status_1(capsys, tmp_path):
-    file = tmp_path / "none" / "plan.json"
+    file = tmp_path / ("x" * 300)
     status, out, err = run(capsys, *SMALL, "--save", str(file))
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert "No such file or directory" in err
+    assert err == f"topocomm plan: {file}: cannot save the plan: File name too long\n"
 
 
-def test_a_plan_that_cannot_be_saved_is_named(capsys, tmp_path):
+def test_a_folder_that_is_not_there_is_said_before_it_is_planned(capsys, tmp_path):
     file = tmp_path / "none" / "plan.json"
-    assert f"{file}: " in run(capsys, *SMALL, "--save", str(file))[2]
+    status, out, err = run(capsys, *SMALL, "--save", str(file))
+    assert (status, out) == (2, "")
+    assert err == f"topocomm plan: --save {file}: expected a folder {file.parent}; make it, or name another\n"

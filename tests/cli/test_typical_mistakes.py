@@ -1,5 +1,7 @@
 """Typical mistakes on the command line end with one line, status 2, and what was meant."""
 
+import gzip
+
 import pytest
 
 from tests.cli.mistakes import MISTAKES
@@ -14,7 +16,10 @@ def files(tmp_path_factory):
     machine, saved = folder / "machine.json", folder / "plan.json"
     machine.write_text(topology_json.dumps(catalog("dgx-h100")))
     plan(catalog("dgx-h100"), payload_bytes=1 << 16).save(saved)
-    return {"MACHINE": str(machine), "PLAN": str(saved), "NEAR": str(folder / "machin.json")}
+    packed = folder / "machine.json.gz"
+    packed.write_bytes(gzip.compress(machine.read_bytes()))
+    paths = {"MACHINE": machine, "PLAN": saved, "NEAR": folder / "machin.json", "PACKED": packed, "FOLDER": folder}
+    return {name: str(path) for name, path in {**paths, "NOWHERE": folder / "none" / "x"}.items()}
 
 
 def filled(words, files):

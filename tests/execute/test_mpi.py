@@ -64,6 +64,9 @@ def test_a_rank_that_raises_ends_the_job_with_its_traceback():
         ("one wrong", "error (rank LAST: expected an array", "0"),
         ("disorder", "all ranks must make the same calls", r"\d"),
         ("refused", "as prepared, got float64 [4]", "LAST"),
+        ("topology", "topology: expected a topocomm.Topology, got str", "0"),
+        ("argument", "system 'dgx-h10' is not in the catalogue", "0"),
+        ("argument inside with", "system 'dgx-h10' is not in the catalogue", "0"),
     ],
 )
 def test_an_uncaught_error_of_several_ranks_is_shown_once(what, text, teller, ranks):

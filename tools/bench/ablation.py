@@ -35,6 +35,7 @@ from plan_tables.random_graphs import OPTIMA
 from plan_tables.random_graphs import machine as random_machine
 
 from topocomm import SUM, PlanError, Topology
+from topocomm.command_parser import CommandParser
 from topocomm.planning import planner
 from topocomm.planning.algorithms.hosts import rail_assignment, rails
 from topocomm.planning.candidates import candidate_builds
@@ -325,7 +326,7 @@ TABLES: dict[str, tuple[str, tuple[Pass, ...], Callable[[Case], Figures | None],
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", default=",".join(TABLES), help="which, in this order")
     parser.add_argument("--most-ranks", type=int, default=32, help="of systems whose trees are packed")
     parser.add_argument("--minutes", type=float, default=inf, help="after which a table ends with the cases it has")

@@ -27,6 +27,7 @@ from plan_tables import latency, planning_time, random_graphs, throughput
 from plan_tables.fresh import each_alone
 from plan_tables.machines import Machine
 
+from topocomm.command_parser import CommandParser
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.forests.forest import COLLECTIVES as PACKED
 from topocomm.topology.catalog.systems import SYSTEMS
@@ -118,7 +119,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", default=",".join(TABLES), help="which, in this order")
     parser.add_argument("--hosts", help="hosts of the machines of the first, second and fourth, such as 1,2,4,16")
     parser.add_argument("--collective", default="allreduce", choices=PACKED, help="of the tables of throughput")

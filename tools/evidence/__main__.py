@@ -8,12 +8,12 @@ alone; print the errors, or write the page of results with its plots.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 from topocomm.calibration.error_report import RowError, row_errors
 from topocomm.calibration.fit_figures import Fit, fit_tables
+from topocomm.command_parser import CommandParser
 from topocomm.planning.libraries.library_figures import DEFAULTS
 
 from .gather import Family, Gathered, gather
@@ -29,7 +29,7 @@ TEXT_BEGIN, TEXT_END = "<!-- figures begin -->", "<!-- figures end -->"
 
 def main() -> int:
     """Fit, predict, print or write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = CommandParser(prog="python -m tools.evidence", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--measured", type=Path, required=True, metavar="DIR", help="folder of tables as JSON")
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="write tables between the marks of this page, and plots"

@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from topocomm.command_parser import CommandParser
 from topocomm.errors import TopocommError
 from topocomm.topology.model import Topology
 from topocomm.topology.readers.plain import topology_json
@@ -63,9 +64,9 @@ def _parted(words: list[str]) -> tuple[list[str], bool, list[str]]:
     return words[:place], True, words[place + 1 :]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> CommandParser:
     text = (__doc__ or "").splitlines()
-    parser = argparse.ArgumentParser("python -m tools.netlab", description=text[0])
+    parser = CommandParser("python -m tools.netlab", description=text[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     topology = commands.add_parser("topology", help="print the topology of hosts in racks as JSON")
     topology.add_argument("--hosts", type=int, default=4)

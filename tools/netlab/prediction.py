@@ -50,6 +50,8 @@ def run_compare(args: argparse.Namespace) -> int:
     """Print every schedule's times and the errors."""
     try:
         document = json.loads(args.figures.read_text())
+        if not any(isinstance(part, dict) and part.get("topology") for part in document.values()):
+            raise KeyError("topology")
         planned = held(document, lambda part, row: row["planner_us"])
         simulated = held(document, Simulator(document).time_us)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

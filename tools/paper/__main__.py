@@ -10,13 +10,13 @@ are made; the last times lie in tools/paper/measured_memory.json and measured_la
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from topocomm import TopocommError
+from topocomm.command_parser import CommandParser
 
 from . import lab, latency, llama, memory, ratio, volume
 from .drawing import panels
@@ -49,7 +49,7 @@ FIGURES = {
 def main(arguments: list[str] | None = None) -> int:
     """Make the figures that were named."""
     words = __doc__.splitlines()[0] if __doc__ else None
-    parser = argparse.ArgumentParser(prog="python -m tools.paper", description=words)
+    parser = CommandParser(prog="python -m tools.paper", description=words)
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=f"{', '.join(FIGURES)}; default: all")
     parser.add_argument("--write", action="store_true", help="write docs/results/paper.md and docs/pictures")
     parser.add_argument("--measure", action="store_true", help="measure memory and the lab again, under mpirun")

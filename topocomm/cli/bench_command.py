@@ -143,8 +143,10 @@ def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
         _write(
             f"# topocomm {facts.versions.get('topocomm', '')}: bits of allreduce {wanted.operator.name}, "
             f"{facts.ranks} ranks by {', '.join(facts.pairs) or 'none'}, and threads\n"
-            "# any: one plan, on every rank, repeated, plain, in place, by a handle, over every transport at hand\n"
-            "# canonical: 1 to 8 ranks on threads and the ranks at hand, virtual shards laid out evenly and at random\n"
+            "# any: one plan, on every rank, repeated, plain, in place, by a handle, over\n"
+            "#   every transport at hand\n"
+            "# canonical: 1 to 8 ranks on threads and the ranks at hand, virtual shards laid\n"
+            "#   out evenly and at random\n"
             f"#\n# {'size (B)':>10}  {'order':9}  {'results':>7}  sha256 of the result\n"
         )
     outcomes = []

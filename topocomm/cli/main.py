@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from topocomm.cli.command_ranks import speaks
+from topocomm.cli.options.arguments import check_outputs
 from topocomm.cli.options.other_words import OTHER_WORDS, meant_by, meant_file
 from topocomm.cli.terminal.text_colours import complaint
 from topocomm.command_parser import CommandParser, with_suggestion
@@ -121,9 +122,13 @@ def _run(
     try:
         if check is not None:
             check(args)
+        if speaks():  # who writes
+            check_outputs(args)
         is_alike = bool(vars(args).get("system") or vars(args).get("input"))
         status = run(args)
         sys.stdout.flush()
+        if note := vars(args).get("note"):
+            print(note, file=sys.stderr)
     except TopocommError as error:
         # A TopocommError that is also a ValueError is bad input; others are failures of the work.
         if isinstance(error, ValueError) and not speaks() and is_alike:

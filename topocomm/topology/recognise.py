@@ -43,6 +43,15 @@ _LOOKED_FOR = (
 )
 _REMEDY = "save one with `nvidia-smi topo -m > FILE` or `topocomm inspect --format json --output FILE`"
 
+_PACKED = {
+    b"\x1f\x8b": "gunzip",
+    b"PK\x03\x04": "unzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
+"""Program that unpacks a file, by its first bytes."""
+
 
 def load(path: str | os.PathLike[str]) -> Topology:
     """Return the topology in a file or pipe: output of a tool, or topology JSON.
@@ -69,6 +78,9 @@ def load_text(path: str | os.PathLike[str]) -> str:
         raise TopologyError(f"{name}: cannot be read: {reason}") from None
     if len(data) > MAX_BYTES:
         raise TopologyError(f"{name}: longer than {MAX_BYTES >> 20} MiB; looked for {_LOOKED_FOR}")
+    packed = next((how for mark, how in _PACKED.items() if data.startswith(mark)), None)
+    if packed is not None:
+        raise TopologyError(f"{name}: not a text file but a packed one; expected it unpacked, as by `{packed} {name}`")
     has_mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # as Windows shells write
     for encoding in ("utf-16",) if has_mark else ("utf-8-sig", "latin-1"):
         try:

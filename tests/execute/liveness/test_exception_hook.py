@@ -8,9 +8,10 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from topocomm import SUM, MismatchError, OperatorError, run_local
+from topocomm import SUM, MismatchError, OperatorError, TopologyError, catalog, run_local
 from topocomm.execute.liveness.exception_hook import end_on_uncaught, tell_shown
 from topocomm.execute.liveness.log import LOGGER
+from topocomm.execute.transports.threads import World
 
 
 @pytest.fixture
@@ -89,3 +90,46 @@ def test_nothing_is_hidden_that_the_first_rank_may_not_have(hook, capsys, how):
         LOGGER.setLevel(logging.NOTSET)
     shown = capsys.readouterr().err
     assert str(second) in shown and "call_cache.py" in shown and ("planted" in shown or how == "debug")
+
+
+def shown_by_both(hook, capsys, errors, transports):
+    """What ranks 0 and 1 show of errors that each raises by itself."""
+    shown = []
+    for rank in (0, 1):
+        own = hook(rank)
+        end_on_uncaught(rank, 2, tell_shown, lambda rank=rank: transports[rank])
+        end_on_uncaught(rank, 2, tell_shown)  # of another communicator
+        own(type(errors[rank]), errors[rank], errors[rank].__traceback__)
+        shown.append(capsys.readouterr().err)
+    return shown
+
+
+def raised(word, note):
+    with pytest.raises(TopologyError) as caught:
+        catalog(word)
+    caught.value.add_note(note)
+    return caught.value
+
+
+@pytest.mark.parametrize("words", [("dgx-h10", "dgx-h10"), ("dgx-h10", "dgx-h11")])
+def test_a_wrong_argument_of_all_ranks_is_shown_once_if_it_is_the_same(hook, capsys, words):
+    errors = [raised(word, f"record of rank {rank}") for rank, word in enumerate(words)]
+    first, second = shown_by_both(hook, capsys, errors, World(2).transports())
+    assert first.startswith("rank 0 of 2 failed:\n") and str(errors[0]) in first and "systems.py" not in first
+    if words[0] == words[1]:
+        assert second == f"rank 1 of 2 stopped too: TopologyError at {__file__}:{line_of(raised)}, in raised\n"
+    else:
+        assert second.startswith("rank 1 of 2 failed:\n") and str(errors[1]) in second
+
+
+def test_a_wrong_argument_of_one_rank_alone_is_shown_by_it(hook, capsys):
+    transports, error = World(2).transports(), raised("dgx-h10", "")
+    own = hook(1)
+    end_on_uncaught(1, 2, tell_shown, lambda: transports[1])
+    own(type(error), error, error.__traceback__)
+    assert capsys.readouterr().err.startswith("rank 1 of 2 failed:\n")
+
+
+def line_of(function):
+    """Of the second line of its body."""
+    return function.__code__.co_firstlineno + 2

@@ -8,7 +8,7 @@ import numpy as np
 import topocomm
 from topocomm import MAX, SUM
 
-comm = topocomm.init()
+comm = topocomm.init("dgx-h100" if sys.argv[1] == "topology" else None)
 odd = comm.rank == comm.size - 1
 x = np.ones(3)
 match sys.argv[1]:
@@ -25,6 +25,12 @@ match sys.argv[1]:
     case "refused":
         call = comm.prepare("allreduce", like=x, operator=MAX)
         call(np.ones(4) if odd else x)
+    case "argument":
+        topocomm.catalog("dgx-h10")
+    case "argument inside with":
+        with comm:
+            comm.allreduce(x, SUM)
+            topocomm.catalog("dgx-h10")
     case "caught on 0":
         try:
             comm.allreduce(np.ones(4 if odd else 3), SUM)

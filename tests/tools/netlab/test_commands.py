@@ -50,3 +50,25 @@ def test_missing_tools_are_named(monkeypatch):
     namespaces.why_not.cache_clear()
     assert "`unshare -Ur`" in namespaces.why_not()
     namespaces.why_not.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["upp"], "did you mean up?"),
+        (["topology", "--hots=2"], "unrecognized arguments: --hots=2; did you mean --hosts?"),
+        (["rate", "host1", "fast"], "argument mbit: expected a number, got 'fast'"),
+    ],
+)
+def test_wrong_words_end_with_what_to_do(words, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n")) == (2, 1)
+    assert err.startswith("python -m tools.netlab") and err.endswith(f"{said}\n")
+
+
+def test_a_topology_is_not_what_compare_takes(tmp_path, capsys):
+    (tmp_path / "lab.json").write_text(topology_json.dumps(racks(2, 1, 100.0)))
+    assert main(["compare", str(tmp_path / "lab.json")]) == 2
+    assert "not what `measure` writes" in capsys.readouterr().err

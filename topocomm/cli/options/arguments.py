@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -47,7 +47,15 @@ def parse_count(text: str, option: str, expected: str = "a whole number such as 
         count, left = divmod(int(match[1] + decimals) * unit, int(10 ** len(decimals)))
         if not left:
             return count
-    raise PlanError(f"{option} {text!r}: expected {expected}")
+    raise PlanError(f"{option} {text!r}: expected {expected}{_meant_count(text)}")
+
+
+def _meant_count(text: str) -> str:
+    """A number in powers of ten, or with a longer unit, as it is written here, to end an error with."""
+    power = re.fullmatch(r"([0-9]{1,9})[eE]([0-9]{1,2})", text)
+    unit = re.fullmatch(r"([0-9.]+) *([KMGT])i?b(?:ytes?|/s|ps)", text, re.IGNORECASE)
+    near = power[1] + "0" * int(power[2]) if power else unit[1] + unit[2] if unit else ""
+    return near and f"; did you mean {near}?"
 
 
 def add_sizes(parser: argparse.ArgumentParser, words: str) -> None:
@@ -70,8 +78,23 @@ def take_one_size(args: argparse.Namespace) -> None:
         args.bytes, args.minbytes = args.minbytes, None
 
 
+def check_outputs(args: argparse.Namespace) -> None:
+    """Check that the files to be written have folders, before work begins.
+
+    Raises:
+        PlanError: One has not, or is a folder itself.
+    """
+    for option in ("output", "save", "trace"):
+        path = vars(args).get(option) or ""
+        folder = os.path.dirname(path)
+        if os.path.isdir(path):
+            raise PlanError(f"--{option} {path}: expected a file, not a folder; name a file in it")
+        if folder and not os.path.isdir(folder):
+            raise PlanError(f"--{option} {path}: expected a folder {folder}; make it, or name another")
+
+
 def take_default_bytes(args: argparse.Namespace) -> None:
-    """Let `--bytes` be 64 KiB in whole rows of the operator if it is not given, and say so on stderr."""
+    """Let `--bytes` be 64 KiB in whole rows of the operator if it is not given, which is said on stderr in the end."""
     if args.bytes is None:
         from topocomm.operators.find import find_operator
 
@@ -79,7 +102,7 @@ def take_default_bytes(args: argparse.Namespace) -> None:
         row_bytes = operator.default_layout(1).row_bytes
         rows = max(DEFAULT_BYTES // row_bytes, 1) if operator.splittable else 1
         args.bytes = str(rows * row_bytes)
-        print(f"no --bytes given: {args.bytes} bytes are taken", file=sys.stderr)
+        args.note = f"no --bytes given: {args.bytes} bytes are taken"
 
 
 def nccl_sizes(args: argparse.Namespace, others: str = "--sizes", given: str | None = None) -> str | None:
@@ -104,9 +127,9 @@ def range_bytes(text: str) -> tuple[int, ...]:
     Raises:
         PlanError: The text is neither.
     """
-    if ":" not in text and "-" not in text:
-        return (parse_bytes(text, "--sizes"),)
     expected = "one size, or FROM:TO:FACTOR such as 8:128MiB:2, the factor over 1"
+    if ":" not in text and "-" not in text:
+        return (parse_count(text, "--sizes", expected),)
     return parse_range(text, "--sizes", expected, parse_bytes)
 
 
@@ -170,7 +193,12 @@ def parse_ranks(text: str | None, topology: Topology) -> tuple[str, ...] | None:
         if all(name.isdecimal() for name in names):
             ids = ",".join(topology.endpoints[int(name)] for name in names if int(name) < len(topology.endpoints))
             raise PlanError(f"--ranks {text}: expected a number of ranks, or endpoints by ids, as {ids}")
-        return tuple(respelled(name, topology.endpoints) or name for name in names)
+        spelled = tuple(respelled(name, topology.endpoints) or name for name in names)
+        first, _, last = (respelled(part, topology.endpoints) or "" for part in text.partition("-"))
+        if first and last and spelled[0] not in topology.endpoints:
+            run = topology.endpoints[topology.endpoints.index(first) : topology.endpoints.index(last) + 1]
+            raise PlanError(f"--ranks {text}: expected endpoints by commas; did you mean {','.join(run)}?")
+        return spelled
     count, most = int(text), len(topology.endpoints)
     if not 1 <= count <= most:
         raise PlanError(f"--ranks {count}: topology {topology.name!r} has {most} endpoints; expected 1 to {most}")

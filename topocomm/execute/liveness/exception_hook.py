@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +20,8 @@ from topocomm.execute.transports.transport import SHOWN_TAG, Transport
 
 LAST_WORDS_S = 1.0
 """Seconds in which ranks that fail together hear of each other before their processes end."""
+ALIKE_S = 0.25
+"""Seconds in which a rank other than 0 hears that rank 0 has shown an error of its own with the same text."""
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -28,14 +32,19 @@ def show_on(error: BaseException, transport: Transport, rank: int) -> None:
 
 
 def tell_shown(error: BaseException) -> None:
-    """Tell the other ranks that a user has seen this error, or the one that caused it."""
+    """Tell the other ranks that a user has seen this error, or the one that caused it, and in what words."""
     transport, _ = getattr(error, "shown_on", (None, -1))
     if transport is not None:
         for peer in {*range(transport.size)} - {transport.rank}:
-            transport.post(peer, SHOWN_TAG, b"")
+            transport.post(peer, SHOWN_TAG, _digest(error))
 
 
-def end_on_uncaught(rank: int, size: int, end: Callable[[BaseException], None]) -> None:
+def end_on_uncaught(
+    rank: int,
+    size: int,
+    end: Callable[[BaseException], None],
+    current: Callable[[], Transport | None] | None = None,
+) -> None:
     """Show an uncaught exception of this process with its rank, then call `end` with it.
 
     Without this the other ranks would wait for ever: a rank that leaves on an exception does not tell them, and
@@ -43,13 +52,21 @@ def end_on_uncaught(rank: int, size: int, end: Callable[[BaseException], None]) 
 
     An error that all ranks raise, or that one raises as another failed, is shown by one rank, without the frames
     inside this package. The others wait for its word that it has done so, and add a line; without word they show it
-    themselves. TOPOCOMM_LOG=debug shows everything.
+    themselves. So do errors of the package that ranks raise each by itself, as of a wrong argument, if a user has seen
+    the same text, to the letter. TOPOCOMM_LOG=debug shows everything.
+
+    Args:
+        rank: This process's.
+        size: The number of ranks.
+        end: Is called with the error when it is shown.
+        current: Returns by what ranks can still tell each other of an error outside of calls; None: as before.
     """
     hook = sys.excepthook
     if not isinstance(hook, _Hook):
         sys.excepthook = hook = _Hook(rank, size, hook)
     if end not in hook.ends:
         hook.ends.append(end)
+    hook.current = current or hook.current
 
 
 class _Hook:
@@ -57,6 +74,7 @@ class _Hook:
 
     def __init__(self, rank: int, size: int, before: Callable[..., object]) -> None:
         self.ends: list[Callable[[BaseException], None]] = []
+        self.current: Callable[[], Transport | None] = lambda: None
         self._who, self._before = f"rank {rank} of {size}", before
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -64,11 +82,15 @@ class _Hook:
         alone = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
         if alone and isinstance(error, TopocommError) and not LOGGER.isEnabledFor(logging.DEBUG):
             place = _cut(trace)
+        with redirect_stderr(StringIO()) as text:  # in one write, since ranks share a terminal
+            self._before(kind, error, trace)
+        error.shown_text = text.getvalue()  # type: ignore[attr-defined]
+        transport = self.current()
+        if isinstance(error, TopocommError) and transport is not None:
+            show_on(error, transport, transport.rank)
         if place is not None and _shown_elsewhere(error):
             sys.stderr.write(f"{self._who} stopped too: {kind.__name__} at {place}\n")
         else:
-            with redirect_stderr(StringIO()) as text:  # in one write, since ranks share a terminal
-                self._before(kind, error, trace)
             sys.stderr.write(f"{self._who} failed:\n{text.getvalue()}")
         sys.stderr.flush()
         sys.stdout.flush()
@@ -91,14 +113,28 @@ def _cut(trace: TracebackType | None) -> str | None:
 
 
 def _shown_elsewhere(error: BaseException) -> bool:
-    """Wait for the word of a rank that has shown an error that is not this one's to show; return whether it came."""
+    """Wait for the word of a rank that has shown an error that is not this one's to show; return whether it came.
+
+    What this rank raised by itself is its own to show, but rank 0's if that has shown the same text.
+    """
     transport, rank = getattr(error, "shown_on", (None, -1))
-    if transport is None or transport.rank == rank:
+    if transport is None or transport.rank == rank == 0:
         return False
+    is_own = transport.rank == rank
     others = {*range(transport.size)} - {transport.rank}
-    until_s = time.monotonic() + LAST_WORDS_S
-    while all(transport.take(peer, SHOWN_TAG) is None for peer in others):
+    until_s = time.monotonic() + (ALIKE_S if is_own else LAST_WORDS_S)
+    while True:
+        words = [word for peer in others if (word := transport.take(peer, SHOWN_TAG)) is not None]
+        if _digest(error) in words or (words and not is_own):
+            return True
         if time.monotonic() > until_s:
             return False
         transport.pause()
-    return True
+
+
+def _digest(error: BaseException) -> bytes:
+    """Of the text that is shown, without what differs by rank: torch's prefix, and notes, which name a record."""
+    text = re.sub(r"(?m)^\[rank\d+\]: ", "", getattr(error, "shown_text", ""))
+    for note in getattr(error, "__notes__", ()):
+        text = text.replace(f"{note}\n", "")
+    return sha256(text.encode("utf-8", "surrogateescape")).digest()

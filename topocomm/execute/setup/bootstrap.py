@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from topocomm.errors import DeadlineError, TopocommError, TopologyError
-from topocomm.execute.liveness.exception_hook import LAST_WORDS_S, end_on_uncaught, tell_shown
+from topocomm.execute.liveness.exception_hook import LAST_WORDS_S, end_on_uncaught, show_on, tell_shown
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting, failure_note
 from topocomm.execute.session import Session
@@ -52,7 +52,10 @@ def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Session:
             f"rank {comm.rank}: Communicator.from_mpi is collective, and not all of {comm.size} ranks have called "
             f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
         )
-    return _assemble(MpiTransport(comm), topology)
+    session = _assemble(MpiTransport(comm), topology)
+    if comm.size == mpi.COMM_WORLD.size > 1:
+        end_on_uncaught(comm.rank, comm.size, _abort, partial(_open_transport, ref(session)))
+    return session
 
 
 def from_torch(group: Any, topology: Topology | None) -> Session:
@@ -61,9 +64,10 @@ def from_torch(group: Any, topology: Topology | None) -> Session:
     if group.size() == 1:
         return on_one_thread(topology)
     transport = TorchGroupTransport.of_group(group, Settings.from_environment().timeout_s)
+    end_on_uncaught(transport.rank, transport.size, _fail)
     session = _assemble(transport, topology)
     _over_torch.add(session)
-    end_on_uncaught(transport.rank, transport.size, _fail)
+    end_on_uncaught(transport.rank, transport.size, _fail, partial(_open_transport, ref(session)))
     return session
 
 
@@ -107,6 +111,7 @@ def _telling_others(transport: Transport) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        show_on(error, transport, transport.rank)
         for peer in {*range(transport.size)} - {transport.rank}:
             transport.post(peer, FAILURE_TAG, failure_note(transport.rank, error))
         raise
@@ -130,6 +135,12 @@ def find_places(transport: Transport, settings: Settings | None = None) -> tuple
     waiting = Waiting(transport, settings.timeout_s, lambda tag: f"call {tag}", Recorder(), limit=settings.limit)
     topology = discover_job(waiting, hosts_of_ranks(waiting))
     return topology, places_of(topology, transport.size)
+
+
+def _open_transport(session: ref[Session]) -> Transport | None:
+    """The transport of a session that is open."""
+    found = session()
+    return found.transport if found is not None and found.open else None
 
 
 def _abort(error: BaseException) -> None:

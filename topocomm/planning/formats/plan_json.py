@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,8 @@ def save(plan: PlanFields, path: Path) -> None:
         part.write_text(dumps(plan) + "\n")
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise OSError(error.errno, f"cannot save the plan: {error.strerror}", str(path)) from None
 
 

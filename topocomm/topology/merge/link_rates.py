@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
 
 from topocomm.errors import TopologyError
+from topocomm.topology.merge.degradation import BOTH_WAYS, ONE_WAY, ends_of, ids_by_small_letters, meant_link
 from topocomm.topology.model import Topology
 
-ONE_WAY, BOTH_WAYS = "->", "-"
 MOST_NAMED = 8
 
 
@@ -51,32 +52,37 @@ def _parsed(change: str) -> tuple[str, float]:
     except ValueError:
         rate = 0.0
     if not mark or not name or not 0 < rate < inf:
-        raise TopologyError(f"what-if {change!r}: expected LINK=GBPS, GB/s above 0, as GPU0-NIC0=25 or network=100")
+        meant = re.fullmatch(r"(.+?) *[=:] *([0-9]+(?:\.[0-9]+)?) *(G(B|iB)?(/s|ps)?)?", change, re.IGNORECASE)
+        near = f"; did you mean {meant[1]}={meant[2]}?" if meant and float(meant[2]) else ""
+        expected = "expected LINK=GBPS, GB/s above 0, as GPU0-NIC0=25 or network=100"
+        raise TopologyError(f"what-if {change!r}: {expected}{near}")
     return name.strip(), rate
 
 
 def _pairs(topology: Topology, name: str, change: str) -> set[tuple[str, str]] | str:
     """The directed links of a name, or the kind of links that it is."""
     joined = {(link.src, link.dst) for link in topology.links}
-    if name in topology.by_id:
-        own = {pair for pair in joined if name in pair}
+    ids = ids_by_small_letters(topology)
+    if (device := ids.get(name.casefold())) is not None:
+        own = {pair for pair in joined if device in pair}
         if own:
             return own
     for mark in (ONE_WAY, BOTH_WAYS):
-        cuts = (at for at in range(len(name)) if name.startswith(mark, at))
-        for ends in ((name[:at].strip(), name[at + len(mark) :].strip()) for at in cuts):
+        if (ends := ends_of(ids, name, mark)) is not None:
             own = joined & ({ends} if mark == ONE_WAY else {ends, ends[::-1]})
             if own:
                 return own
     kinds = sorted({link.kind for link in topology.links})
-    if name in kinds:
-        return name
+    if name.casefold() in kinds:
+        return name.casefold()
     links = {f"{link.src}-{link.dst}": frozenset(link[:2]) for link in topology.links}
-    like = get_close_matches(name, [*links, *topology.by_id, *kinds], 2 * MOST_NAMED, 0.5) or links
+    names = {known.casefold(): known for known in (*links, *topology.by_id, *kinds)}
+    close = get_close_matches(name.casefold(), names, 2 * MOST_NAMED, 0.5)
+    like = [names[known] for known in close] or links
     near: dict[object, str] = {}
     for known in like:  # of the two directions of a link the nearer one
         near.setdefault(links.get(known, known), known)
     raise TopologyError(
         f"what-if {change!r}: topology {topology.name!r} has no link, device or kind of links {name!r}; kinds are "
-        f"{', '.join(kinds)}; near it: {', '.join([*near.values()][:MOST_NAMED])}"
+        f"{', '.join(kinds)}; near it: {', '.join([*near.values()][:MOST_NAMED])}{meant_link(ids, name)}"
     )
