@@ -8,10 +8,9 @@ from typing import Any, overload
 from numpy.typing import NDArray
 
 from topocomm.execute.calls.all_gather import AllGather
-from topocomm.execute.calls.all_to_all import AllToAll
 from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.ranges import gather_shards
-from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
+from topocomm.execute.calls.row_counts import ASKED, SAME, AllToAll, RowCounts
 from topocomm.execute.calls.structure import Scalar, Value
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.session import Session
