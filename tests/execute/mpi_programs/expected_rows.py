@@ -4,6 +4,8 @@ import numpy as np
 import torch
 
 import topocomm
+from topocomm.bench.facts import way_of
+from topocomm.execute.transports.cross_memory import can_read_peers
 
 comm = topocomm.init()
 rank, size = comm.rank, comm.size
@@ -54,7 +56,16 @@ def check_kinds(step, rows):
         assert array[:, 0].tolist() == [step] * first + [r + step for r in range(1, size) for _ in range(rows[r])]
 
 
+def check_copies_of_two():
+    """Two ranks copy an all-gather once from 16 KiB on, more ranks from 64 KiB on."""
+    if can_read_peers(comm.session.waiting):
+        for block_bytes, is_one in ((8 << 10, False), (16 << 10, size == 2), (64 << 10, True)):
+            call = comm.prepare("allgather", like=np.zeros(block_bytes, np.uint8))
+            assert ("one copy" in way_of(call)) is is_one, (block_bytes, way_of(call))
+
+
 check_long_values()
+check_copies_of_two()
 for step, rows in enumerate(
     [[3] * size, [3] * size, [2] * size, [2, *[5] * (size - 1)], [3] * size] + [[3] * size] * 4
 ):
