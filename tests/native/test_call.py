@@ -13,6 +13,8 @@ from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import SUM, Field, Operator, TopocommError
 from topocomm.execute.calls.binding import carrier
+from topocomm.execute.host.call_engine import Unsettled
+from topocomm.execute.host.row_flags import LINE_WORDS, SharedFlags
 from topocomm.native import _native
 
 
@@ -185,6 +187,34 @@ def test_a_call_that_waits_keeps_the_arrays_that_it_began_with(into):
     job.close()
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_flags_are_set_and_read_beside_the_call(changed):
+    """Rank 0 by its call in C; rank 1, whose rows may be others, before a call without flags."""
+    job = dict(jobs(switch(2), (7,), 5))["flat"]
+    memory = np.zeros(2 * 2 * LINE_WORDS * 8, np.uint8)
+    flags = [SharedFlags(memory, rank, 2) for rank in range(2)]
+    values = [partial(rank, (7,), 5) for rank in range(2)]
+
+    def body(rank):
+        for _ in range(CALLS):
+            if rank:
+                flags[1].tell(changed)
+                job.fast_path[1](values[1], None)
+                assert flags[1].advance(10) and flags[1].heard() is changed
+            else:
+                own = {name: array.copy() for name, array in values[0].items()}
+                assert job.fast_path[0](misfit(values[0]), None, flags[0].memory) is None
+                assert job.fast_path[0](own, own, flags[0].memory) is None  # a value that is lost where it counts not
+                result = job.fast_path[0](values[0], None, flags[0].memory)
+                assert (type(result) is Unsettled) is changed and flags[0].heard() is changed
+                assert_close(result.result if changed else result, exact(values), 1, "flat")
+
+    job.on_threads(body)
+    with pytest.raises(TopocommError, match="two cache lines a rank"):
+        job.fast_path[0](values[0], None, memoryview(bytearray(64)))
+    job.close()
+
+
 def test_calls_take_engines_that_fit():
     job, other = (dict(jobs(switch(1), (7,), 5))["flat"] for _ in range(2))
     recorder, (first, second) = job.callers[0].recorder, job.engines[0]
@@ -198,7 +228,7 @@ def test_calls_take_engines_that_fit():
         "record": recorder.record,
         "sweep_mask": 1,
     }
-    assert _native.bind_call(**sound)(partial(0, (7,), 5), None).keys() == {"out", "lse"}
+    assert _native.bind_call(**sound)(partial(0, (7,), 5), None, None).keys() == {"out", "lse"}
     misfits = {
         "engines": [
             (first.native, None),

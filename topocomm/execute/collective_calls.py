@@ -8,10 +8,9 @@ from typing import Any, overload
 from numpy.typing import NDArray
 
 from topocomm.execute.calls.all_gather import AllGather
-from topocomm.execute.calls.all_to_all import AllToAll
 from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.ranges import gather_shards
-from topocomm.execute.calls.row_counts import ASKED, SAME, RowCounts
+from topocomm.execute.calls.row_counts import ASKED, SAME, AllToAll, RowCounts
 from topocomm.execute.calls.structure import Scalar, Value
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.session import Session
@@ -109,9 +108,9 @@ class CollectiveCalls:
     def allgather(self, x: Value, *, out: Value | None = None) -> Value:
         """All ranks' values joined along their first axis, in rank order, on every rank.
 
-        Ranks may give different numbers of rows, and different ones from call to call. Short values take one collective
-        where all ranks have as many rows as the time before; else rows are exchanged first. A call made by `prepare`
-        keeps those it was prepared with.
+        Ranks may give different numbers of rows, and different ones from call to call. Where all ranks have as many
+        rows as the time before, it is one collective on one host, and of short values; else rows are exchanged first.
+        A call made by `prepare` keeps those it was prepared with.
         """
         return self._all_gather.run(x, out)
 

@@ -36,12 +36,14 @@ def bind_call(
     tag: int,
     record: array[int],
     sweep_mask: int,
-) -> Callable[[Any, Any], Any]:
+) -> Callable[[Any, Any, memoryview | None], Any]:
     """Return the call of a value, None where there is none, and of where its result goes, or None, for two engines.
 
+    With the memory of flags (row_flags.py) it says that this rank's rows have not changed, and hears of others'.
+
     It gives `out`, or what is new where that is None, or `nothing` on ranks without a result. Where something does not
-    fit, None, and nothing is done; where the call is not through, or it is time for a sweep, a tuple of its state and
-    the result.
+    fit, None, and nothing is done; where the call is not through, it is time for a sweep, or flags are missing or tell
+    of changes, a tuple of its state and the result.
     """
 
 def bind_view(

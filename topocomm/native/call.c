@@ -2,7 +2,7 @@
 #include "record.h"
 #include "types.h"
 
-enum { SWEEP = TO_FOLD + 1 };
+enum { SWEEP = TO_FOLD + 1, UNSETTLED = TO_FOLD + 2 };
 
 typedef struct {
     EngineObject *engines[2];
@@ -76,35 +76,69 @@ static PyObject *make_result(const Call *self, const EngineObject *engine, PyObj
     return result;
 }
 
+/* This rank's flag, of two in turn, of the next call: its rows have not changed; what the flag says. See row_flags.py. */
+static int64_t tell(const Engine *engine, _Atomic int64_t *flags) {
+    _Atomic int64_t *own = flags + engine->position * COUNTER_WORDS, *other = own + engine->ranks * COUNTER_WORDS;
+    int64_t first = atomic_load(own), second = atomic_load(other);
+    int64_t call = ((first > second ? first : second) >> 1) + 1;
+    atomic_store(call & 1 ? other : own, 2 * call);
+    return 2 * call;
+}
+
+/* Whether the flags of all ranks are there and say the same. */
+static int is_settled(const Engine *engine, _Atomic int64_t *flags, int64_t told) {
+    _Atomic int64_t *flag = flags + (told >> 1 & 1) * engine->ranks * COUNTER_WORDS;
+    for (int64_t rank = 0; rank < engine->ranks; rank++)
+        if (atomic_load(flag + rank * COUNTER_WORDS) != told)
+            return 0;
+    return 1;
+}
+
+/* Take memory of flags: NULL where there is none, or, with an exception, it does not fit. */
+static _Atomic int64_t *take_flags(const Engine *engine, PyObject *given, Py_buffer *buffer) {
+    if (given == Py_None || PyObject_GetBuffer(given, buffer, PyBUF_WRITABLE) < 0)
+        return NULL;
+    if (buffer->len != 2 * engine->ranks * COUNTER_WORDS * (Py_ssize_t)sizeof(int64_t))
+        return (void *)fail("flags need two cache lines a rank");
+    return buffer->buf;
+}
+
 static PyObject *run_call(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
     const Call *self = PyCapsule_GetPointer(capsule, NULL);
     PyObject *arrays[2 * MOST_FIELDS] = {NULL};
     int direct = 1;
-    if (count != 2)
-        return PyErr_Format(PyExc_TypeError, "a call takes a value and a result, got %zd arguments", count);
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "a call takes a value, a result and flags, got %zd arguments", count);
     EngineObject *engine = self->engines[(*self->engines[0]->engine.epoch + 1) & 1];
     PyObject *result = NULL;
+    Py_buffer buffer = {NULL};
+    _Atomic int64_t *flags = take_flags(&engine->engine, args[2], &buffer);
     int nothing = args[0] == Py_None && !engine->takes_value;
-    if (!engine->running && (nothing || (take(self, args[0], arrays) && fits(engine, arrays, 0, PLAIN) &&
+    if (!PyErr_Occurred() && !engine->running && (nothing || (take(self, args[0], arrays) && fits(engine, arrays, 0, PLAIN) &&
                                          can_be_read(engine, arrays)))) {
         if (!self->gives)
             result = Py_NewRef(self->nothing);
         else if (args[1] == Py_None)
             result = make_result(self, engine, arrays);
         else if (take(self, args[1], &arrays[self->fields]) && fits(engine, arrays, self->fields, PLAIN | WRITEABLE) &&
-                 is_apart(self, engine, arrays, &direct) && (direct || engine->engine.count[ADDRESSES] == 0))
+                 is_apart(self, engine, arrays, &direct) &&
+                 (direct || (engine->engine.count[ADDRESSES] == 0 && flags == NULL)))
             result = Py_NewRef(args[1]);
     }
     if (result == NULL) {
         release(arrays);
+        PyBuffer_Release(&buffer);
         /* Not Py_RETURN_NONE: built with 3.12's headers it takes no reference, which 3.11 needs. */
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     int sweep = note_call(self->record.buf, self->places, self->tag, self->sweep_mask);
+    int64_t told = flags == NULL ? 0 : tell(&engine->engine, flags);
     int state = begin_call(engine, arrays, direct, CALL_SLEEP_US);
-    if (state == THROUGH && !sweep)
+    int settled = flags == NULL || (state == THROUGH && is_settled(&engine->engine, flags, told));
+    PyBuffer_Release(&buffer);
+    if (state == THROUGH && !sweep && settled)
         return result;
-    return Py_BuildValue("(iN)", state == THROUGH ? SWEEP : state, result);
+    return Py_BuildValue("(iN)", state != THROUGH ? state : sweep ? SWEEP : UNSETTLED, result);
 }
 
 /* Whether the engines take turns and have as many fields as there are names, and places are a power of two. */

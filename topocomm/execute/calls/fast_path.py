@@ -2,7 +2,8 @@
 
 In shared memory each is a function of a value, None on ranks that put none in, and where its result goes, or None for
 new memory. It gives the result where both fit, or NOTHING on ranks that get none; None, and nothing done, elsewhere.
-The check is part of the call in C.
+The check is part of the call in C. With the memory of flags (`row_flags.py`) as a third argument it tells the other
+ranks that this one's rows have not changed; where theirs have, or are not known, it gives the result as `Unsettled`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
-from topocomm.execute.host.call_engine import NOTHING
+from topocomm.execute.host.call_engine import NOTHING, Unsettled
 from topocomm.execute.host.compiled_engine import CompiledEngine
 from topocomm.execute.host.result_memory import LEAST_BYTES
 from topocomm.execute.liveness.pollable import BatchWait
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from topocomm.execute.calls.sum_items import SumBlock, SumItems
     from topocomm.execute.transports.library_sums import LibrarySum
 
-FastPath = Callable[[Any, Any], Any]
+FastPath = Callable[..., Any]
 SumPath = Callable[[Any, Any, Any], int | None]
 Shapes = Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
@@ -51,21 +52,22 @@ def bind_arrays(
     )
     make = None if result is None else _maker(session, result, bare=bare)
 
-    def fast_path(x: Any, out: Any) -> Any:
+    def fast_path(x: Any, out: Any, flags: memoryview | None = None) -> Any:
         if session.refusal is not None:
             return None
         try:
             session.refusal = BUSY
             if make is not None and out is None:
                 out = make()
-            outcome = call(x, out)
+            outcome = call(x, out, flags)
             if type(outcome) is tuple:
                 state, outcome = outcome
                 if state in (_native.WAITING, _native.TO_FOLD):
                     engine = engines[first.shared.epoch & 1]
                     session.waiting.for_call(UnderWay(engine, tag, recorder.calls))
-                else:  # it is through, and a sweep is due
+                elif not recorder.calls & SWEEP_MASK:  # it is through, and a sweep is due
                     recorder.sweep()
+                outcome = outcome if flags is None else Unsettled(outcome)
             session.refusal = None
         except BaseException as error:  # an interrupt comes after the compiled code
             first.withdraw()
@@ -87,18 +89,21 @@ def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare
     def arrays(x: Any) -> Any:
         return as_array(x) if bare else {name: as_array(part) for name, part in x.items()}
 
-    def tensors(x: Any, out: Any) -> Any:
+    def back(result: Any) -> Any:
+        return to_tensor(result) if bare else {name: to_tensor(part) for name, part in result.items()}
+
+    def tensors(x: Any, out: Any, flags: memoryview | None = None) -> Any:
         try:
             value = None if x is None else arrays(x)
             target = None if out is None else value if out is x else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None
-        result = fast_path(value, target)
+        result = fast_path(value, target, flags)
         if result is None or result is NOTHING:
             return result
-        if out is not None:
-            return out
-        return to_tensor(result) if bare else {name: to_tensor(part) for name, part in result.items()}
+        if type(result) is Unsettled:
+            return Unsettled(back(result.result) if out is None else out)
+        return back(result) if out is None else out
 
     return tensors
 

@@ -2,7 +2,7 @@
 
 Ranks first ask each other whether any rows changed, by the call that a barrier is: one byte, the shortest there is.
 After a change they exchange rows without asking, until these stay the same. An all-gather does not even ask
-(`all_gather.py`), and of alltoalls those alone for which there are no flags (`all_to_all.py`).
+(`all_gather.py`), and of alltoalls those alone for which there are no flags (`expected_rows.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from topocomm.execute.calls.call_cache import CallCache
+from topocomm.execute.calls.expected_rows import ExpectedRows, described
 from topocomm.execute.calls.ranges import gather_pairs, gather_rows, pairs_of, rows_of
 from topocomm.execute.session import Session
 from topocomm.operators.builtin import MAX
@@ -72,3 +73,34 @@ class RowCounts:
         every = exchange()
         self._known[collective] = _Known(own, every, known is None or known.every == every)
         return every
+
+
+class AllToAll:
+    """The alltoalls of a communicator, and what it knows of their rows."""
+
+    def __init__(self, calls: CallCache, session: Session, rows: RowCounts) -> None:
+        self._calls, self._session, self._rows = calls, session, rows
+        self._expected = ExpectedRows(calls, session, "alltoall", messages=True)
+
+    def send(self, x: Any, dest: int, out: Any) -> Any:
+        """Return the rows that ranks send to this one; collective. As `Communicator.sendrecv`."""
+        same, result = self._expected.repeat(x, dest, out)
+        if same:
+            return result
+        size = self._session.size
+        rows = [rows_of(x) if rank == dest else 0 for rank in range(size)] if dest in range(size) else ()
+        return self._run(x, rows, out, dest)
+
+    def run(self, x: Any, rows: Sequence[int] | None, out: Any) -> Any:
+        """Return the rows that all ranks have for this one; collective. As `Communicator.alltoall`."""
+        if rows is None:
+            return self._calls.run(("alltoall", None, 0, None), x, out)
+        key = tuple(rows) if isinstance(rows, (list, tuple)) else None
+        same, result = self._expected.repeat(x, key, out)
+        return result if same else self._run(x, rows, out, key)
+
+    def _run(self, x: Any, rows: Sequence[int], out: Any, key: Any) -> Any:
+        if not self._expected.serve(described(x)[0]):
+            return self._calls.run(("alltoall", None, 0, self._rows.of_alltoall(x, rows)), x, out)
+        own = pairs_of(x, rows, self._session.size)
+        return self._expected.run(x, own, lambda: gather_pairs(self._calls, self._session, own), out, key)

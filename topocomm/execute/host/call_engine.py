@@ -29,6 +29,12 @@ NOTHING = object()
 """Placeholder returned on ranks that receive no result, where None has another meaning."""
 
 
+class Unsettled(NamedTuple):
+    """A result that counts where flags say so (`row_flags.py`), which are missing or tell of changes."""
+
+    result: Any
+
+
 @dataclass(frozen=True)
 class Span:
     """The rows of the whole payload that one array holds.

@@ -5,6 +5,8 @@ The system clears fresh pages before a program may write to them, which takes as
 
 from __future__ import annotations
 
+import ctypes
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -44,15 +46,16 @@ class ResultMemory:
         except IndexError:
             memory = np.empty(size, np.uint8)
         self.kept.extend(reversed(others))
-        lent: NDArray[Any] = np.asarray(_Lent(self, memory))
-        return lent.view(dtype).reshape(shape)
+        lent = _lent_kind(size).from_buffer(memory)
+        lent.owner, lent.memory = self, memory
+        return np.ndarray(shape, dtype, lent)
 
     def take_back(self, memory: Buffer) -> None:
         """Keep memory that no array uses any more, and give the system what is then too much."""
         if self._closed:
             return
         self.kept.append(memory)
-        while sum(memory.size for memory in self.kept.copy()) > MOST_KEPT_BYTES:
+        while sum(map(len, self.kept.copy())) > MOST_KEPT_BYTES:
             del self.kept[:1]
 
     def close(self) -> None:
@@ -64,9 +67,14 @@ class ResultMemory:
 class _Lent:
     """What an array on lent memory is based on: gone when the last view of it is."""
 
-    def __init__(self, owner: ResultMemory, memory: Buffer) -> None:
-        self._owner, self._memory = owner, memory
-        self.__array_interface__ = memory.__array_interface__
+    owner: ResultMemory
+    memory: Buffer
 
     def __del__(self) -> None:
-        self._owner.take_back(self._memory)
+        self.owner.take_back(self.memory)
+
+
+@lru_cache(maxsize=64)
+def _lent_kind(size: int) -> Any:
+    """The type of what is lent of so many bytes: a buffer of ctypes, since NumPy takes that in a microsecond."""
+    return type("_Lent", (_Lent, ctypes.Array), {"_type_": ctypes.c_char, "_length_": size})

@@ -29,6 +29,9 @@ LINE_WORDS = 8
 class RowFlags(ABC):
     """The flags of one kind of call; a `Pollable`, complete when those of all ranks are there."""
 
+    memory: memoryview | None = None
+    """Where calls in C set and read them; None where these cannot."""
+
     @abstractmethod
     def tell(self, changed: bool) -> None:
         """Set this rank's flag of the next call: whether its rows have changed."""
@@ -55,23 +58,26 @@ class RowFlags(ABC):
 
 
 class SharedFlags(RowFlags):
-    """In memory that all ranks map, by turns in two places: who is in call n + 2 knows that all have left call n."""
+    """In memory that all ranks map, by turns in two places: who is in call n + 2 knows that all have left call n.
+
+    A flag says 2 n, or 2 n + 1 where rows have changed. Calls in C tell and hear too (call.c).
+    """
 
     def __init__(self, memory: Buffer, rank: int, size: int) -> None:
-        self._words = memory.view(np.int64).data
-        self._rank, self._size, self._calls = rank, size, 0
+        self.memory = self._words = memory.view(np.int64).data
+        self._rank, self._size = rank, size
         self._others = [
             [(turn * size + peer) * LINE_WORDS for peer in range(size) if peer != rank] for turn in range(2)
         ]
 
     def tell(self, changed: bool) -> None:
-        self._calls += 1
-        self._changed = changed
-        self._words[((self._calls & 1) * self._size + self._rank) * LINE_WORDS] = 2 * self._calls + changed
+        call = (self._told() >> 1) + 1
+        self._words[((call & 1) * self._size + self._rank) * LINE_WORDS] = 2 * call + changed
 
     def heard(self) -> bool | None:
-        same, changed = 2 * self._calls, self._changed
-        for place in self._others[self._calls & 1]:
+        told = self._told()
+        same, changed = told & ~1, bool(told & 1)
+        for place in self._others[told >> 1 & 1]:
             word = self._words[place]
             if word < same:
                 return None
@@ -79,8 +85,14 @@ class SharedFlags(RowFlags):
         return changed
 
     def awaited(self) -> AwaitedMessages:
-        places = [place for place in self._others[self._calls & 1] if self._words[place] < 2 * self._calls]
+        told = self._told()
+        places = [place for place in self._others[told >> 1 & 1] if self._words[place] < told & ~1]
         return AwaitedMessages(0, (), [Message(place // LINE_WORDS % self._size, ()) for place in places])
+
+    def _told(self) -> int:
+        """What this rank's last flag says."""
+        own = self._rank * LINE_WORDS
+        return max(self._words[own], self._words[own + self._size * LINE_WORDS])
 
 
 class MessageFlags(RowFlags):
@@ -108,8 +120,8 @@ class MessageFlags(RowFlags):
         self._batch.free()
 
 
-def row_flags(session: Session) -> RowFlags | None:
-    """Return new flags; None, on all ranks, where there are too many for messages. Collective."""
+def row_flags(session: Session, *, messages: bool) -> RowFlags | None:
+    """Return new flags; None, on all ranks, where they would be messages and may not, or too many. Collective."""
     hosts = session.transport.hosts
     if len(set(hosts)) == 1 and session.size > 1:
         with session.call(GATHER_TAG):
@@ -117,4 +129,4 @@ def row_flags(session: Session) -> RowFlags | None:
             taken = session.arenas[1].take(session.waiting, size_bytes, hosts)
         if taken is not None:
             return SharedFlags(taken[0][:size_bytes], session.rank, session.size)
-    return MessageFlags(session) if session.size <= MOST_RANKS else None
+    return MessageFlags(session) if messages and session.size <= MOST_RANKS else None

@@ -39,6 +39,8 @@ LEAST_BYTES = {
 }
 """From which length of the longest block, what one rank reads of another, one copy is quicker than two through memory
 that stays in the caches; measured in docs/results/2026-11-28-alltoall.md."""
+LEAST_BYTES_OF_TWO = {"alltoall": 24 << 10, "allgather": 16 << 10}
+"""The same of two ranks, each of which copies one block only, where it is less."""
 WORD_BYTES = 8
 ADDRESSES_BYTES = 64
 """Of every rank: a word for its process, one for the address of each field; a cache line."""
@@ -49,6 +51,8 @@ def single_copy_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine] | 
     least_bytes = LEAST_BYTES.get(work.plan.collective.name)
     if least_bytes is None or work.plan.collective.name not in CARRYING:
         return None
+    if waiting.transport.size == 2:
+        least_bytes = min(least_bytes, LEAST_BYTES_OF_TWO.get(work.plan.collective.name, least_bytes))
     reads = Reads(work)
     if reads.longest_bytes < least_bytes or not can_read_peers(waiting):
         return None

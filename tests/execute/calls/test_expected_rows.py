@@ -1,5 +1,6 @@
-"""Alltoalls with rows take one call while rows stay, and count only where they stayed on all ranks."""
+"""Calls with rows are one while rows stay, and count only where they stayed on all ranks; see also test_all_gather."""
 
+from pathlib import Path
 from threading import Barrier
 from typing import NamedTuple
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.mpi import mpirun
 from topocomm import DeadlineError, MismatchError, OperatorError, run_local
 
 RANKS = 3
+PROGRAM = Path(__file__).parents[1] / "mpi_programs" / "expected_rows.py"
 
 
 class Pair(NamedTuple):
@@ -117,3 +120,10 @@ def test_a_rank_that_nobody_receives_from_is_awaited_all_the_same(monkeypatch):
         told.wait()
 
     run_local(body, ranks=RANKS)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_processes_of_one_host(ranks):
+    job = mpirun(ranks, [PROGRAM], timeout_s=100)
+    assert job.returncode == 0, job.stderr[-3000:]
+    assert sorted(job.stdout.split("\n"))[1:] == [f"rank {rank}: rows ok" for rank in range(ranks)]
