@@ -39,6 +39,7 @@ class StepProfile:
         ns: Nanoseconds by part; `REDUCTION` is with the waiting for other ranks.
         calls: Calls with a clock, by the part that was left and the one that was entered.
         reductions: Nanoseconds of each collective, in order.
+        python_ns: Nanoseconds of `PYTHON` by token.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,7 @@ class StepProfile:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.tokens = 0
         self.reductions: list[int] = []
+        self.python_ns: list[int] = []
         self.part: str | None = None
         """Which part runs; None: the profile does not."""
         self.since = 0
@@ -62,15 +64,18 @@ class StepProfile:
             self.ns[self.part] += now - self.since
             self.ns[LOCAL] += int(self.kernel_ns[0])
             self.ns[PYTHON] -= int(self.kernel_ns[0])
+            self.python_ns.append(self.ns[PYTHON] - sum(self.python_ns))
             self.since = now
             self.tokens += 1
         self.kernel_ns[0] = 0
 
     def leave_out(self, outside_ns: float, inside_ns: float) -> None:
         """Take off what each clock took of the part that called, and of the part that it measured."""
+        measured_ns = self.ns[PYTHON]
         for (before, part), count in self.calls.items():
             self.ns[before] -= round(count * outside_ns)
             self.ns[part] -= round(count * inside_ns)
+        self.python_ns = [ns - (measured_ns - self.ns[PYTHON]) // self.tokens for ns in self.python_ns]
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,13 @@ class StepTimes:
 
     Attributes:
         us: float64 [ranks, parts] microseconds, in the order of `PARTS`.
+        python_us: float64 [ranks, tokens] microseconds, of each token.
         layers: Of the model.
         tokens: How many there were.
     """
 
     us: np.ndarray[Any, np.dtype[np.float64]]
+    python_us: np.ndarray[Any, np.dtype[np.float64]]
     layers: int
     tokens: int
 
@@ -96,15 +103,20 @@ class StepTimes:
         Ranks come to a collective at different times and leave it together, so the one that spent least time in it
         came last: what others spent more is waiting. No clocks are compared.
         """
-        own = np.array([*profile.reductions, *(profile.ns[part] for part in (MODEL, LOCAL, PYTHON))], np.int64)
+        parts = [profile.ns[part] for part in (MODEL, LOCAL, PYTHON)]
+        own = np.array([*profile.reductions, *profile.python_ns, *parts], np.int64)
         ranks = np.stack([np.asarray(x).view(np.int64) for x in comm.allgather_bytes(own.view(np.uint8))])
-        reductions, others = ranks[:, :-3], ranks[:, -3:]
+        count = len(profile.reductions)
+        reductions, python, others = ranks[:, :count], ranks[:, count:-3], ranks[:, -3:]
         least = np.broadcast_to(reductions.min(0, initial=np.iinfo(np.int64).max), reductions.shape)
         columns = others[:, 0], others[:, 1], least.sum(1), (reductions - least).sum(1), others[:, 2]
-        return cls(np.stack(columns, 1) / (1e3 * profile.tokens), layers, profile.tokens)
+        return cls(np.stack(columns, 1) / (1e3 * profile.tokens), python / 1e3, layers, profile.tokens)
 
     def lines(self) -> Iterator[str]:
-        """A table with a line for each rank, in milliseconds, and Python's share for each layer."""
+        """A table with a line for each rank, in milliseconds, and Python's share for each layer.
+
+        The latter by the median token and the least one: of the mean, programs that want the same processor are most.
+        """
         rows = [(f"rank {rank}", *(f"{us / 1e3:.3f}" for us in (*row, row.sum()))) for rank, row in enumerate(self.us)]
         table = [("", *self.PARTS, "in all"), *rows]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -112,8 +124,11 @@ class StepTimes:
         for first, *cells in table:
             numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
             yield "  ".join(("", first.ljust(widths[0]), *numbers))
-        python_us = self.us[:, self.PARTS.index(PYTHON)].max() / self.layers
-        yield f"profile: Python around kernel and reduction {python_us:.0f} us a layer"
+        median_us, least_us = (f(self.python_us, axis=1).max() / self.layers for f in (np.median, np.min))
+        yield (
+            f"profile: Python around kernel and reduction {median_us:.0f} us a layer "
+            f"(median token; least {least_us:.0f})"
+        )
 
 
 @contextmanager

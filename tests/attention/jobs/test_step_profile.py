@@ -26,14 +26,16 @@ def test_parts_add_up_to_the_whole(monkeypatch):
             _clocked(REDUCTION, lambda: 1 / 0)()
         profile.lap()
         assert profile.ns == {MODEL: 5 + 1 + 6, PYTHON: 2 + 20 + 1, LOCAL: 3, REDUCTION: 10 + 9}
-        assert profile.reductions == [10, 9] and profile.tokens == 1
+        assert profile.reductions == [10, 9] and profile.tokens == 1 and profile.python_ns == [23]
 
 
 def test_what_clocks_take_is_left_out():
     profile = StepProfile()
     profile.ns |= {MODEL: 10_000, PYTHON: 20_000, LOCAL: 5_000}
     profile.calls |= {(MODEL, PYTHON): 2, (PYTHON, LOCAL): 3}
+    profile.tokens, profile.python_ns = 2, [15_000, 5_000]
     profile.leave_out(100, 10)
+    assert profile.python_ns == [15_000 - 160, 5_000 - 160]
     assert profile.ns == {MODEL: 10_000 - 200, PYTHON: 20_000 - 20 - 300, LOCAL: 5_000 - 30, REDUCTION: 0}
 
 
@@ -42,6 +44,7 @@ def test_waiting_is_what_others_spend_more_than_the_last_to_come():
         profile = StepProfile()
         profile.tokens, profile.reductions = 2, [[10_000, 50_000], [30_000, 20_000]][comm.rank]
         profile.ns |= {MODEL: 4_000, LOCAL: 6_000, PYTHON: 120_000}
+        profile.python_ns = [[90_000, 30_000], [70_000, 50_000]][comm.rank]
         return StepTimes.gathered(profile, comm, layers=3)
 
     for times in run_local(on_rank, ranks=2):
@@ -50,7 +53,7 @@ def test_waiting_is_what_others_spend_more_than_the_last_to_come():
     assert lines[0] == "profile: milliseconds a token, over 2 tokens"
     assert lines[1].split() == ["model", "local", "attention", "reduction", "waiting", "Python", "in", "all"]
     assert lines[2].split() == ["rank", "0", "0.002", "0.003", "0.015", "0.015", "0.060", "0.095"]
-    assert lines[-1] == "profile: Python around kernel and reduction 20 us a layer"
+    assert lines[-1] == "profile: Python around kernel and reduction 20 us a layer (median token; least 17)"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -67,7 +70,9 @@ def test_the_job_prints_a_row_for_each_rank(tiny_model, capsys, ranks):
         assert sum(parts) == pytest.approx(whole, abs=0.01) and 0 < 18 * whole < took_ms
         assert all(part > 0 for part in (parts[0], parts[1], parts[4]))
         assert (parts[2] > 0) == (ranks > 1)
-    assert re.search(r"^profile: Python around kernel and reduction \d+ us a layer$", said, re.MULTILINE)
+    assert re.search(
+        r"^profile: Python around kernel and reduction \d+ us a layer \(median token; least \d+\)$", said, re.MULTILINE
+    )
     assert before == (PreparedCall.__call__, Communicator.allreduce, generation.before_pass)
 
 
