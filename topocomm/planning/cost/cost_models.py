@@ -99,7 +99,7 @@ class Cost:
         if max(max(vars(self).get("alpha_us", 0.0), known_us) + launches_us, self._exceeds_us) > most_us:
             return inf
         if head is self._whole:
-            work = of_messages(self._schedule, self._messages, self._endpoints, self._traffic[0])
+            work = of_messages(self._schedule, self._messages, self._endpoints, self.places)
         else:
             few = unrolled(head)
             work = of_messages(few, messages_of(few, chunk_bytes(few, self._row_bytes)), self._endpoints)
@@ -139,9 +139,13 @@ class Cost:
         return total_us + self._launch_us * self.rounds
 
     @cached_property
+    def places(self) -> PlaceNumbers:
+        """The numbers of all places of the schedule unrolled."""
+        return number_places(self._schedule)
+
+    @property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:
-        places = number_places(self._schedule)
-        return places, self._messages, self._routes, self._endpoints, self._paths, self._rules
+        return self.places, self._messages, self._routes, self._endpoints, self._paths, self._rules
 
     @cached_property
     def throughput_gb_per_s(self) -> float | None:
