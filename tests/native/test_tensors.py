@@ -71,6 +71,7 @@ def test_memory_where_items_are_not_aligned_is_told():
 def test_an_array_holds_its_tensor_and_nothing_else():
     x = torch.zeros(3)
     float32 = np.dtype(np.float32)
+    gc.collect()
     before = sys.getrefcount(x), sys.getrefcount(float32)
     kept = [VIEW(x, flat) for flat in (False, True) for _ in range(50)]
     assert sys.getrefcount(x) == before[0] + 100

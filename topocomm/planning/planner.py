@@ -355,25 +355,26 @@ def _merit_of(candidate: _Candidate, objective: Objective) -> float:
 
 
 def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
-    cost, payload_bytes = candidate.cost, request.payload_bytes
+    schedule, cost, payload_bytes = candidate.schedule, candidate.cost, request.payload_bytes
     figures = PlanFigures(
         rounds=cost.rounds,
         transfers=cost.messages,
         wire_bytes=cost.wire_bytes,
-        scratch_bytes=scratch_bytes(candidate.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES),
+        scratch_bytes=scratch_bytes(schedule, request.layout.packed_bytes, ALIGNMENT_BYTES, cost.places),
         alpha_us=round(cost.alpha_us, TIME_DIGITS),
         predicted_us=round(cost.predicted_us, TIME_DIGITS),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
         throughput_gb_per_s=cost.throughput_gb_per_s,
     )
     proof = verify(
-        candidate.schedule,
+        schedule,
         request.collective,
         paths=paths,
         endpoints=request.endpoints,
         ports=request.ports,
         serialised=request.objective != "rounds",
         keep_order=not request.operator.commutative,
+        places=cost.places if schedule.repeat is None else None,
     )
     return Plan(
         collective=request.collective,
@@ -389,7 +390,7 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         figures=figures,
         proof=proof,
         certificate=certify(request.objective, figures, bounds, payload_bytes, request.launch_us),
-        schedule=candidate.schedule,
+        schedule=schedule,
         assumed=tuple(paths.assumed.values()),
         launch_us=request.launch_us,
         topology=paths.topology,

@@ -245,3 +245,22 @@ def test_random_works_arrive_as_by_a_slow_simulation(tasks, ports, port_model, w
     timeline = simulate(work, paths, ports=ports, port_model=port_model)
     slow = arrivals_us(work, timeline.tasks, paths, ports=ports, loggp=port_model == "loggp")
     assert timeline.arrival_us.tolist() == pytest.approx(slow, abs=1e-6)
+
+
+def test_after_so_many_instants_events_are_one_that_are_close():
+    """1,000 messages of unlike sizes, each after another: most arrive at a time of their own."""
+    rng, machine = np.random.default_rng(3), switch(8)
+    builder = WorkBuilder(machine.endpoints)
+    for number in range(1000):
+        src, step = rng.integers(8), rng.integers(1, 8)
+        after = rng.integers(max(0, number - 40), number) if number else NO_TASK
+        builder.send([src], [(src + step) % 8], [rng.integers(10_000, 900_000)], after=[after])
+    work = builder.build()
+    exact, same, coarse = (
+        simulate(work, machine, ports=2, **how) for how in ({}, {"exact_instants": 1e6}, {"exact_instants": 100})
+    )
+    assert (same.arrival_us == exact.arrival_us).all()
+    early = exact.arrival_us < np.sort(exact.arrival_us)[20]
+    assert (coarse.arrival_us[early] == exact.arrival_us[early]).all()
+    assert coarse.total_us == pytest.approx(exact.total_us, rel=2e-3)
+    assert len(np.unique(coarse.arrival_us)) < len(np.unique(exact.arrival_us))

@@ -26,6 +26,8 @@ TIME_DIGITS = 9
 MOST_MESSAGES, MOST_TRANSFERS = 1 << 16, 1 << 20
 """Largest schedule, of long pipelines the largest head, whose events are followed; above, the time of each round's
 busiest link or port is added."""
+EXACT_INSTANTS = 1 << 13
+"""Instants of a schedule that are told apart exactly; with one port few schedules have more than 1,100."""
 ROUNDED = 1.0 - 1e-12
 """Factor of a sum of times that is no more than that of the events that it is made of."""
 CACHED_BYTES = 1 << 20
@@ -99,12 +101,18 @@ class Cost:
         if max(max(vars(self).get("alpha_us", 0.0), known_us) + launches_us, self._exceeds_us) > most_us:
             return inf
         if head is self._whole:
-            work = of_messages(self._schedule, self._messages, self._endpoints, self._traffic[0])
+            work = of_messages(self._schedule, self._messages, self._endpoints, self.places)
         else:
             few = unrolled(head)
             work = of_messages(few, messages_of(few, chunk_bytes(few, self._row_bytes)), self._endpoints)
-        left_us = most_us - launches_us
-        followed = simulate(work, self._paths, ports=rules.ports, port_model=rules.port_model, most_us=left_us)
+        followed = simulate(
+            work,
+            self._paths,
+            ports=rules.ports,
+            port_model=rules.port_model,
+            most_us=most_us - launches_us,
+            exact_instants=EXACT_INSTANTS,
+        )
         total_us = max(whole_us(self._whole, head, followed), least_us) + launches_us
         if total_us < inf:
             vars(self)["predicted_us"] = total_us
@@ -139,9 +147,13 @@ class Cost:
         return total_us + self._launch_us * self.rounds
 
     @cached_property
+    def places(self) -> PlaceNumbers:
+        """The numbers of all places of the schedule unrolled."""
+        return number_places(self._schedule)
+
+    @property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:
-        places = number_places(self._schedule)
-        return places, self._messages, self._routes, self._endpoints, self._paths, self._rules
+        return self.places, self._messages, self._routes, self._endpoints, self._paths, self._rules
 
     @cached_property
     def throughput_gb_per_s(self) -> float | None:

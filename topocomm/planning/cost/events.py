@@ -26,6 +26,8 @@ BEGIN, END, ARRIVE, RELEASE, RELEASE_NIC = range(5)
 """Kinds of events: the first byte leaves; the last byte; arrival; ports of endpoints, and NICs, are free."""
 TOLERANCE_US, RELATIVE_TOLERANCE = 1e-9, 1e-13
 """Events so close to each other are one instant: times that are equal but for rounding. In us, and of the time."""
+COARSE = 1e-4
+"""The same, of the time, where so many instants came before that exact ones would take too long."""
 
 
 def simulate(
@@ -35,6 +37,7 @@ def simulate(
     ports: int | None = None,
     port_model: PortModel = "loggp",
     most_us: float = inf,
+    exact_instants: float = inf,
 ) -> Timeline:
     """Return the timeline of a work on a machine.
 
@@ -45,6 +48,7 @@ def simulate(
         port_model: "alpha": messages hold the ports of their endpoints until they arrive; "loggp": for their gap and
             their bytes, and NICs serve one message per gap.
         most_us: Time after which it ends, whatever is still under way: what has not arrived by then never does.
+        exact_instants: Number of instants after which events are one instant that are within COARSE of the time.
 
     Raises:
         NoRouteError: No route joins the ends of a message.
@@ -55,7 +59,7 @@ def simulate(
     tasks = route_tasks(work, paths)
     queues = queues_of(work, tasks, paths, ports=ports, loggp=port_model == "loggp")
     events = _Events(work, tasks, queues, paths)
-    events.run(most_us)
+    events.run(most_us, exact_instants)
     return Timeline(
         work,
         paths,
@@ -75,7 +79,7 @@ class _Events:
 
     def __init__(self, work: Work, tasks: TaskRoutes, queues: Queues, paths: PathFinder) -> None:
         n = len(work)
-        self.now_us, self.count = 0.0, 0
+        self.now_us, self.count, self.relative_tolerance = 0.0, 0, RELATIVE_TOLERANCE
         self.start_us, self.first_us, self.last_us, self.arrival_us = (np.zeros(n) for _ in range(4))
         self.arrival_us[:] = inf
         self.awaited = np.full(n, NO_TASK, dtype=np.int32)
@@ -103,14 +107,18 @@ class _Events:
         self.started: list[Ints] = []
         """Flows that began at this instant."""
 
-    def run(self, most_us: float) -> None:
+    def run(self, most_us: float, exact_instants: float) -> None:
         """Run until the last event, or until the time is over."""
+        instants = 0
         self._start(np.flatnonzero(self.blocked == 0))
         self._share([])
         while self.heap:
             self.now_us = self.heap[0][0]
             if self.now_us > most_us:
                 return
+            instants += 1
+            if instants > exact_instants:
+                self.relative_tolerance = COARSE
             until_us = self.now_us + self._tolerance_us()
             ended = []
             while self.heap and self.heap[0][0] <= until_us:
@@ -130,7 +138,7 @@ class _Events:
             self._share(ended)
 
     def _tolerance_us(self) -> float:
-        return max(TOLERANCE_US, RELATIVE_TOLERANCE * self.now_us)
+        return max(TOLERANCE_US, self.relative_tolerance * self.now_us)
 
     def _start(self, tasks: Ints) -> None:
         """Start tasks that await nothing any more."""

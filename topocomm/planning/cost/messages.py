@@ -38,16 +38,18 @@ class Messages:
 
 def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
     """Return the messages of a schedule, of a pipeline those of one slice; `chunk_bytes` has each chunk's size."""
-    table = schedule.transfers.astype(np.int64)
-    columns = table[:, 0], table[:, 1], table[:, 3], table[:, 6]
-    _, first, inverse = np.unique(row_keys(*columns), return_index=True, return_inverse=True)
+    table = schedule.transfers
+    keys = row_keys(*(table[:, column] for column in (0, 1, 3, 6)))
+    begins = np.flatnonzero(np.diff(keys, prepend=-1))  # of runs, since most transfers of a message follow each other
+    _, first, inverse = np.unique(keys[begins], return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty_like(order)
     number[order] = np.arange(len(order))
-    of_transfer = number[inverse]
+    of_transfer = np.repeat(number[inverse], np.diff(begins, append=len(keys)))
     payload_bytes = np.zeros(len(order), dtype=np.int64)
     np.add.at(payload_bytes, of_transfer, chunk_bytes[table[:, 5]])
-    round_, src, dst, path = (column[first[order]] for column in columns)
+    which = begins[first[order]]
+    round_, src, dst, path = (table[which, column].astype(np.int64) for column in (0, 1, 3, 6))
     return Messages(round_, src, dst, path, payload_bytes, of_transfer)
 
 

@@ -7,7 +7,7 @@ destination's, and under loggp one at every NIC of the route.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -157,15 +157,19 @@ class _Ports:
         return start_us
 
     def _in_turn(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
-        known = np.unique(held)
-        queues = dict(zip(known.tolist(), self._free_us[known].tolist(), strict=True))
-        for queue in queues.values():
-            heapq.heapify(queue)
-        needed = [queues[port] for port in held.tolist()]
-        starts_us = []
+        known, which = np.unique(held, return_inverse=True)
         ends = np.cumsum(counts)
-        ranges = zip((ends - counts).tolist(), ends.tolist(), slots_us.tolist(), holds_us.tolist(), strict=True)
-        for low, high, start_us, hold_us in ranges:
+        messages = zip((ends - counts).tolist(), ends.tolist(), slots_us.tolist(), holds_us.tolist(), strict=True)
+        free_us = self._free_us[known].tolist()
+        if self._free_us.shape[1] == 1:
+            starts_us, free_us = _one_by_one(which.tolist(), messages, [first for (first,) in free_us])
+            self._free_us[known, 0] = free_us
+            return np.array(starts_us)
+        for queue in free_us:
+            heapq.heapify(queue)
+        needed = [free_us[port] for port in which.tolist()]
+        starts_us = []
+        for low, high, start_us, hold_us in messages:
             own = needed[low:high]
             for queue in own:
                 if queue[0] > start_us:
@@ -173,8 +177,27 @@ class _Ports:
             for queue in own:
                 heapq.heapreplace(queue, start_us + hold_us)
             starts_us.append(start_us)
-        self._free_us[known] = list(queues.values())
+        self._free_us[known] = free_us
         return np.array(starts_us)
+
+
+def _one_by_one(
+    held: list[int], messages: Iterable[tuple[int, int, float, float]], free_us: list[float]
+) -> tuple[list[float], list[float]]:
+    """(start of every message, when each port is free then), of ports with one place each.
+
+    A message has (place of its first port in `held`, of the one after its last, earliest start, time that it holds).
+    """
+    starts_us = []
+    for low, high, start_us, hold_us in messages:
+        own = held[low:high]
+        for port in own:
+            if free_us[port] > start_us:
+                start_us = free_us[port]
+        for port in own:
+            free_us[port] = start_us + hold_us
+        starts_us.append(start_us)
+    return starts_us, free_us
 
 
 class _Rounds:

@@ -17,10 +17,13 @@ from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_ta
 from topocomm.planning.schedule.transforms import unrolled
 
 
-def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:
+def scratch_bytes(
+    schedule: Schedule, chunk_bytes: Callable[[int], int], align: int, places: PlaceNumbers | None = None
+) -> int:
     """Return the maximum over ranks of the arena's bytes less those of the inputs, at least 0.
 
-    `chunk_bytes` returns the packed bytes of a chunk by its rows; offsets are multiples of `align` bytes.
+    `chunk_bytes` returns the packed bytes of a chunk by its rows; offsets are multiples of `align` bytes. `places` are
+    those of the schedule unrolled, where they are known.
     """
     once = unrolled(schedule)
     packed = np.array([chunk_bytes(rows) for _, rows in once.chunks], dtype=np.int64)
@@ -31,20 +34,19 @@ def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: 
     if not apart:
         return 0
     if len(apart) == 1:
-        arena_bytes = _most_alive(once, sizes > 0) * apart[0]
+        arena_bytes = _most_alive(once, places or number_places(once), sizes > 0) * apart[0]
     else:
         programs = (rank_program(once, rank, lambda chunk: int(packed[chunk]), align) for rank in range(once.ranks))
         arena_bytes = np.array([program.arena_bytes for program in programs], dtype=np.int64)
     return max(0, int((arena_bytes - own_bytes).max()))
 
 
-def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
+def _most_alive(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bool_]) -> Ints:
     """int64 [ranks]: most pieces of the counted chunks that are alive at once, by the rules of `slot_memory`.
 
     A piece lives from the stage that writes it to the last that reads it, inputs and results to the end; the result of
     a fold takes the place of an operand that nothing reads later.
     """
-    pieces = number_places(schedule)
     of_move, of_arrival, of_fold = _stages(schedule, pieces)
     forever = int(of_move.max(initial=0)) + int(of_fold.max(initial=0)) + 1
     born = np.zeros(pieces.count, dtype=np.int64)
@@ -90,9 +92,10 @@ def _stages(schedule: Schedule, pieces: PlaceNumbers) -> tuple[Ints, Ints, Ints]
     arrived_in = np.full(pieces.count, -1, dtype=np.int64)
     for round_ in range(schedule.rounds):
         own = slice(moves[round_], moves[round_ + 1])
-        ends = np.concatenate([src[own], dst[own]])
-        waits = src[own][arrived_in[pieces.sent[own]] == now[src[own]]]
-        begins = np.unique(np.concatenate([ends[folding[ends]], waits]))
+        begins = np.zeros(schedule.ranks, dtype=bool)
+        begins[src[own]] = begins[dst[own]] = True
+        begins &= folding
+        begins[src[own][arrived_in[pieces.sent[own]] == now[src[own]]]] = True
         now[begins] += 1
         folding[begins] = False
         of_move[own], of_arrival[own] = now[src[own]], now[dst[own]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.schedule.schedule import IntTable, Rows, Schedule, dense_keys, input_table
+from topocomm.planning.schedule.schedule import IntTable, PlaceNumbers, Rows, Schedule, input_table, number_places
 
 NOTHING = -1
 """Value number of a place that nothing wrote."""
@@ -33,14 +33,14 @@ class Dataflow:
     outputs: Rows
 
 
-def dataflow(schedule: Schedule) -> Dataflow:
-    """Return the values of a schedule whose columns are in range and in round order.
+def dataflow(schedule: Schedule, places: PlaceNumbers | None = None) -> Dataflow:
+    """Return the values of a schedule whose columns are in range and in round order; `places` are its, where known.
 
     Raises:
         PlanError: A place is written twice, or read before it is written; or a combine has fewer than two operands.
             Of several faults the first in the order of events.
     """
-    trace = _Trace(schedule)
+    trace = _Trace(schedule, places or number_places(schedule))
     fault = min(trace.faults(), default=None)
     if fault is not None:
         raise PlanError(f"schedule: {fault[-1]}")
@@ -62,7 +62,7 @@ class _Trace:
     `operand_of` is the combine of every operand.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, places: PlaceNumbers) -> None:
         self.schedule = schedule
         self.inputs = input_table(schedule)
         moves, folds, first = schedule.transfers, schedule.combines, len(self.inputs)
@@ -71,18 +71,20 @@ class _Trace:
         self.transfer_at = first + np.arange(len(moves)) + folds_before
         self.round_at = first + np.searchsorted(moves[:, 0], moves[:, 0]) + folds_before
         self.combine_at = first + np.arange(len(folds)) + np.searchsorted(moves[:, 0], folds[:, 0], side="right")
-        self.operand_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
-        reads_of_folds = folds[self.operand_of]
-        operands = np.column_stack([reads_of_folds[:, 1], schedule.operands, reads_of_folds[:, 3]])
-        reads = np.concatenate([moves[:, [1, 2, 5]], operands, schedule.outputs])
-        keys = dense_keys(*np.concatenate([self._places_written(), reads]).T)
-        writes, read_at = keys[: self.events], keys[self.events :]
-        writer = np.full(int(keys.max(initial=-1)) + 1, self.events, dtype=np.int32)
+        self.operand_of = places.fold_of
+        writes = np.empty(self.events, dtype=np.int64)
+        writes[:first], writes[self.transfer_at], writes[self.combine_at] = (
+            places.inputs,
+            places.received,
+            places.folded,
+        )
+        writer = np.full(places.count, self.events, dtype=np.int32)
         writer[writes[::-1]] = np.arange(self.events - 1, -1, -1)  # of several writes of one place the first stays
         self._again = np.flatnonzero(writer[writes] != np.arange(self.events))
-        found_at = writer[read_at].astype(np.int64)
-        edges = [len(moves), len(moves) + len(schedule.operands)]
-        self.read_by_transfers, self.read_by_operands, self.read_by_outputs = np.split(found_at, edges)
+        reads = places.sent, places.operands, places.outputs
+        self.read_by_transfers, self.read_by_operands, self.read_by_outputs = (
+            writer[places_read].astype(np.int64) for places_read in reads
+        )
 
     def faults(self) -> Iterator[tuple[int, int, int, str]]:
         """Yield (position, order among the faults of one event, row, words) of the first fault of each kind."""

@@ -19,7 +19,7 @@ from topocomm.planning.proof.dataflow import NOTHING, dataflow
 from topocomm.planning.proof.expressions import CountedTwiceError, Trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.canonical_tree import canonical_nodes
-from topocomm.planning.schedule.schedule import NO_PATH, Repeat, Schedule, row_keys
+from topocomm.planning.schedule.schedule import NO_PATH, PlaceNumbers, Repeat, Schedule, row_keys
 from topocomm.planning.schedule.traffic import busiest_port
 
 
@@ -46,6 +46,7 @@ def verify(
     ports: int = 1,
     serialised: bool = True,
     keep_order: bool = False,
+    places: PlaceNumbers | None = None,
 ) -> Proof:
     """Return the proof that `schedule` computes `collective`.
 
@@ -68,6 +69,7 @@ def verify(
         serialised: Whether the cost model serialises messages of a busy port, so that more than `ports` in a round is
             no violation.
         keep_order: Whether operands must stand in rank order, since the operator does not commute.
+        places: `number_places` of the schedule, where they are known.
 
     Raises:
         PlanError: The schedule is invalid; the message names round, rank, slot and chunk. Faults of slots are reported
@@ -79,7 +81,7 @@ def verify(
         raise PlanError(f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {having}")
     trees = Trees(*_leaves(schedule, collective))
     owner_of = np.asarray(owners or np.zeros(len(schedule.chunks)), dtype=np.int64)
-    order_kept, uniform, canonical = _check_values(schedule, collective, trees, owner_of)
+    order_kept, uniform, canonical = _check_values(schedule, collective, trees, owner_of, places)
     if not uniform:
         raise PlanError("schedule: ranks evaluate different expression trees, so their bits could differ")
     if keep_order and not order_kept:
@@ -209,9 +211,11 @@ def _canonical_leaves(schedule: Schedule, collective: Collective) -> tuple[list[
     return [low for low, _ in held], [high for _, high in held]
 
 
-def _check_values(schedule: Schedule, collective: Collective, trees: Trees, owners: Column) -> tuple[bool, bool, bool]:
+def _check_values(
+    schedule: Schedule, collective: Collective, trees: Trees, owners: Column, places: PlaceNumbers | None
+) -> tuple[bool, bool, bool]:
     """(order kept, uniform, canonical); raises where a value or an output is wrong."""
-    flow = dataflow(schedule)
+    flow = dataflow(schedule, places)
     try:
         tree_of = trees.fold(flow.inputs[:, 3], flow.operands, schedule.operand_starts)
     except CountedTwiceError as twice:

@@ -40,13 +40,15 @@ def broadcast_of(allreduce: Schedule, root: int) -> Schedule:
     """Return the messages of an allreduce without `repeat` that first bring a rank something of the root's value."""
     count = len(allreduce.chunks)
     slot = np.full((allreduce.ranks, count), -1)
-    slot[root] = 0
+    slot[root], first = 0, np.empty(slot.size, dtype=np.int64)
     moves, kept = _by_round(allreduce.transfers, allreduce.rounds), []
     for round_ in range(allreduce.rounds):
         table = allreduce.transfers[moves[round_] : moves[round_ + 1]].astype(np.int64)
         src, dst, chunk = table[:, 1], table[:, 3], table[:, 5]
         table = table[(slot[src, chunk] >= 0) & (slot[dst, chunk] < 0)]
-        table = table[np.sort(np.unique(table[:, 3] * count + table[:, 5], return_index=True)[1])]
+        places, numbers = table[:, 3] * count + table[:, 5], np.arange(len(table))
+        first[places[::-1]] = numbers[::-1]
+        table = table[first[places] == numbers]
         table[:, 2], table[:, 4] = slot[table[:, 1], table[:, 5]], 1
         slot[table[:, 3], table[:, 5]] = 1
         kept.append(table)

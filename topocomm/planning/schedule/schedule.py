@@ -269,13 +269,15 @@ def number_places(schedule: Schedule) -> PlaceNumbers:
     keys = dense_keys(rank, slot, chunk)
     used = np.zeros(int(keys.max(initial=-1)) + 1, dtype=bool)
     used[keys] = True
-    number = (np.cumsum(used, dtype=np.int32) - 1)[keys].astype(np.int64)
-    count = int(used.sum())
-    rank_of, chunk_of = (np.empty(count, dtype=np.int64) for _ in range(2))
-    rank_of[number], chunk_of[number] = rank, chunk
+    known = np.flatnonzero(used)
+    numbers, reads = np.empty(len(used), dtype=np.int32), np.empty(len(known), dtype=np.int64)
+    numbers[known] = np.arange(len(known))
+    number = numbers[keys].astype(np.int64)
+    reads[number] = np.arange(len(number))  # of each place a read or write that names it
+    rank_of, chunk_of = rank[reads].astype(np.int64), chunk[reads].astype(np.int64)
     ends = np.cumsum([len(part[0]) for part in parts])[:-1]
     sent, received, folded, operands, inputs, outputs = np.split(number, ends)
-    return PlaceNumbers(count, rank_of, chunk_of, sent, received, folded, operands, inputs, outputs, fold_of)
+    return PlaceNumbers(len(known), rank_of, chunk_of, sent, received, folded, operands, inputs, outputs, fold_of)
 
 
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -101,10 +101,16 @@ class GroupColumns:
         )
         moves = np.stack(np.broadcast_arrays(*columns), axis=2)
         self._transfers.append((moves if by_group else moves.swapaxes(0, 1)).reshape(-1, 7))
-        for c in build.combines:
-            ranks = first + c.rank
-            out, operands = (self.slots(np.array(slots), ranks, value) for slots in (c.out_slot, c.operands))
-            self.fold(round_ + c.round, ranks.ravel(), out.ravel(), operands)
+        if not build.combines:
+            return
+        round_in, rank, out = np.array([(c.round, c.rank, c.out_slot) for c in build.combines], dtype=np.int64).T
+        widths = [len(c.operands) for c in build.combines]
+        operands = np.array([slot for c in build.combines for slot in c.operands], dtype=np.int64)
+        slots = self.slots(operands, first + np.repeat(rank, widths), value)
+        ranks = first + rank
+        folds = np.broadcast_arrays(round_ + round_in, ranks, self.slots(out, ranks, value), 0)
+        self._combines.append(np.stack(folds, axis=2).swapaxes(0, 1).reshape(-1, 4))
+        self._operands += [slots[:, end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
     def schedule(self, rows: int, receivers: Ints, results: Ints) -> Schedule:
         """Return the schedule with the slots `results` of these ranks as outputs."""
