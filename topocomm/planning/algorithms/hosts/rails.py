@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ class GroupColumns:
         """Send from each of these ranks to one of those."""
         self._transfers.append(np.stack(np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH), axis=1))
 
-    def fold(self, round_: int, ranks: Ints, out: Ints, operands: Ints) -> None:
+    def fold(self, round_: int | Ints, ranks: Ints, out: Ints, operands: Ints) -> None:
         """Fold the operands [ranks, n] of each of these ranks."""
         self._combines.append(np.stack(np.broadcast_arrays(round_, ranks, out, 0), axis=1))
         self._operands.append(operands)
@@ -101,10 +101,12 @@ class GroupColumns:
         )
         moves = np.stack(np.broadcast_arrays(*columns), axis=2)
         self._transfers.append((moves if by_group else moves.swapaxes(0, 1)).reshape(-1, 7))
-        for c in build.combines:
-            ranks = first + c.rank
-            out, operands = (self.slots(np.array(slots), ranks, value) for slots in (c.out_slot, c.operands))
-            self.fold(round_ + c.round, ranks.ravel(), out.ravel(), operands)
+        for count, some in groupby(build.combines, key=lambda combine: len(combine.operands)):
+            c = np.array([(each.round, each.rank, each.out_slot, *each.operands) for each in some], dtype=np.int64)
+            ranks = (first + c[:, 1]).T
+            out, operands = self.slots(c[:, 2:3], ranks, value), self.slots(c[:, None, 3:], ranks[:, :, None], value)
+            rounds = np.repeat(round_ + c[:, 0], len(where))
+            self.fold(rounds, ranks.ravel(), out.ravel(), operands.reshape(-1, count))
 
     def schedule(self, rows: int, receivers: Ints, results: Ints) -> Schedule:
         """Return the schedule with the slots `results` of these ranks as outputs."""
