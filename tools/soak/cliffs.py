@@ -43,11 +43,30 @@ class Limit(NamedTuple):
 
 LIMITS = (
     Limit(("",), ("scan", "exscan"), 12.0, 12.0, "values pass ranks that have no link to each other, or move twice"),
-    Limit(("rtx", "a100-pcie", "cpu"), (), 4.2, 2.4, "ports that share a NIC or a bus are held while it serves others"),
-    Limit(("dgx-1", "p3dn"), (), 3.8, 2.6, "not all pairs have a link: parts go around rings of eight"),
+    Limit(
+        ("rtx", "a100-pcie", "cpu"),
+        (),
+        3.8,
+        1.9,
+        "over 32 ranks, or behind a bus and a NIC, ports wait for what is shared",
+    ),
+    Limit(
+        ("dgx-1", "p3dn"),
+        (),
+        3.6,
+        1.8,
+        "not all pairs have a link: short values pass others, long ones over several NICs too",
+    ),
     Limit(("mi250x", "mi100"), (), 4.2, 5.5, "pairs without a link pass others, whose links they share"),
     Limit(("gb200",), (), 2.3, 2.2, "72 x 72 transfers a slice leave few slices to fill trees of several racks with"),
     Limit(("dgx-2",), (), 2.5, 2.0, "two GPUs share a NIC, and hold their ports while it serves both"),
+    Limit(
+        ("v100-4",),
+        ("reduce", "broadcast"),
+        3.0,
+        1.6,
+        "a GPU reaches half its NIC's rate by PCIe: two must send at once",
+    ),
     Limit(("",), (), 3.0, 1.5, "one port sends by NVLink and then by its NIC: short values have no slices to overlap"),
 )
 

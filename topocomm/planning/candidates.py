@@ -5,7 +5,7 @@ Long payloads also get pipelined trees, in the slice counts that are worth a pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 
@@ -56,6 +56,8 @@ SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
+MOST_PATTERN_BYTES = 128 << 10
+"""Largest payload in parts of many ranks for which a pattern is tried where parts also go over rails."""
 MOST_PIECES = 1 << 22
 """Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 
@@ -152,9 +154,10 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "doubling", partial(halving.doubling_allgather, parts)
         if request.bytes_count:
             yield "ring", partial(ring.ring_allgather, parts)
-    for pattern in islice(groups.patterns(), 1 if many else None):
+    over_rails = list(parts_over_rails(request, groups))
+    for pattern in islice(groups.patterns(), _patterns_worth(request, over_rails)):
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
-    yield from parts_over_rails(request, groups)
+    yield from over_rails
     yield from in_turns(request, groups)
 
 
@@ -203,12 +206,19 @@ def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "dissemination", partial(in_parts.gossip_reduce_scatter, circulant, parts, None)
     if commutative and request.bytes_count and not many:
         yield "ring", partial(flat.reduce_scatter_by, ring.collect_around, parts)
+    over_rails = list(parts_over_rails(request, groups))
     if commutative or not many:
-        for pattern in islice(groups.patterns(), 1 if many else None):
+        for pattern in islice(groups.patterns(), _patterns_worth(request, over_rails)):
             expression = None if commutative else pattern.tree
             yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
-    yield from parts_over_rails(request, groups)
+    yield from over_rails
     yield from in_turns(request, groups)
+
+
+def _patterns_worth(request: Request, over_rails: Sequence[object]) -> int | None:
+    """How many patterns are worth their pieces: of many ranks one, and none for a long value that goes over rails."""
+    one = not over_rails or request.payload_bytes <= MOST_PATTERN_BYTES
+    return int(one) if _many_parts(request) else None
 
 
 def _many_parts(request: Request) -> bool:

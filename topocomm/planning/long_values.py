@@ -40,6 +40,8 @@ LONG_BYTES = 8 << 10
 """Least payload for pipelined trees with objective auto."""
 HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
+MOST_TRANSFERS = 1 << 21
+"""Most transfers of parts that are reduced or gathered: of more than above one radix and one way inside is tried."""
 PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
 SCAN_PIECES = (1, 2, 4, 8, 16, 32, 48, 64)
@@ -212,9 +214,12 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
         yield from _around_hosts(request, groups)
     if not wanted or not _long_enough(request, bare) or not fits_parts(bare):
         return
-    for radix in _radices(request, groups.hierarchy):
-        if transfer_count(bare, bare.count, radix) <= 2 * MOST_HALVED_TRANSFERS:
-            for inside, rings in _ways_inside(request, groups):
+    radices = _radices(request, groups.hierarchy)
+    for radix in radices:
+        transfers = transfer_count(bare, bare.count, radix) // 2
+        few = transfers <= MOST_HALVED_TRANSFERS
+        if few or (radix == radices[-1] and transfers <= MOST_TRANSFERS):
+            for inside, rings in islice(_ways_inside(request, groups), None if few else 1):
                 made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, rings, radix)
                 yield from _sliced(request, made, _name(radix) + inside)
 

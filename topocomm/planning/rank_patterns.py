@@ -87,14 +87,14 @@ class RankPatterns:
         for radices in self.hierarchy.for_rails(few=few):
             yield f"rails-{dotted(radices)}", self.hierarchy, radices
 
-    def _widths(self) -> list[int]:
-        """The numbers of messages at once beyond the ports, the most first."""
+    def _widths(self, most_direct: int = MOST_DIRECT_HOSTS) -> list[int]:
+        """The numbers of messages at once beyond the ports, the most first: of so many hosts also to all others."""
         request, groups = self.request, self.hierarchy.groups
         short = request.payload_bytes <= MOST_WIDE_BYTES and request.collective.ranks <= MOST_WIDE_RANKS
         if request.port_model != "loggp" or self.hierarchy.flat or not short:
             return []
         widths = set(WIDTHS)
-        if groups.count <= MOST_DIRECT_HOSTS:
+        if groups.count <= most_direct:
             widths.add(-(-(groups.count - 1) // max(1, len(groups.members_on[0]))))
         return sorted((width for width in widths if width > request.ports), reverse=True)
 
@@ -157,11 +157,13 @@ class RankPatterns:
         """Yield patterns that bring all values to the root and suit the groups."""
         if self.hierarchy.flat:
             return
-        root, groups = self.request.collective.root, self.hierarchy.groups
-        gather = gather_over_groups(groups, self.order.index(root), self.request.ports)
-        yield self._pattern("rails-tree", gather, cyclic_tree(groups))
+        root, groups = self.order.index(self.request.collective.root), self.hierarchy.groups
+        for at_once in (self.request.ports, *self._widths(groups.count)):
+            name = f"rails-tree-k{at_once}" if at_once > self.request.ports else "rails-tree"
+            yield self._pattern(name, gather_over_groups(groups, root, at_once), cyclic_tree(groups))
         for pattern in self.patterns():
-            yield replace(pattern, gossip=gossip.gossip_to_root(pattern.gossip, root, len(self.order)))
+            to_root = gossip.gossip_to_root(pattern.gossip, self.request.collective.root, len(self.order))
+            yield replace(pattern, gossip=to_root)
 
     def parts_to_root(self) -> Iterator[GossipPattern]:
         """Yield patterns that bring every part to the root."""

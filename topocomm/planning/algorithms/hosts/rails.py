@@ -72,7 +72,7 @@ class GroupColumns:
         """Send from each of these ranks to one of those."""
         self._transfers.append(np.stack(np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH), axis=1))
 
-    def fold(self, round_: int, ranks: Ints, out: Ints, operands: Ints) -> None:
+    def fold(self, round_: int | Ints, ranks: Ints, out: Ints, operands: Ints) -> None:
         """Fold the operands [ranks, n] of each of these ranks."""
         self._combines.append(np.stack(np.broadcast_arrays(round_, ranks, out, 0), axis=1))
         self._operands.append(operands)
