@@ -32,6 +32,7 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.forests.forest import forest_of
+from topocomm.planning.forests.port_forest import port_forest
 from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, over_rails, parts_over_rails, scans
@@ -47,6 +48,8 @@ MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
 SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
+PORT_SLICE_BYTES, MOST_PORT_SLICES = 128 << 10, 64
+"""Bytes of the longest slice of trees packed into ports, and the most such slices; as many again are tried too."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
 MOST_PIECES = 1 << 22
@@ -277,6 +280,7 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
     if forest is not None:
         for name, number in each("forest", most_slices(forest.schedule)):
             yield name, partial(sliced, forest.schedule, number, STAGGER_ROUNDS)
+    yield from _port_forests(request, paths)
     for name, number in each("two-tree", max(1, rows // 2)):
         if collective.name == "allreduce":
             yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
@@ -285,6 +289,21 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
             yield name, partial(build, keep_order=not request.operator.commutative)
         elif collective.name == "broadcast":
             yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
+
+
+def _port_forests(request: Request, paths: PathFinder) -> Builds:
+    """Trees packed into ports, where these send over one link after the other and links are unlike."""
+    folds = request.collective.name not in ("broadcast", "allgather")
+    if request.objective != "auto" or request.ports > 1 or (folds and not request.operator.commutative):
+        return
+    forest = port_forest(request.collective, paths, request.endpoints, request.layout.rows)
+    if forest is None:
+        return
+    fewest = min(
+        request.payload_bytes // PORT_SLICE_BYTES, MOST_PORT_SLICES, min(rows for rows, _ in forest.chunks) // 2
+    )
+    for slices in (1 << (max(fewest, 1).bit_length() - 1) << double for double in range(2)):
+        yield f"port-forest-{slices}", partial(forest.schedule, slices, request.layout.row_bytes)
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
