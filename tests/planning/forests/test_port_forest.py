@@ -103,6 +103,12 @@ def test_machines_that_have_none():
     assert made(topocomm.catalog("mi250x", hosts=2), "allreduce") is None  # too many messages
 
 
+@pytest.mark.parametrize("name", ["scan", "exscan", "gather", "scatter", "alltoall"])
+def test_other_collectives_have_none(name):
+    one = plan(topocomm.catalog("mi250x"), name, payload_bytes=MIB)
+    assert not any(each.algorithm.startswith("port-forest") for each in one.candidates)
+
+
 def test_folds_in_rank_order_have_none():
     rows = (topocomm.operators.operator.Field("x", ("*rows",)),)
     right = topocomm.Operator("right", rows, lambda a, b: b, {"x": 0}, commutative=False)

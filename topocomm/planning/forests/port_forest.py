@@ -16,6 +16,7 @@ from math import ceil
 import numpy as np
 
 from topocomm.planning.collectives import FROM_ROOT, IN_PARTS, TO_ROOT, Collective
+from topocomm.planning.forests.forest import COLLECTIVES
 from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network, network_of
 from topocomm.planning.forests.linear_program.packing import FIRST_TURNS, Pair, pack
 from topocomm.planning.forests.linear_program.pricers import Gathers, OutTrees, RootedTrees
@@ -72,11 +73,13 @@ class PortForest:
 def port_forest(collective: Collective, paths: PathFinder, endpoints: Sequence[str], rows: int) -> PortForest | None:
     """Return trees for a commutative operator and endpoints of one port.
 
-    None where ranks or messages are too many, or all pairs of endpoints are alike.
+    None for collectives that trees do not fit, too many ranks or messages, and where all pairs of endpoints are alike.
 
     An allreduce is a reduce_scatter and an allgather of equal parts by the same trees.
     """
-    if len(set(endpoints)) < len(endpoints) or not 2 < len(endpoints) <= MOST_RANKS or not rows:
+    if collective.name not in COLLECTIVES or collective.shards or len(set(endpoints)) < len(endpoints):
+        return None
+    if not 2 < len(endpoints) <= MOST_RANKS or not rows:
         return None
     network = network_of(paths, endpoints)
     if not network.connected or not network.symmetric or not _is_unlike(network):
