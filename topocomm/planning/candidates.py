@@ -39,7 +39,7 @@ from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, over_rail
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.member_relays import NO_RELAY, member_relays
+from topocomm.planning.routing.member_relays import NO_RELAY, member_relays, nic_turns
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
@@ -182,7 +182,11 @@ def _alltoall_by_hosts(request: Request, groups: RankPatterns) -> Builds:
     if any((np.isinf(time) & (relays == NO_RELAY)).any() for relays, time in insides):
         return  # some members reach each other over two others only
     if len(insides) > 1 or (insides[0][0] != NO_RELAY).any():
-        yield "by-hosts", partial(alltoall.hosts_alltoall, parts, len(order), starts, order, insides)
+        build = partial(alltoall.hosts_alltoall, parts, len(order), starts, order, insides)
+        yield "by-hosts", build
+        turns = nic_turns(ends, starts, groups.paths)
+        if max(turns):
+            yield "by-nics", partial(build, nic_turns=turns)
 
 
 def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
