@@ -35,13 +35,18 @@ def test_scans_of_unlike_links_come_nearer_the_bound(system, count, most, name):
 
 @pytest.mark.parametrize(
     ("name", "count", "root", "most"),
-    [("reduce", 1, 5, 1.1), ("broadcast", 1, 0, 1.15), ("reduce", 2, 8, 2.0), ("broadcast", 2, 11, 1.9)],
+    [("reduce", 1, 5, 1.1), ("broadcast", 1, 0, 1.15)],
 )
 def test_of_one_root_trees_packed_into_ports_are_better(name, count, root, most):
-    """Up trees over links it was 2 times the bound and more, along a chain 1.5, of two hosts 2.1."""
+    """Up trees over links it was 2 times the bound and more, along a chain 1.5."""
     machine = catalog("mi250x", hosts=count)
     near(machine, name, most, "port-forest", root=root)
     assert offered(machine, name, 64 * MIB, "relay-chain")
+
+
+def test_of_one_root_and_two_hosts_a_chain_is_as_good():
+    """Up trees over links it was 3.8 times what the links need."""
+    near(catalog("mi250x", hosts=2), "reduce", 2.0, "relay-chain", root=8)
 
 
 def near(machine, name, most, family, root=0):

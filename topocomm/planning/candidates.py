@@ -49,7 +49,9 @@ MOST_AUTO_FOREST_RANKS = 32
 SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
 PORT_SLICE_BYTES, MOST_PORT_SLICES = 128 << 10, 64
-"""Bytes of the longest slice of trees packed into ports, and the most such slices; as many again are tried too."""
+"""Least bytes of a slice of trees packed into ports, and the most such slices."""
+MOST_PORT_MESSAGES = 8192
+"""Most messages of all slices: more take longer to follow than they gain."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
 MOST_PIECES = 1 << 22
@@ -303,11 +305,10 @@ def _port_forests(request: Request, paths: PathFinder) -> Builds:
     forest = port_forest(request.collective, paths, request.endpoints, request.layout.rows)
     if forest is None:
         return
-    fewest = min(
-        request.payload_bytes // PORT_SLICE_BYTES, MOST_PORT_SLICES, min(rows for rows, _ in forest.chunks) // 2
-    )
-    for slices in (1 << (max(fewest, 1).bit_length() - 1) << double for double in range(2)):
-        yield f"port-forest-{slices}", partial(forest.schedule, slices, request.layout.row_bytes)
+    shortest = min(rows for rows, _ in forest.chunks)
+    most = min(request.payload_bytes // PORT_SLICE_BYTES, MOST_PORT_MESSAGES // len(forest.turns), shortest)
+    slices = 1 << (max(1, min(most, MOST_PORT_SLICES)).bit_length() - 1)
+    yield f"port-forest-{slices}", partial(forest.schedule, slices, request.layout.row_bytes)
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
