@@ -26,33 +26,40 @@ def test_they_are_offered_where_something_is_relayed(name):
 
 @pytest.mark.parametrize("name", ["scan", "exscan"])
 @pytest.mark.parametrize(
-    ("system", "count", "most"), [("dgx-1-v100", 1, 2.15), ("mi250x", 1, 2.15), ("dgx-1-v100", 2, 2.5)]
+    ("system", "count", "most"), [("dgx-1-v100", 1, 1.4), ("mi250x", 1, 1.45), ("dgx-1-v100", 2, 1.6)]
 )
 def test_scans_of_unlike_links_come_nearer_the_bound(system, count, most, name):
-    """Without relays it was 2.9, 3.2 and 6.2 times the bound."""
-    near(catalog(system, hosts=count), name, most)
+    """Without relays it was twice as much, and more."""
+    near(catalog(system, hosts=count), name, most, "relay-chain")
 
 
 @pytest.mark.parametrize(
     ("name", "count", "root", "most"),
-    [("reduce", 1, 5, 1.75), ("broadcast", 1, 0, 1.75), ("reduce", 2, 8, 2.5), ("broadcast", 2, 11, 3.3)],
+    [("reduce", 1, 5, 1.1), ("broadcast", 1, 0, 1.15)],
 )
-def test_the_values_of_one_root_too(name, count, root, most):
-    """Up trees it was 3.1 to 3.3, of two hosts 3.8 times the bound."""
-    near(catalog("mi250x", hosts=count), name, most, root=root)
+def test_of_one_root_trees_packed_into_ports_are_better(name, count, root, most):
+    """Up trees over links it was 2 times the bound and more, along a chain 1.5."""
+    machine = catalog("mi250x", hosts=count)
+    near(machine, name, most, "port-forest", root=root)
+    assert offered(machine, name, 64 * MIB, "relay-chain")
 
 
 @pytest.mark.parametrize("name", ["reduce", "broadcast"])
 def test_one_root_has_a_chain_of_the_fastest_links(name):
     """A DGX-1 has a path of double links through all GPUs; up trees it was 2.0 times the bound."""
-    near(catalog("dgx-1-v100"), name, 1.05)
+    near(catalog("dgx-1-v100"), name, 1.05, "relay-chain")
     assert plan(catalog("dgx-1-v100"), name, payload_bytes=MIB // 4).certificate.gap < 2
 
 
-def near(machine, name, most, root=0):
-    """The plan of 64 MiB relays and comes so near the bound."""
+def test_of_one_root_and_two_hosts_a_chain_is_as_good():
+    """Up trees over links it was 3.8 times what the links need."""
+    near(catalog("mi250x", hosts=2), "reduce", 2.0, "relay-chain", root=8)
+
+
+def near(machine, name, most, family, root=0):
+    """The plan of 64 MiB is of a family and comes so near the bound."""
     made = plan(machine, name, payload_bytes=64 * MIB, root=root)
-    assert made.algorithm.startswith("relay-chain") and made.certificate.gap <= most
+    assert made.algorithm.startswith(family) and made.certificate.gap <= most
     assert made.proof.complete
     check_certificate(machine, made)
 

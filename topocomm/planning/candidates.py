@@ -32,6 +32,7 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.forests.forest import forest_of
+from topocomm.planning.forests.port_forest import port_forest
 from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.long_values import (
@@ -45,7 +46,7 @@ from topocomm.planning.long_values import (
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.member_relays import NO_RELAY, member_relays
+from topocomm.planning.routing.member_relays import NO_RELAY, member_relays, nic_turns
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
@@ -54,6 +55,10 @@ MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
 SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
+PORT_SLICE_BYTES, MOST_PORT_SLICES = 128 << 10, 64
+"""Least bytes of a slice of trees packed into ports, and the most such slices."""
+MOST_PORT_MESSAGES = 8192
+"""Most messages of all slices: more take longer to follow than they gain."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
 MOST_PATTERN_BYTES = 128 << 10
@@ -191,7 +196,11 @@ def _alltoall_by_hosts(request: Request, groups: RankPatterns) -> Builds:
     if any((np.isinf(time) & (relays == NO_RELAY)).any() for relays, time in insides):
         return  # some members reach each other over two others only
     if len(insides) > 1 or (insides[0][0] != NO_RELAY).any():
-        yield "by-hosts", partial(alltoall.hosts_alltoall, parts, len(order), starts, order, insides)
+        build = partial(alltoall.hosts_alltoall, parts, len(order), starts, order, insides)
+        yield "by-hosts", build
+        turns = nic_turns(ends, starts, groups.paths)
+        if max(turns):
+            yield "by-nics", partial(build, nic_turns=turns)
 
 
 def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -297,6 +306,7 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
     if forest is not None:
         for name, number in each("forest", most_slices(forest.schedule)):
             yield name, partial(sliced, forest.schedule, number, STAGGER_ROUNDS)
+    yield from _port_forests(request, paths)
     for name, number in each("two-tree", max(1, rows // 2)):
         if collective.name == "allreduce":
             yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
@@ -305,6 +315,20 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
             yield name, partial(build, keep_order=not request.operator.commutative)
         elif collective.name == "broadcast":
             yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
+
+
+def _port_forests(request: Request, paths: PathFinder) -> Builds:
+    """Trees packed into ports, where these send over one link after the other and links are unlike."""
+    folds = request.collective.name not in ("broadcast", "allgather")
+    if request.objective != "auto" or request.ports > 1 or (folds and not request.operator.commutative):
+        return
+    forest = port_forest(request.collective, paths, request.endpoints, request.layout.rows)
+    if forest is None:
+        return
+    shortest = min(rows for rows, _ in forest.chunks)
+    most = min(request.payload_bytes // PORT_SLICE_BYTES, MOST_PORT_MESSAGES // len(forest.turns), shortest)
+    slices = 1 << (max(1, min(most, MOST_PORT_SLICES)).bit_length() - 1)
+    yield f"port-forest-{slices}", partial(forest.schedule, slices, request.layout.row_bytes)
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:

@@ -80,14 +80,48 @@ def test_in_a_round_ranks_use_nics_evenly(system, count):
     assert across == 64 * count * (count - 1) and max(at.values()) == 2
 
 
+@pytest.mark.parametrize(("system", "count"), [("p4d", 2), ("dgx-1-v100", 2), ("mi250x", 3)])
+def test_in_turn_a_nic_serves_one_rank_in_a_round(system, count):
+    """The other that shares it sends and receives one message inside the host in that round, at most."""
+    machine = catalog(system, hosts=count)
+    ranks, paths = len(machine.endpoints), PathFinder(machine)
+    rows = [1 + (5 * pair) % 4 for pair in range(ranks**2)]
+    collective = Collective("alltoall", ranks, parts=tuple(rows))
+    schedule = builds(machine, collective, sum(rows))["by-nics"]()
+    assert replay(schedule) == expected(collective, schedule.chunks)
+    across, inside, held = 16 * (count - 1), 0, Counter()
+    for round_, src, dst in messages(schedule):
+        if round_ < across:
+            inside += src // 8 == dst // 8
+            held.update([(round_, "out", src), (round_, "in", dst)])
+            if src // 8 != dst // 8:
+                route = paths.cheapest(machine.endpoints[src], machine.endpoints[dst]).devices
+                nics = [device for device in route if "NIC" in device]
+                held.update([(round_, "out", nics[0]), (round_, "in", nics[-1])])
+        else:
+            assert src // 8 == dst // 8
+    assert max(held.values()) == 1 and inside >= 50 * count
+
+
 @pytest.mark.parametrize(
-    ("system", "count", "most"), [("dgx-1-v100", 4, 1.11), ("mi250x", 2, 1.25), ("p4d", 3, 1.02), ("dgx-h100", 3, 1.02)]
+    ("system", "count", "most"),
+    [("dgx-1-v100", 4, 1.06), ("mi250x", 2, 1.09), ("mi250x", 4, 1.03), ("v100-4", 2, 1.01), ("p4d", 3, 1.02)],
 )
 def test_long_blocks_take_little_more_than_the_network_needs(system, count, most):
-    """In order of ranks, or joined on rails, they took 1.8, 1.6, 1.03 and 1.1 times the bound."""
+    """In order of ranks, or joined on rails, they took 1.8, 1.6 and more times the bound.
+
+    With what is inside hosts last, 1.09, 1.25, 1.08, 1.09 and 1.02 times.
+    """
     machine = catalog(system, hosts=count)
     made = plan(machine, "alltoall", payload_bytes=16 << 20)
-    assert made.algorithm == "by-hosts" and made.certificate.gap <= most
+    assert made.algorithm == "by-nics" and made.certificate.gap <= most
+    check_certificate(machine, made)
+
+
+def test_long_blocks_of_ranks_with_a_nic_each_go_host_by_host():
+    machine = catalog("dgx-h100", hosts=3)
+    made = plan(machine, "alltoall", payload_bytes=16 << 20)
+    assert made.algorithm == "by-hosts" and made.certificate.gap <= 1.02
     check_certificate(machine, made)
 
 

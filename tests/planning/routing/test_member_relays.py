@@ -6,7 +6,7 @@ import pytest
 
 from tests.machines import line, switch
 from topocomm import catalog
-from topocomm.planning.routing.member_relays import NO_RELAY, member_relays
+from topocomm.planning.routing.member_relays import NO_RELAY, member_relays, nic_turns
 from topocomm.planning.routing.paths import PathFinder
 
 
@@ -34,3 +34,16 @@ def test_ranks_of_a_dgx_1_without_a_link_have_a_relay_with_two():
 def test_a_rank_out_of_reach_has_a_relay():
     machine = line(3)
     assert member_relays(machine.endpoints, PathFinder(machine))[0].tolist() == [[-1, -1, 1], [-1, -1, -1], [1, -1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("system", "turns"),
+    [("dgx-1-v100", [0, 1] * 4), ("dgx-h100", [0] * 8), ("p3dn", list(range(8))), ("v100-4", [0, 0, 1, 1])],
+)
+def test_members_that_share_a_nic_have_turns(system, turns):
+    machine = catalog(system, hosts=2)
+    size = len(turns)
+    found = nic_turns(machine.endpoints, (0, size, 2 * size), PathFinder(machine))
+    assert sorted(found) == sorted(turns)
+    assert nic_turns(machine.endpoints, (0, size, 2 * size - 1), PathFinder(machine)) == [0]
+    assert nic_turns(machine.endpoints[:size], (0, size), PathFinder(machine)) == [0]

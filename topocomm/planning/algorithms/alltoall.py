@@ -54,13 +54,19 @@ def rails_alltoall(parts: Sequence[int], ranks: int, groups: Groups, order: Sequ
 
 
 def hosts_alltoall(
-    parts: Sequence[int], ranks: int, starts: Sequence[int], order: Sequence[int], insides: Sequence[Inside]
+    parts: Sequence[int],
+    ranks: int,
+    starts: Sequence[int],
+    order: Sequence[int],
+    insides: Sequence[Inside],
+    nic_turns: Sequence[int] = (0,),
 ) -> Schedule:
     """Every block straight to its rank, host after host; inside hosts last, perhaps over a relay.
 
     In a round all ranks of a host send to one other host, each to another member, so ranks that share a NIC use it
     evenly. `order` has the ranks host by host, `starts` the first place of each host and the number of ranks, `insides`
-    what is known of each host.
+    what is known of each host. With `nic_turns` of every member (`member_relays.py`), of hosts of equal size, those
+    that share a NIC use it in turn, and meanwhile the others send inside.
     """
     chunks, pairs = part_chunks(parts)
     giver, taker = np.divmod(np.array(pairs, dtype=np.int64), ranks)
@@ -72,8 +78,12 @@ def hosts_alltoall(
     step = members[0] ^ members[1] if most & (most - 1) == 0 else (members[1] - members[0]) % most
     across = np.flatnonzero(home != away)
     turn = (away - home)[across] % (len(first) - 1) * most + step[across]
+    turn = turn * (1 + max(nic_turns)) + np.resize(np.array(nic_turns), most)[members[0][across]]
     round_ = np.unique(turn, return_inverse=True)[1]
     moves, before = [np.stack([round_, giver[across], taker[across], across])], int(round_.max(initial=-1)) + 1
+    free = np.ones((2, before if max(nic_turns) else 0, most), dtype=bool)
+    for end, at_end in enumerate((home[across], away[across]) if max(nic_turns) else ()):
+        free[end, round_[at_end == 0], members[end][across][at_end == 0]] = False
     known: dict[tuple[bytes, ...], Ints] = {}
     for host, inside in enumerate(insides):
         own = np.flatnonzero((home == host) & (away == host) & (giver != taker))
@@ -81,12 +91,39 @@ def hosts_alltoall(
         blocks = np.stack([members[0][own], members[1][own], sizes], axis=1)
         key = *(table.tobytes() for table in inside), blocks.tobytes()
         if key not in known:
-            known[key] = _inside(blocks, *inside)
+            early, late = _in_gaps(blocks, inside[0], free)
+            when, src, dst, place_of = _inside(late[:, :3], *inside)
+            known[key] = np.concatenate([early, np.stack([before + when, src, dst, late[place_of, 3]])], axis=1)
         when, src, dst, block = known[key]
-        moves.append(np.stack([before + when, *(ranked[first[host] + end] for end in (src, dst)), own[block]]))
+        moves.append(np.stack([when, *(ranked[first[host] + end] for end in (src, dst)), own[block]]))
     table = np.concatenate(moves, axis=1)
     table = table[:, np.lexsort(table[2::-1])]
     return carried(ranks, chunks, table, givers=giver.tolist(), takers=taker.tolist())
+
+
+def _in_gaps(blocks: Ints, relays: Ints, free: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return (rounds, sources, destinations, blocks) of what goes inside a host while others use NICs, and the rest.
+
+    `free` [2, rounds, members] says whose ports send, and receive, nothing else in a round, and take one message then:
+    with more, ports that serve their messages in order wait for each other. The rest is [source, destination, rows,
+    block], of what has no free round left, or has come as far as its relay.
+    """
+    waiting = [(-1, block, int(src), int(dst)) for block, (src, dst, _) in enumerate(blocks.tolist())]
+    moves = []
+    for round_ in range(free.shape[1]):
+        sends, receives = (free[end, round_].copy() for end in (0, 1))
+        left = np.bincount([src for _, _, src, _ in waiting], minlength=free.shape[2])
+        for entry in sorted(waiting, key=lambda entry: (relays[entry[2:]] < 0, -left[entry[2]], entry)):
+            after, block, src, dst = entry
+            hop = dst if relays[src, dst] < 0 else int(relays[src, dst])
+            if after < round_ and sends[src] and receives[hop]:
+                sends[src] = receives[hop] = False
+                moves.append((round_, src, hop, block))
+                waiting.remove(entry)
+                if hop != dst:
+                    waiting.append((round_, block, hop, dst))
+    rest = [(src, dst, int(blocks[block, 2]), block) for _, block, src, dst in waiting]
+    return np.array(moves, dtype=np.int64).reshape(-1, 4).T, np.array(rest, dtype=np.int64).reshape(-1, 4)
 
 
 def _inside(blocks: Ints, relays: Ints, time: Floats) -> Ints:

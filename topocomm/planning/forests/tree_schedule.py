@@ -7,7 +7,7 @@ for one slice or another: the load that the throughput is computed from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -20,21 +20,29 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
+Turns = Mapping[tuple[int, int, int], tuple[int, int]]
+"""Of each message, (chunk, source, destination), its turn in a period, and the rounds before what it brings goes on."""
 STAGGER_ROUNDS = 1
 """Rounds between the slices of a pipelined schedule of trees."""
 
 
 def schedule_of(
-    chunks: Sequence[tuple[int, Pair]], collective: Collective, network: Network, paths: PathFinder
+    chunks: Sequence[tuple[int, Pair]],
+    collective: Collective,
+    network: Network,
+    paths: PathFinder,
+    turns: Turns | None = None,
 ) -> Schedule:
     """Return the schedule of chunks, (number of rows, trees), that follow each other in the payload.
 
     Those of allgather and reduce_scatter come part by part. Paths other than the cheapest are named in the schedule.
+    With `turns` a message goes in the first round of its turn from when what it sends may go on.
     """
     sizes = [rows for rows, _ in chunks]
     ranges = tuple(zip(accumulate(sizes, initial=0), sizes, strict=False))
     owners = collective.input_owners(ranges)
-    writer = _Writer(ScheduleBuilder(collective.ranks, ranges, collective.contributors, owners), network, paths)
+    builder = ScheduleBuilder(collective.ranks, ranges, collective.contributors, owners)
+    writer = _Writer(builder, network, paths, turns or {})
     for number, (_, pair) in enumerate(chunks):
         writer.chunk(number, pair)
     return replace(writer.builder.build(), paths=tuple(writer.paths))
@@ -43,8 +51,9 @@ def schedule_of(
 class _Writer:
     """A schedule that is being written, and the paths of its messages that are not the cheapest."""
 
-    def __init__(self, builder: ScheduleBuilder, network: Network, finder: PathFinder) -> None:
+    def __init__(self, builder: ScheduleBuilder, network: Network, finder: PathFinder, turns: Turns) -> None:
         self.builder, self.network, self.finder = builder, network, finder
+        self.turns, self.period = turns, 1 + max((turn for turn, _ in turns.values()), default=0)
         self.number = 0
         """The chunk."""
         self.paths: list[tuple[str, ...]] = []
@@ -60,11 +69,18 @@ class _Writer:
             slot, round_ = self._merge(pair.up)
         self.builder.output(pair.root, slot, chunk=number)
         if pair.down is not None:
-            slot_of = {pair.root: slot}
+            known = {pair.root: (slot, round_)}
             for parent, child, path in pair.down.edges:
-                at = round_ + pair.down.depths[parent]
-                slot_of[child] = self._send(at, parent, slot_of[parent], child, path[::-1])
-                self.builder.output(child, slot_of[child], chunk=number)
+                slot, ready = known[parent]
+                at, there = self._when(ready, parent, child)
+                known[child] = self._send(at, parent, slot, child, path[::-1]), there
+                self.builder.output(child, known[child][0], chunk=number)
+
+    def _when(self, ready: int, src: int, dst: int) -> tuple[int, int]:
+        """Return the first round of the message's turn from when it could go, and the one from which it is there."""
+        turn, lag = self.turns.get((self.number, src, dst), (ready, 0))
+        at = ready + (turn - ready) % self.period
+        return at, at + 1 + lag
 
     def _up(self, tree: Tree) -> tuple[int, int]:
         """Reduce along a tree; return (slot of the result at the root, first round after)."""
@@ -78,9 +94,10 @@ class _Writer:
             below = sorted(children.get(rank, ()), key=lambda edge: lowest[edge.child])
             operands, round_ = [(rank, 0)], 0
             for edge in below:
-                slot, at = results[edge.child]
+                slot, ready = results[edge.child]
+                at, there = self._when(ready, edge.child, rank)
                 operands.append((lowest[edge.child], self._send(at, edge.child, slot, rank, edge.path)))
-                round_ = max(round_, at + 1)
+                round_ = max(round_, there)
             slots = [slot for _, slot in sorted(operands)]
             results[rank] = self.builder.fold(round_ - 1, rank, slots, chunk=self.number), round_
         return results[tree.root]

@@ -1,8 +1,10 @@
-"""Which member of a group relays what goes from one to another, where two fast routes take less than the direct one."""
+"""Which member of a group relays what goes to another, where two routes take less than one; and who share a NIC."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,3 +38,22 @@ def member_relays(endpoints: Sequence[str], paths: PathFinder) -> tuple[Ints, Fl
             relay = relays[src, dst] = int(np.where(fast, both + carried, np.inf).argmin())
             carried[relay] += both[relay]
     return relays, time
+
+
+def nic_turns(endpoints: Sequence[str], starts: Sequence[int], paths: PathFinder) -> list[int]:
+    """Return for each member of a host which of those that share its NIC it is; [0] where hosts have unlike sizes.
+
+    `endpoints` stand host by host, `starts` has the first of each host and their number.
+    """
+    size = starts[1]
+    if len(starts) < 3 or any(high - low != size for low, high in pairwise(starts)):
+        return [0]
+    members, far = np.arange(size), np.full(size, size)
+    routes = paths.routes(endpoints, members, far)
+    turns, users = list[int](), Counter[int]()
+    for low, high in pairwise(routes.starts.tolist()):
+        nics = paths.link_nics[routes.links[low:high]]
+        nic = int(nics[nics >= 0][0]) if (nics >= 0).any() else -1 - len(turns)
+        turns.append(users[nic])
+        users[nic] += 1
+    return turns

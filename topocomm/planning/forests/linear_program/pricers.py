@@ -76,13 +76,28 @@ class UndirectedTrees(Pricer):
 class RootedTrees(Pricer):
     """Columns that are single trees from given roots, with one row per orbit of links."""
 
-    def __init__(self, symmetry: Symmetry) -> None:
-        super().__init__(symmetry.network, *_directed_rows(symmetry))
+    def __init__(self, symmetry: Symmetry, ports: int = 0) -> None:
+        row, capacity = _directed_rows(symmetry)
+        self._port_loads = port_loads(symmetry.network, len(capacity)) if ports else NO_PORT_LOADS
+        fastest = float(symmetry.network.gb_per_s.max())
+        capacity = np.append(capacity, np.full(2 * symmetry.network.ends if ports else 0, ports * fastest))
+        super().__init__(symmetry.network, row, capacity)
         self._growing = Growing(symmetry.network)
+
+    def link_prices(self, prices: Floats) -> Floats:
+        """Return the price of every link, with that of the ports that a message holds on it."""
+        rows, links, loads = self._port_loads
+        own: Floats = prices[self.row] + np.bincount(links, prices[rows] * loads, len(self.row))
+        return own
 
     def column(self, tree: Tree) -> Column:
         """Return the column of a tree."""
-        return Column(*_loads(self.row, [tree.links(self.network)]), Pair(None, tree))
+        used = tree.links(self.network)
+        rows, links, loads = self._port_loads
+        load = np.bincount(self.row[used], minlength=len(self.capacity)).astype(np.float64)
+        load += np.bincount(rows, np.bincount(used, minlength=len(self.row))[links] * loads, len(load))
+        held = np.flatnonzero(load)
+        return Column(held, load[held], Pair(None, tree))
 
     def _offers(self, root: int, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
         for depth_price in depth_prices:
@@ -92,13 +107,13 @@ class RootedTrees(Pricer):
 class OutTrees(RootedTrees):
     """Broadcast trees from one root; on the transposed network, reduce trees."""
 
-    def __init__(self, symmetry: Symmetry, root: int) -> None:
-        super().__init__(symmetry)
+    def __init__(self, symmetry: Symmetry, root: int, ports: int = 0) -> None:
+        super().__init__(symmetry, ports)
         self.root = root
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """Return the cost of the cheapest tree, that tree, and low ones."""
-        self._growing.search(prices[self.row])
+        self._growing.search(self.link_prices(prices))
         least = self._growing.cost(self.root)
         mean = least / max(self.network.ends - 1, 1)
         return least, (self._offers(self.root, mean, depth_prices) for depth_prices in (EXACT, DEPTH_PRICES))
@@ -110,8 +125,8 @@ class Gathers(RootedTrees):
     One more row a root ties its trees to its share of the payload; the first column is the payload.
     """
 
-    def __init__(self, symmetry: Symmetry, shares: Sequence[float]) -> None:
-        super().__init__(symmetry)
+    def __init__(self, symmetry: Symmetry, shares: Sequence[float], ports: int = 0) -> None:
+        super().__init__(symmetry, ports)
         orbits = [sorted(set(symmetry.elements[:, root].tolist())) for root in symmetry.roots]
         share_of = {
             root: sum(shares[rank] for rank in orbit) for root, orbit in zip(symmetry.roots, orbits, strict=True)
@@ -127,7 +142,7 @@ class Gathers(RootedTrees):
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """Return the cost of the cheapest trees of all roots, and trees of each."""
-        self._growing.search(prices[self.row])
+        self._growing.search(self.link_prices(prices))
         costs = self._growing.costs().tolist()
         least: float = sum([share * costs[root] for root, share in self.shares.items()])
         mean = least / max(self.network.ends - 1, 1)
@@ -304,6 +319,32 @@ class Growing:
         if not depth_price:
             self._exact[root] = parents
         return parents
+
+
+PortLoads = tuple[Ints, Ints, Floats]
+"""(row of a port, link on which messages hold it, GB/s of the fastest link over that of their route) of each."""
+NO_PORT_LOADS: PortLoads = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+def port_loads(network: Network, first_row: int) -> PortLoads:
+    """Return what messages on each link hold of the ports of endpoints, to send and then to receive."""
+    src, dst = np.array(network.links, dtype=np.int64).T
+    sides = []
+    for own, other, row in ((src, dst, first_row), (dst, src, first_row + network.ends)):
+        widest = np.full(len(network.devices), np.inf)
+        widest[network.ends :] = 0.0
+        for _ in network.devices[network.ends :]:  # GB/s of the best way on to (back from) an endpoint
+            wider = widest.copy()
+            np.maximum.at(wider, own, np.minimum(network.gb_per_s, widest[other]))
+            wider[: network.ends] = np.inf
+            if (wider == widest).all():
+                break
+            widest = wider
+        at = np.flatnonzero(own < network.ends)
+        rates = np.minimum(network.gb_per_s[at], widest[other[at]])
+        sides.append((row + own[at], at, float(network.gb_per_s.max()) / rates))
+    rows, links, loads = (np.concatenate(column) for column in zip(*sides, strict=True))
+    return rows, links, loads
 
 
 def _cheapest(costs: Floats, roots: Sequence[int], count: int) -> list[int]:
