@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from topocomm.command_parser import did_you_mean
 from topocomm.errors import OperatorError
+from topocomm.operators.fingerprint import closed_over, fingerprint
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
 from topocomm.operators.operator_arguments import (
     by_field,
@@ -154,6 +155,12 @@ class Operator:
     def splittable(self) -> bool:
         """Whether a value has rows that chunks can divide."""
         return self.fields[0].dims[:1] == (ROWS,)
+
+    @cached_property
+    def rule(self) -> str:
+        """What tells `combine` from that of another operator of this name, on ranks of one version of Python."""
+        held = closed_over(self.combine)
+        return "code " + fingerprint(self.combine, with_globals=False) + f" with {held}" * bool(held)
 
     def layout(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> Layout:
         """Bind sizes and dtypes: `shapes` maps every field to (shape, dtype).

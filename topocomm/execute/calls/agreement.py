@@ -16,6 +16,8 @@ from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 from topocomm.topology.inference.cpu_lists import number_ranges
 
 DIGEST_BYTES = 16
+OF_OPERATOR = frozenset({"identity", "commutative", "rule"})
+"""Parts that differ where operators do."""
 FIELD = "field "
 """How the part of a claim begins that says dtype and shape of a field."""
 SAME_ROWS = "rows, the same on all ranks"
@@ -74,13 +76,15 @@ def difference(claims: Sequence[Mapping[str, str]]) -> str:
     ranks the first alone is told in full.
     """
     parts: list[str] = []
+    other_operator = len({claim.get("operator") for claim in claims}) > 1
     fields: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for part in dict.fromkeys(key for claim in claims for key in claim):
         sides: dict[str, list[int]] = {}
         for rank, claim in enumerate(claims):
             if part in claim or not (part == "error" or "error" in claim):  # what fails gets to no plan
                 sides.setdefault(claim.get(part, "none"), []).append(rank)
-        if (len(sides) > 1 and not (parts and part in CONSEQUENCES)) or part == "error":
+        is_consequence = (parts and part in CONSEQUENCES) or (part in OF_OPERATOR and other_operator)
+        if (len(sides) > 1 and not is_consequence) or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
             if part.startswith(FIELD):
                 alike = fields.setdefault(tuple(tuple(ranks) for _, ranks in ordered), [])
