@@ -31,7 +31,7 @@ from topocomm.operators.operator_arguments import (
     checked_fields,
 )
 from topocomm.operators.sum_lowering import SumLowering
-from topocomm.operators.tensors import field_of, not_its_dtype, tensor_fold
+from topocomm.operators.tensors import check_result, field_of, not_its_dtype, tensor_fold
 
 
 class Kernel(NamedTuple):
@@ -294,12 +294,17 @@ class Operator:
             for array in operand.values():
                 array.flags.writeable = False
         combine, names = self.combine, [field.name for field in layout.fields]
+        is_checked = False
 
         def fold(target: Arrays) -> None:
+            nonlocal is_checked
             acc: Arrays = first
             try:
                 for right in rest:
                     acc = combine(acc, right)
+                    if not is_checked:
+                        check_result(self.name, acc, first)
+                is_checked = True
             except ValueError as error:
                 if "read-only" in str(error):
                     raise OperatorError(
