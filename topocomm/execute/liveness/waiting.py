@@ -18,7 +18,7 @@ from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
 from topocomm.execute.liveness.call_trace import CallTrace
-from topocomm.execute.liveness.exception_hook import show_on
+from topocomm.execute.liveness.exception_hook import TEXT_CHARACTERS, show_on
 from topocomm.execute.liveness.pollable import AwaitedMessages, Pollable
 from topocomm.execute.liveness.recorder import KEPT, Recorder
 from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, apart, blame, difference, passed_on
@@ -325,12 +325,16 @@ def _tell_again_s(limit_s: float) -> float:
 
 def refusal_note(number: int, error: BaseException) -> bytes:
     """The word that a rank does not make the call with this number."""
-    return json.dumps({"number": number, "text": str(error)[:800]}).encode()
+    return json.dumps({"number": number, "text": str(error)[:TEXT_CHARACTERS]}).encode()
 
 
 def failure_note(rank: int, error: BaseException) -> bytes:
     """The word that `rank` has failed; a rank that fails because another did passes that one's word on."""
-    report = getattr(error, "report", None) or {"rank": rank, "kind": type(error).__name__, "text": str(error)[:800]}
+    report = getattr(error, "report", None) or {
+        "rank": rank,
+        "kind": type(error).__name__,
+        "text": str(error)[:TEXT_CHARACTERS],
+    }
     return json.dumps(report).encode()
 
 
