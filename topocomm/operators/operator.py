@@ -114,8 +114,8 @@ class Operator:
             tensors of the GPU. It may raise ImportError where triton is missing, which counts as None.
         default_dims: Sizes of the named axes where there is no array to take them from (`topocomm plan`).
         refuses: What a layout is refused for ("takes integers, got float32"), or None if it is taken.
-        sample: `sample(rng, layout)` makes a value to try the laws on, for operators that do not take just any
-            arrays (sorted ones, counts); see `check_laws`.
+        sample: `sample(rng, layout)` makes a value to try the laws on, a dict of arrays [*layout.leading, *dims], for
+            operators that do not take just any arrays (sorted ones, counts); see `check_laws`.
         lower_to_sum: How values of a layout are reduced by one elementwise SUM, or None where they cannot be; for
             `Communicator.prepare_sum`.
 
