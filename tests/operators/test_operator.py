@@ -55,7 +55,7 @@ def test_one_axis_name_has_one_size():
         ((), "has no fields"),
         ((Field("a"), Field("b", ("n",))), "either every field or none"),
         ((Field("a", ("n", "*rows")),), r"must have '\*rows' first"),
-        (Field("a"), r"fields must be a tuple of Field, such as \(Field\('x'\),\), got str 'a' in it"),
+        (Field("a"), r"fields must be a tuple of Field, got one Field; write \(Field\(...\),\)$"),
         (("a",), "got str 'a' in it"),
         ((Field("a"), Field("a")), r"fields \['a', 'a'\]: expected different names"),
         ((Field("a"), Field("b")), r"identity must have the fields \['a', 'b'\], got \[\]"),
