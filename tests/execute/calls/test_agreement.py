@@ -84,6 +84,7 @@ def scaled(factor):
 @pytest.mark.parametrize(
     ("part", "other", "told"),
     [
+        ("fields", {"fields": (Field("x", ("n",)),)}, r"x \[\*rows\]; rank 1: x \[n\]"),
         ("rule", {"combine": scaled(2)}, r"code \w+ with factor = 1; rank 1: code \w+ with factor = 2"),
         ("rule", {"combine": lambda a, b: {"x": a["x"] + b["x"]}}, r"code \w+ with factor = 1; rank 1: code \w+"),
         ("identity", {"identity": 1}, "x 0.0; rank 1: x 1.0"),
@@ -93,8 +94,8 @@ def scaled(factor):
 )
 def test_operators_of_one_name_that_differ_are_named(part, other, told):
     def body(comm):
-        arguments = {"combine": scaled(1), "identity": 0.0} | (other if comm.rank == 1 else {})
-        return comm.allreduce(np.ones(3), Operator("own", (Field("x"),), **arguments))
+        arguments = {"fields": (Field("x"),), "combine": scaled(1), "identity": 0.0}
+        return comm.allreduce(np.ones(3), Operator("own", **arguments | (other if comm.rank == 1 else {})))
 
     with pytest.raises(MismatchError, match=rf"(?m)make: {part} \(ranks 0, 2: {told}\)$"):
         run_local(body, ranks=3)

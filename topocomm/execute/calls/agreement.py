@@ -16,13 +16,13 @@ from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 from topocomm.topology.inference.cpu_lists import number_ranges
 
 DIGEST_BYTES = 16
-OF_OPERATOR = frozenset({"identity", "commutative", "rule"})
+OF_OPERATOR = frozenset({"fields", "identity", "commutative", "rule"})
 """Parts that differ where operators do."""
 FIELD = "field "
 """How the part of a claim begins that says dtype and shape of a field."""
 SAME_ROWS = "rows, the same on all ranks"
 """The part of a reduce-scatter's claim that says how many rows each rank gets."""
-CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", "call", SAME_ROWS})
+CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", "call", "fields", SAME_ROWS})
 """Parts of a claim that may differ because of those before them: then these alone are told."""
 
 

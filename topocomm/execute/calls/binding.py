@@ -29,6 +29,7 @@ from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
 from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.log import say
+from topocomm.execute.liveness.waiting import BARRIER_WORDS
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.layout import ROWS, Field
@@ -207,7 +208,7 @@ def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
     operator = "" if claim["operator"] == "None" else f" {claim['operator']}"
     name = f"{claim['collective']}{operator}{', ' * bool(arrays)}{arrays}"
-    name += " (a barrier)" * (name == BARRIER)
+    name += f" {BARRIER_WORDS}" * (name == BARRIER)
     if SAME_ROWS in claim:
         name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
@@ -240,7 +241,8 @@ def _operator_in_words(session: Session, bound: Bound) -> dict[str, str]:
         identity = ", ".join(f"{name} {_digest(array) if array.size > 4 else array.tolist()}" for name, array in whole)
     except Exception as error:  # noqa: BLE001 - whatever the user's function raises: most calls need no identity
         identity = type(error).__name__
-    words = {"identity": identity, "commutative": str(operator.commutative)}
+    fields = ", ".join(f"{f.name} [{', '.join(f.dims)}]" for f in operator.fields)
+    words = {"fields": fields, "identity": identity, "commutative": str(operator.commutative)}
     return {**words, "rule": operator.rule} if session.same_python else words
 
 
