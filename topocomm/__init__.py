@@ -41,7 +41,8 @@ if TYPE_CHECKING:
         topk_value,
     )
     from topocomm.operators.kernels.gpu import bind_device_fold, bind_device_folds
-    from topocomm.operators.laws import LawReport, check_laws
+    from topocomm.operators.law_report import LawReport
+    from topocomm.operators.laws import check_laws
     from topocomm.operators.layout import Arrays, Field, Layout
     from topocomm.operators.operator import Kernel, Operator, TritonCombine
     from topocomm.operators.row_kernels import row_kernel
@@ -118,7 +119,8 @@ _HOMES = {
         "operators.builtin": "AFFINE AFFINE_MATRIX ARGMAX ARGMIN BAND BOR BXOR LOGADDEXP MAX MIN PROD SUM TOPK WELFORD "
         "topk_value",
         "operators.kernels.gpu": "bind_device_fold bind_device_folds",
-        "operators.laws": "LawReport check_laws",
+        "operators.law_report": "LawReport",
+        "operators.laws": "check_laws",
         "operators.layout": "Arrays Field Layout",
         "operators.operator": "Kernel Operator TritonCombine",
         "operators.row_kernels": "row_kernel",

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.operators.packed import fold
 from topocomm import MAX, MIN, SUM, Field, Kernel, Operator, OperatorError
 from topocomm.operators.operator import as_operator
 
@@ -54,7 +55,7 @@ def test_one_axis_name_has_one_size():
         ((), "has no fields"),
         ((Field("a"), Field("b", ("n",))), "either every field or none"),
         ((Field("a", ("n", "*rows")),), r"must have '\*rows' first"),
-        (Field("a"), r"fields must be a tuple of Field, such as \(Field\('x'\),\), got str 'a' in it"),
+        (Field("a"), r"fields must be a tuple of Field, got one Field; write \(Field\(...\),\)$"),
         (("a",), "got str 'a' in it"),
         ((Field("a"), Field("a")), r"fields \['a', 'a'\]: expected different names"),
         ((Field("a"), Field("b")), r"identity must have the fields \['a', 'b'\], got \[\]"),
@@ -174,6 +175,39 @@ def test_rules_that_break_their_form_are_told_where_they_run(combine, dtype, mes
     arrays = [np.ones(4, dtype), np.ones(4, dtype)]
     with pytest.raises(OperatorError, match=f"^operator 'careless': .*{message}"):
         folded(careless, dtype, arrays, alias=0)
+
+
+def pair(change):
+    def combine(a, b):
+        return change({"value": a["value"] + b["value"], "count": a["count"] + b["count"]})
+
+    return Operator("pair", (Field("value"), Field("count")), combine, {"value": 0, "count": 0})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: {"value": c["value"]}, r"field 'count' is missing; got \['value'\]"),
+        (
+            lambda c: {**c, "more": c["count"]},
+            r"combine made field 'more', which is none of its fields",
+        ),
+        (lambda c: {**c, "count": c["count"][:1]}, r"combine made field 'count' of shape \[1\], not \[4\]"),
+        (
+            lambda c: {**c, "count": c["count"] / 2},
+            "combine made field 'count' (torch.)?float.., not (torch.)?int64",
+        ),
+    ],
+)
+@pytest.mark.parametrize("tensors", [False, True])
+def test_what_goes_from_one_fold_into_the_next_has_its_form(change, message, tensors):
+    if tensors:
+        pytest.importorskip("torch")
+    layout = pair(dict).layout({"value": ((4,), np.int64), "count": ((4,), np.int64)})
+    operands = [{"value": np.ones(4, np.int64), "count": np.ones(4, np.int64)}] * 3
+    assert fold(pair(dict), layout, operands, tensors=tensors)["count"].tolist() == [3] * 4
+    with pytest.raises(OperatorError, match=f"^operator 'pair': combine .*{message}|^operator 'pair': {message}"):
+        fold(pair(change), layout, operands, tensors=tensors)
 
 
 def test_a_rule_for_bare_arrays_is_told_what_it_gets():

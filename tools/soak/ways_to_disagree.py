@@ -62,10 +62,12 @@ def read_only() -> Any:
     return out
 
 
-def sums(name: str, *, wide: bool = False) -> Operator:
+def sums(name: str, *, wide: bool = False, factor: int = 1, identity: int = 0) -> Operator:
     """An operator of the user's."""
     dims = ("*rows", "dim") if wide else ("*rows",)
-    return Operator(name, (Field("value", dims),), lambda a, b: {"value": a["value"] + b["value"]}, {"value": 0}, True)
+    return Operator(
+        name, (Field("value", dims),), lambda a, b: {"value": (a["value"] + b["value"]) * factor}, identity, True
+    )
 
 
 def checking(comm: Communicator, check: str) -> Communicator:
@@ -190,6 +192,10 @@ WAYS: dict[str, Way] = {
     "operator's fields": either(
         lambda c: c.allreduce(B, sums("same", wide=True)), lambda c: c.allreduce(B, sums("same"))
     ),
+    "operator's rule": either(lambda c: c.allreduce(A, sums("own", factor=2)), lambda c: c.allreduce(A, sums("own"))),
+    "operator's identity": either(
+        lambda c: c.allreduce(A, sums("own", identity=1)), lambda c: c.allreduce(A, sums("own"))
+    ),
     "no operator": either(lambda c: c.prepare("allreduce", like=A), lambda c: c.allreduce(A, SUM)),
     "collective": either(lambda c: c.reduce(A, SUM), lambda c: c.allreduce(A, SUM)),
     "scan against exscan": either(lambda c: c.scan(A, SUM), lambda c: c.exscan(A, SUM)),
@@ -254,6 +260,10 @@ WAYS: dict[str, Way] = {
         lambda c: several(lambda: c.allreduce(A, SUM, out=A.copy()), c.barrier),
     ),
     "known calls in another order": orders,
+    "not an array, later": either(
+        lambda c: several(lambda: c.allreduce(A, SUM), lambda: c.allreduce("text", SUM)),
+        lambda c: several(lambda: c.allreduce(A, SUM), lambda: c.allreduce(A, SUM)),
+    ),
     "another known call": either(lambda c: c.allreduce(A, SUM), lambda c: c.allreduce(B, SUM), known=True),
     "another known collective": either(lambda c: c.scan(A, SUM), lambda c: c.allreduce(A, SUM), known=True),
     "another known root": either(

@@ -57,6 +57,7 @@ class Session:
             different times lies in different segments.
         refusal: Why no call can begin now, or None.
         gone: Ranks known to be gone.
+        same_python: Whether all ranks run one version of Python, so that bytecode can be compared.
         device_path: How values on devices travel; None before the first call with such values.
 
     Raises:
@@ -91,7 +92,7 @@ class Session:
         self._forgotten: deque[int] = deque()
         self._tag = FIRST_CALL_TAG
         self._subsets = 0
-        meet(self.waiting, [topology.by_id[place].host for place in places], self.settings.check)
+        self.same_python = meet(self.waiting, [topology.by_id[place].host for place in places], self.settings.check)
         watch_shutdown(self)
         show(self.settings.log)
         say(self.rank, f"{self.size} ranks by {transport.name} on {topology.name}: {', '.join(places)}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from topocomm.errors import OperatorError
 from topocomm.operators.device_law import folded, trial_of
 from topocomm.operators.differences import LONGEST, differs, first_row, real, rounded, show, wide
 from topocomm.operators.dtypes import limits
+from topocomm.operators.law_report import Law, LawReport
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator, as_operator
 from topocomm.operators.samples import Values, identity_value, sample_layout, samples
@@ -22,64 +23,6 @@ TOLERANCE_ULP = 32.0
 
 FEWEST = 32
 """Number of samples that decide whether an operator rounds."""
-
-
-class Law(NamedTuple):
-    """One law: whether it holds on all values tried, the measured difference, and a counterexample.
-
-    One that the operator does not claim, commutativity, cannot be broken.
-    """
-
-    name: str
-    holds: bool
-    detail: str = ""
-    counterexample: str = ""
-    claimed: bool = True
-
-    def __str__(self) -> str:
-        word = "not claimed" if not self.claimed else "holds" if self.holds else "BROKEN"
-        text = f"{self.name:14} {word}{'; ' + self.detail if self.detail else ''}"
-        return text + (f"\n{'':15}{self.counterexample}" if self.counterexample else "")
-
-
-@dataclass(frozen=True)
-class LawReport:
-    """Report of `check_laws`; printable.
-
-    Attributes:
-        operator: Its name.
-        layout: The fields with their dtypes and shapes.
-        laws: shapes, purity, rows, identity, associativity, commutativity and kernel, as far as they were tried:
-            after a broken `shapes` none is.
-        worst_rounding_ulp: The greatest difference between (a.b).c and a.(b.c), in units of the last place of the
-            greatest number involved; 0 where rounding never moved anything.
-        sampled: Whether values came from the operator's `sample`, and were not any arrays of the dtypes.
-    """
-
-    operator: str
-    layout: str
-    laws: tuple[Law, ...]
-    worst_rounding_ulp: float
-    sampled: bool = True
-
-    @property
-    def ok(self) -> bool:
-        """Whether every law tried holds."""
-        return all(law.holds for law in self.laws)
-
-    @property
-    def broken(self) -> tuple[str, ...]:
-        """Names of the broken laws."""
-        return tuple(law.name for law in self.laws if not law.holds)
-
-    def __str__(self) -> str:
-        head = (
-            f"operator {self.operator!r} on {self.layout}: {'ok' if self.ok else 'broken: ' + ', '.join(self.broken)}"
-        )
-        lines = [head, *(f"  {law}" for law in self.laws)]
-        if not self.sampled and {*self.broken} - {"shapes", "purity"}:
-            lines.append("  The values tried are any arrays; where only some are values, give the operator a `sample`.")
-        return "\n".join(lines)
 
 
 def check_laws(
@@ -102,13 +45,14 @@ def check_laws(
     Args:
         op: The operator. Its `sample`, if it has one, makes the values; else they are ordinary numbers with ties,
             signed zeros, infinities and identities, and the extremes of the dtype, NaN and subnormals among them.
-        dims: Sizes of named axes; those missing are the operator's default, or 3.
+        dims: Sizes of named axes; those missing are in the operator's `default_dims`, or 3.
         dtype: Of the fields that leave it open; None: float32, or int64 where that is refused.
         samples: Rows tried, 32 or more; whole values of an operator without rows.
         seed: Equal seeds give equal values.
 
     Raises:
-        OperatorError: It is no operator, refuses the dtype or the sizes, or has no such axis.
+        OperatorError: It is no operator, refuses the dtype or the sizes, or has no such axis; or its `sample` makes
+            something else than a value of the layout.
     """
     count = max(samples, FEWEST)
     layout = sample_layout(as_operator(op), dims, dtype, count)
@@ -118,7 +62,7 @@ def check_laws(
         if taken := {name: size for name, size in layout.dims if name not in (dims or {})}:
             error.add_note(f"check_laws took the sizes {taken}; give others as dims={{{next(iter(taken))!r}: 2}}")
         raise
-    return LawReport(op.name, str(layout), tuple(laws), worst_ulp, op.sample is not None)
+    return LawReport(op.name, str(layout), tuple(laws), worst_ulp, op.sample is not None, 2 * count)
 
 
 class _Case(NamedTuple):
@@ -156,6 +100,8 @@ class _Trial:
         self._cases = [_Case(a, b, c, bool(turn % 2)) for turn, (a, b, c) in enumerate(triples)]
         self._neutral = identity_value(operator, layout)
         self._worst_ulp = 0.0
+        self._without_rows = ""
+        """What combine raised on values of no rows."""
 
     def run(self) -> tuple[list[Law], float]:
         try:
@@ -163,13 +109,22 @@ class _Trial:
                 for case in self._cases:
                     self._combine(case.a, case.b)
                 if self._op.splittable:  # values without rows combine to one without rows
-                    nothing = {f.name: np.zeros((0, *f.row_shape), f.dtype) for f in self._layout.fields}
-                    self._check_form(self._op.combine(nothing, nothing), nothing)
+                    self._on_no_rows()
                 associativity = self._associativity()  # first: it tells whether the operator rounds
                 laws = [*self._row_by_row(), self._identity(), associativity, self._commutativity(), *self._kernels()]
         except _Broken as broken:
             return [Law(broken.law, False, broken.detail)], 0.0
         return [Law("shapes", True), Law("purity", True), *laws], self._worst_ulp
+
+    def _on_no_rows(self) -> None:
+        nothing = {f.name: np.zeros((0, *f.row_shape), f.dtype) for f in self._layout.fields}
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                result = self._op.combine(nothing, nothing)
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            self._without_rows = _raised("values of 0 rows", error)
+        else:
+            self._check_form(result, nothing)
 
     def _combine(self, left: Values, right: Values) -> Values:
         """Combine flattened rows as a fold does, and check the result's form and the arguments' purity."""
@@ -216,7 +171,7 @@ class _Trial:
             failures += self._example(bad, case[:3], "abc", {"(a.b).c": left, "a.(b.c)": right})
             if not case.extreme:
                 self._worst_ulp = max(self._worst_ulp, float(gap.ulp.max(initial=0)))
-        detail = f"rounding moves it by up to {self._worst_ulp:.1f} ulp" if self._rounds else "exact"
+        detail = f"rounding moves it by up to {self._worst_ulp:.1f} ulp" if self._rounds else "exact on all tried"
         return _law("associativity", failures, detail, "beyond what rounding explains" if self._rounds else "")
 
     def _gap(self, left: Values, right: Values, every: list[Values]) -> _Gap:
@@ -249,23 +204,54 @@ class _Trial:
         return gap.exact | (gap.ulp > TOLERANCE_ULP * np.maximum(gap.scale, 1))
 
     def _row_by_row(self) -> list[Law]:
-        """Check that a row of a result depends on that row alone: plans split values between rows."""
+        """Check that a row of a result depends on that row alone: plans split values between rows.
+
+        Finite rows are also tried by themselves: of a rule that mixes rows one infinity may hide that.
+        """
         if not self._op.splittable:
             return []
+        advice = "a row depends on others; for a value that is never cut leave out '*rows'"
+        tried = [(case.a, case.b) for case in self._cases if not (case.extreme and self._rounds)]
+        finite = [self._finite_rows(case) for case in self._cases if not case.extreme]
         failures: list[str] = []
-        for case in self._cases:
-            if case.extreme and self._rounds:
-                continue
-            whole, cut = self._combine(case.a, case.b), self._combine_in_two(case.a, case.b)
-            gap = self._gap(cut, whole, [case.a, case.b, whole, cut])
+        for a, b in filter(None, (*finite, *tried)):
+            whole = self._combine(a, b)
+            try:
+                cut = self._combine_in_parts(a, b)
+            except _Broken:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever the user's function raises on fewer rows
+                return [Law("rows", False, f"{_raised('a part of the rows', error)}; {advice}")]
+            gap = self._gap(cut, whole, [a, b, whole, cut])
             bad = gap.exact | gap.odd | (gap.ulp > (TOLERANCE_ULP * np.maximum(gap.scale, 1) if self._rounds else 0))
-            failures += self._example(bad, (case.a, case.b), "ab", {"a.b": whole, "a.b of fewer rows": cut})
-        return [_law("rows", failures, "", "a row depends on others; for a value that is never cut leave out '*rows'")]
+            failures += self._example(bad, (a, b), "ab", {"a.b": whole, "a.b of fewer rows": cut})
+            if failures:
+                break
+        if self._without_rows and not failures:
+            return [Law("rows", False, f"{self._without_rows}; {advice}")]
+        return [_law("rows", failures, "", advice)]
 
-    def _combine_in_two(self, left: Values, right: Values) -> Values:
+    def _finite_rows(self, case: _Case) -> tuple[Values, Values] | None:
+        """Return the finite rows of two operands, repeated to as many as all are; None where there are none."""
+        finite = self._finite(case.a) & self._finite(case.b)
+        rows = np.resize(np.flatnonzero(finite), self._layout.rows)
+        if finite.all() or not finite.any():
+            return None
+        a, b = ({name: array[rows] for name, array in v.items()} for v in case[:2])
+        return a, b
+
+    def _finite(self, value: Values) -> NDArray[np.bool_]:
+        finite = np.ones(self._layout.rows, bool)
+        for array in value.values():
+            if rounded(array.dtype):
+                finite &= self._flat(np.isfinite(wide(array))).all(axis=1)
+        return finite
+
+    def _combine_in_parts(self, left: Values, right: Values) -> Values:
+        """Combine the first row by itself, then the others in two halves."""
         middle = self._layout.rows // 2
         parts = []
-        for span in (slice(middle), slice(middle, None)):
+        for span in (slice(1), slice(1, middle), slice(middle, None)):
             operands = [{name: array[span].copy() for name, array in value.items()} for value in (left, right)]
             parts.append(self._op.combine(*operands))
             self._check_form(parts[-1], operands[0])
@@ -274,10 +260,7 @@ class _Trial:
     def _identity(self) -> Law:
         failures: list[str] = []
         for case in self._cases:
-            finite = np.ones(self._layout.rows, bool)
-            for array in case.a.values():
-                if self._rounds and rounded(array.dtype):
-                    finite &= self._flat(np.isfinite(wide(array))).all(axis=1)
+            finite = self._finite(case.a) | (not self._rounds)
             for text, pair in (("e.a", (self._neutral, case.a)), ("a.e", (case.a, self._neutral))):
                 result = self._combine(*pair)
                 bad = self._unequal(result, case.a, zeros=False) & finite
@@ -349,6 +332,11 @@ class _Trial:
             terms = [*zip(names, values, strict=True), *results.items()]
             texts.append(", ".join(f"{name} = {_shown(value, at)}" for name, value in terms))
         return sorted(texts, key=len)[:1]
+
+
+def _raised(what: str, error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"combine raises on {what}: {type(error).__name__}: {lines[0][:LONGEST]}"
 
 
 def _shown(value: Values, row: int | None) -> str:

@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from topocomm.command_parser import did_you_mean
 from topocomm.errors import OperatorError
+from topocomm.operators.fingerprint import closed_over, fingerprint
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
 from topocomm.operators.operator_arguments import (
     by_field,
@@ -30,7 +31,7 @@ from topocomm.operators.operator_arguments import (
     checked_fields,
 )
 from topocomm.operators.sum_lowering import SumLowering
-from topocomm.operators.tensors import field_of, not_its_dtype, tensor_fold
+from topocomm.operators.tensors import check_result, field_of, not_its_dtype, tensor_fold
 
 
 class Kernel(NamedTuple):
@@ -113,8 +114,8 @@ class Operator:
             tensors of the GPU. It may raise ImportError where triton is missing, which counts as None.
         default_dims: Sizes of the named axes where there is no array to take them from (`topocomm plan`).
         refuses: What a layout is refused for ("takes integers, got float32"), or None if it is taken.
-        sample: `sample(rng, layout)` makes a value to try the laws on, for operators that do not take just any
-            arrays (sorted ones, counts); see `check_laws`.
+        sample: `sample(rng, layout)` makes a value to try the laws on, a dict of arrays [*layout.leading, *dims], for
+            operators that do not take just any arrays (sorted ones, counts); see `check_laws`.
         lower_to_sum: How values of a layout are reduced by one elementwise SUM, or None where they cannot be; for
             `Communicator.prepare_sum`.
 
@@ -154,6 +155,12 @@ class Operator:
     def splittable(self) -> bool:
         """Whether a value has rows that chunks can divide."""
         return self.fields[0].dims[:1] == (ROWS,)
+
+    @cached_property
+    def rule(self) -> str:
+        """What tells `combine` from that of another operator of this name, on ranks of one version of Python."""
+        held = closed_over(self.combine)
+        return "code " + fingerprint(self.combine, with_globals=False) + f" with {held}" * bool(held)
 
     def layout(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> Layout:
         """Bind sizes and dtypes: `shapes` maps every field to (shape, dtype).
@@ -287,12 +294,17 @@ class Operator:
             for array in operand.values():
                 array.flags.writeable = False
         combine, names = self.combine, [field.name for field in layout.fields]
+        is_checked = False
 
         def fold(target: Arrays) -> None:
+            nonlocal is_checked
             acc: Arrays = first
             try:
                 for right in rest:
                     acc = combine(acc, right)
+                    if not is_checked:
+                        check_result(self.name, acc, first)
+                is_checked = True
             except ValueError as error:
                 if "read-only" in str(error):
                     raise OperatorError(

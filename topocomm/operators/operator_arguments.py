@@ -21,6 +21,10 @@ def checked_fields(operator: str, fields: Any) -> tuple[Field, ...]:
     Raises:
         OperatorError: They do not.
     """
+    if isinstance(fields, Field):  # a NamedTuple, so a sequence
+        raise OperatorError(
+            f"operator {operator!r}: fields must be a tuple of Field, got one Field; write (Field(...),)"
+        )
     if not isinstance(fields, Sequence) or isinstance(fields, str):
         raise OperatorError(
             f"operator {operator!r}: fields must be a tuple of Field, such as (Field('x'),), got {_shown(fields)}"

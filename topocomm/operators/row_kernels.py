@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 from topocomm.errors import OperatorError
+from topocomm.operators.fingerprint import fingerprint
 from topocomm.operators.layout import BoundField, Layout
 from topocomm.operators.operator import Kernel
 
@@ -31,7 +32,7 @@ def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | Non
     @cache
     def of_fields(fields: tuple[BoundField, ...]) -> Kernel | None:
         try:
-            from topocomm.operators.kernels.row_folds import NumbaError, compile_row_function, covers, fingerprint
+            from topocomm.operators.kernels.row_folds import NumbaError, compile_row_function, covers
         except ImportError:  # numba is optional, and can be switched off
             return None
         if not covers(fields):
@@ -43,7 +44,7 @@ def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | Non
             frames = ("Failed in nopython", "During:", "<source")
             reasons = [line for line in lines if line and not line.startswith(frames)]
             raise OperatorError(f"row_kernel: numba does not take {name}: {'; '.join(reasons[:4])}") from None
-        return Kernel(f"numba.{name}/{fingerprint(function)}", compiled=compiled)
+        return Kernel(f"numba.{name}/{fingerprint(function, with_globals=True)}", compiled=compiled)
 
     def kernel(layout: Layout) -> Kernel | None:
         return of_fields(layout.fields)

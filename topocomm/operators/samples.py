@@ -14,7 +14,7 @@ from topocomm.operators.layout import ROWS, Layout
 from topocomm.operators.operator import Operator
 
 AXIS = 3
-"""Default size of an axis, small so that counterexamples are readable."""
+"""Size of an axis for which the operator has no default, small so that counterexamples are readable."""
 Values = dict[str, NDArray[Any]]
 
 
@@ -28,11 +28,10 @@ def sample_layout(operator: Operator, dims: Mapping[str, int] | None, dtype: DTy
     unknown = sorted(set(dims or {}) - named)
     if unknown:
         raise OperatorError(f"check_laws: operator {operator.name!r} has no axis {unknown[0]!r}, only {sorted(named)}")
-    small = dict.fromkeys(named, AXIS) | dict(dims or {})
-    usual = dict.fromkeys(named, AXIS) | dict(operator.default_dims) | dict(dims or {})
+    sizes = dict.fromkeys(named, AXIS) | dict(operator.default_dims) | dict(dims or {})
     lead = (rows,) if operator.splittable else ()
 
-    def layout(sizes: Mapping[str, int], open_dtype: DTypeLike) -> Layout:
+    def layout(open_dtype: DTypeLike) -> Layout:
         return operator.layout(
             {
                 f.name: ((*lead, *(sizes[d] for d in f.dims if d != ROWS)), open_dtype if f.dtype is None else f.dtype)
@@ -40,13 +39,12 @@ def sample_layout(operator: Operator, dims: Mapping[str, int] | None, dtype: DTy
             }
         )
 
-    tries = [(sizes, d) for d in ([dtype] if dtype is not None else [np.float32, np.int64]) for sizes in (small, usual)]
-    for sizes, open_dtype in tries[:-1]:
+    if dtype is None:
         try:
-            return layout(sizes, open_dtype)
+            return layout(np.float32)
         except OperatorError:
-            continue
-    return layout(*tries[-1])
+            dtype = np.int64
+    return layout(dtype)
 
 
 def identity_value(operator: Operator, layout: Layout) -> Values:
@@ -64,8 +62,7 @@ def samples(operator: Operator, layout: Layout, rng: np.random.Generator, count:
 
 def _value(operator: Operator, layout: Layout, rng: np.random.Generator, extreme: bool, turn: int) -> Values:
     if operator.sample is not None:
-        sample = operator.sample(rng, layout)
-        value = {f.name: np.asarray(sample[f.name], f.dtype) for f in layout.fields}
+        value = _own_sample(operator, layout, operator.sample(rng, layout))
     else:
         value = {f.name: _array((*layout.leading, *f.row_shape), f.dtype, rng, extreme) for f in layout.fields}
     neutral = identity_value(operator, layout)
@@ -74,6 +71,27 @@ def _value(operator: Operator, layout: Layout, rng: np.random.Generator, extreme
     chosen = rng.random(layout.leading) < 0.1
     for name, array in value.items():
         array[chosen] = neutral[name][chosen]
+    return value
+
+
+def _own_sample(operator: Operator, layout: Layout, sample: Any) -> Values:
+    """Return what an operator's `sample` made, in the dtypes of the layout."""
+    shapes = {f.name: (*layout.leading, *f.row_shape) for f in layout.fields}
+    what = f"check_laws: `sample` of operator {operator.name!r} must return a dict of arrays"
+    if not isinstance(sample, Mapping) or sorted(sample, key=str) != sorted(shapes):
+        got = list(sample) if isinstance(sample, Mapping) else type(sample).__name__
+        raise OperatorError(f"{what} with the fields {list(shapes)}, got {got}")
+    value = {}
+    for f in layout.fields:
+        try:
+            value[f.name] = np.array(sample[f.name], f.dtype)
+        except (TypeError, ValueError) as error:
+            raise OperatorError(f"{what}: field {f.name!r} is no {f.dtype} array ({error})") from None
+        if value[f.name].shape != shapes[f.name]:
+            raise OperatorError(
+                f"{what} [*layout.leading, named axes ...]: field {f.name!r} has shape {list(value[f.name].shape)}, "
+                f"not {list(shapes[f.name])}"
+            )
     return value
 
 

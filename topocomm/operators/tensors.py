@@ -143,8 +143,10 @@ def device_fold(
     `arrays` says whether `combine` may return NumPy arrays.
     """
     first, *rest = operands
+    is_checked = False
 
     def fold(target: Mapping[str, torch.Tensor]) -> None:
+        nonlocal is_checked
         acc: Mapping[str, Any] = first
         for right in rest:
             try:
@@ -157,6 +159,9 @@ def device_fold(
                     f"operator {name!r}: combine takes NumPy arrays only, got tensors on {device}; install triton "
                     "where the operator has a Triton combine for this layout, else give it one (`triton=`)"
                 ) from error
+            if not is_checked:
+                check_result(name, acc, first)
+        is_checked = True
         for field, tensor in target.items():
             _write(name, field, tensor, field_of(name, acc, field, tuple(tensor.shape)), arrays)
 
@@ -187,6 +192,28 @@ def _torch() -> Any:
     except ImportError:
         raise MissingExtraError("an operator on tensors", "torch", "attention") from None
     return torch
+
+
+def check_result(operator: str, result: Any, operand: Mapping[str, Any]) -> None:
+    """Check that what `combine` returned can be its operand, as `operand` is.
+
+    Raises:
+        OperatorError: A field is missing, is none of the operator's, or has another shape or kind of dtype.
+    """
+    for name, array in operand.items():
+        value = field_of(operator, result, name, tuple(array.shape))
+        if is_tensor(value) and is_tensor(array):
+            fits = _torch().can_cast(value.dtype, array.dtype)
+        else:
+            fits = (
+                is_tensor(value) or is_tensor(array) or np.can_cast(np.asarray(value).dtype, array.dtype, "same_kind")
+            )
+        if not fits:
+            raise not_its_dtype(operator, name, getattr(value, "dtype", type(value).__name__), array.dtype)
+    if unknown := [name for name in result if name not in operand] if isinstance(result, Mapping) else []:
+        raise OperatorError(
+            f"operator {operator!r}: combine made field {unknown[0]!r}, which is none of its fields {list(operand)}"
+        )
 
 
 def field_of(operator: str, result: Any, name: str, shape: tuple[int, ...]) -> Any:

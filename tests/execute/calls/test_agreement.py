@@ -9,7 +9,9 @@ import pytest
 from topocomm import (
     MAX,
     SUM,
+    Field,
     MismatchError,
+    Operator,
     run_local,
 )
 from topocomm.execute.calls.agreement import difference
@@ -73,6 +75,46 @@ def test_an_agreement_before_a_known_call_names_what_differs(monkeypatch):
         run_local(body, ranks=2)
     with pytest.raises(MismatchError, match=r"(?m)make: error \(rank 1: expected an array, .* got list\)$"):
         run_local(partial(body, what="refused"), ranks=2)
+
+
+def scaled(factor):
+    return lambda a, b: {"x": np.maximum(a["x"], b["x"]) * factor}
+
+
+@pytest.mark.parametrize(
+    ("part", "other", "told"),
+    [
+        ("fields", {"fields": (Field("x", ("n",)),)}, r"x \[\*rows\]; rank 1: x \[n\]"),
+        ("rule", {"combine": scaled(2)}, r"code \w+ with factor = 1; rank 1: code \w+ with factor = 2"),
+        ("rule", {"combine": lambda a, b: {"x": a["x"] + b["x"]}}, r"code \w+ with factor = 1; rank 1: code \w+"),
+        ("identity", {"identity": 1}, "x 0.0; rank 1: x 1.0"),
+        ("identity", {"identity": lambda dtypes: {"x": 2}}, "x 0.0; rank 1: x 2.0"),
+        ("commutative", {"commutative": True}, "False; rank 1: True"),
+    ],
+)
+def test_operators_of_one_name_that_differ_are_named(part, other, told):
+    def body(comm):
+        arguments = {"fields": (Field("x"),), "combine": scaled(1), "identity": 0.0}
+        return comm.allreduce(np.ones(3), Operator("own", **arguments | (other if comm.rank == 1 else {})))
+
+    with pytest.raises(MismatchError, match=rf"(?m)make: {part} \(ranks 0, 2: {told}\)$"):
+        run_local(body, ranks=3)
+
+
+def test_an_operator_made_alike_on_all_ranks_is_one():
+    def body(comm):
+        identity = 0 if comm.rank == 1 else np.float64(0)  # the same number
+        op = Operator("own", (Field("x"),), scaled(1), identity if comm.rank else lambda dtypes: {"x": 0.0})
+        return comm.allreduce(np.ones(3), op).tolist()
+
+    assert run_local(body, ranks=3) == [[1.0] * 3] * 3
+
+
+def test_an_identity_that_raises_stops_no_call_that_needs_none():
+    def body(comm):
+        return comm.allreduce(np.ones(3), Operator("own", (Field("x"),), scaled(1), lambda dtypes: dtypes["none"]))
+
+    assert run_local(body, ranks=2)[0].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("other", [None, [2, 2, 2]])

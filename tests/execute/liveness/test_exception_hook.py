@@ -1,14 +1,15 @@
 """Uncaught exceptions are shown with their rank; those of several ranks once, and none is hidden."""
 
 import logging
+import re
 import sys
 import traceback
-from threading import Barrier
+from threading import Barrier, current_thread
 
 import numpy as np
 import pytest
 
-from topocomm import SUM, MismatchError, OperatorError, TopologyError, catalog, run_local
+from topocomm import SUM, Field, MismatchError, Operator, OperatorError, TopologyError, catalog, run_local
 from topocomm.execute.liveness.exception_hook import end_on_uncaught, tell_shown
 from topocomm.execute.liveness.log import LOGGER
 from topocomm.execute.transports.threads import World
@@ -40,13 +41,13 @@ def test_an_uncaught_exception_is_shown_with_its_rank_before_the_others_are_told
     assert capsys.readouterr().err == "rank 1 of 3 failed:\n"
 
 
-def raised_by_both(values):
+def raised_by_both(values, operator=SUM):
     """What each of two ranks raises in an allreduce of its value."""
     errors, both = [None, None], Barrier(2)
 
     def body(comm):
         try:
-            comm.allreduce(values[comm.rank], SUM)
+            comm.allreduce(values[comm.rank], operator)
         except Exception as error:  # noqa: BLE001
             errors[comm.rank] = error
         both.wait()  # a thread that ends is a rank that is gone
@@ -133,3 +134,50 @@ def test_a_wrong_argument_of_one_rank_alone_is_shown_by_it(hook, capsys):
 def line_of(function):
     """Of the second line of its body."""
     return function.__code__.co_firstlineno + 2
+
+
+def lacking(a, b):
+    return {"x": a["x"] + b["y"]}
+
+
+def in_place(a, b):
+    a["x"] += b["x"]
+    return a
+
+
+def nameless(a, b):
+    return {}
+
+
+@pytest.mark.parametrize(("rule", "kind"), [(lacking, KeyError), (in_place, OperatorError), (nameless, OperatorError)])
+def test_a_fault_of_a_rule_is_shown_once_with_frames_of_the_users_alone(hook, capsys, rule, kind):
+    first, second = raised_by_both([np.ones(3)] * 2, Operator("own", (Field("x"),), rule, 0))
+    own = hook(0)
+    end_on_uncaught(0, 2, tell_shown)
+    own(kind, first, first.__traceback__)
+    shown = capsys.readouterr().err
+    assert shown.startswith("rank 0 of 2 failed:\n") and "in raised_by_both" not in shown
+    assert (", in lacking" in shown or ", in in_place" in shown) == (rule is not nameless)
+    files = set(re.findall(r'File "(.*)", line', shown))
+    assert files == {__file__}, shown
+    hook(1)(kind, second, second.__traceback__)
+    line = capsys.readouterr().err
+    assert line.startswith(f"rank 1 of 2 stopped too: {kind.__name__} at {__file__}:") and line.count("\n") == 1
+
+
+def test_a_fault_of_one_rank_that_another_only_hears_of_is_shown_by_it(hook, capsys):
+    def odd(a, b):
+        raise ValueError(f"here, by {current_thread().name}")
+
+    first, second = raised_by_both([np.ones(3)] * 2, Operator("own", (Field("x"),), odd, 0))
+    hook(1)(ValueError, second, second.__traceback__)  # in other words than rank 0
+    shown = capsys.readouterr().err
+    assert str(first) != str(second) and shown.startswith("rank 1 of 2 failed:\nTraceback") and str(second) in shown
+
+
+def test_a_fault_inside_the_library_keeps_its_frames(hook, capsys):
+    try:
+        _ = SUM.layout({"value": None})
+    except TypeError as error:
+        hook(0)(TypeError, error, error.__traceback__)
+    assert "operator.py" in capsys.readouterr().err

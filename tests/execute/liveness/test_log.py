@@ -25,17 +25,18 @@ def test_what_is_said_of_plans(monkeypatch, capfd, level, speakers):
     lines = capfd.readouterr().err.splitlines()
     for rank in range(2):
         own = [line for line in lines if line.startswith(f"topocomm: rank {rank}: ")]
-        assert len(own) == (2 if rank in speakers else 0), lines
+        assert len(own) == (3 if rank in speakers else 0), lines
         if own:
             assert f"rank {rank}: 2 ranks by threads on " in own[0]
             assert "allreduce sum, value float64 [3]: allreduce sum 24 B on 2 ranks: " in own[1]
+            assert own[2].endswith("allreduce sum, value float64 [3]: threads")
 
 
 @pytest.mark.usefixtures("quiet_again")
 def test_programs_have_a_logger_of_their_own_to_set(caplog):
     with caplog.at_level(logging.INFO, "topocomm"):
         run_local(lambda comm: comm.allreduce(np.ones(3), SUM), ranks=2)
-    assert [record.name for record in caplog.records] == ["topocomm"] * 2
+    assert [record.name for record in caplog.records] == ["topocomm"] * 3
 
 
 @pytest.mark.usefixtures("quiet_again")
@@ -43,5 +44,5 @@ def test_what_is_shown_leaves_the_programs_own_records_as_they_are(monkeypatch, 
     monkeypatch.setenv("TOPOCOMM_LOG", "info")
     run_local(lambda comm: comm.allreduce(np.ones(3), SUM), ranks=2)
     shown = capfd.readouterr().err
-    assert len(caplog.messages) == 2
+    assert len(caplog.messages) == 3
     assert shown == "".join(f"topocomm: {message}\n" for message in caplog.messages)

@@ -1,8 +1,13 @@
 """The ring of a rank's last calls and its file."""
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
 
-from topocomm.execute.liveness.recorder import KEPT, TOLD, Recorder
+from topocomm.execute.liveness.recorder import KEPT, KEPT_S, TOLD, Recorder, default_directory
 
 
 def test_the_last_calls_are_kept_and_older_ones_are_not_known():
@@ -42,3 +47,24 @@ def test_a_record_is_a_header_and_a_line_a_call(tmp_path):
 def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     assert Recorder().write(tmp_path / "file", {}, str, set()) is None
+
+
+def test_old_records_of_processes_that_are_gone_are_removed_from_the_default_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(timeout=60)
+    names = [
+        f"rank0-pid{ended.pid}.jsonl",
+        f"rank1-pid{os.getppid()}.jsonl",
+        f"rank2-pid{ended.pid}.jsonl",
+        "rank3.jsonl",
+    ]
+    for folder in (default_directory(), tmp_path / "own"):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text("")
+            if "rank2" not in name:  # which is new
+                os.utime(folder / name, (time.time() - KEPT_S - 60,) * 2)
+        written = Recorder().write(folder, {"rank": 9}, str, set())
+        left = {path.name for path in folder.iterdir()} - {written.name}
+        assert left == set(names[1:] if folder == default_directory() else names)

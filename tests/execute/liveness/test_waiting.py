@@ -233,3 +233,17 @@ def test_closing_against_a_call_is_named():
 
     with pytest.raises(TopocommError, match="rank 1"):
         run_local(body, ranks=3)
+
+
+def test_another_root_of_a_known_broadcast_is_told_though_the_root_went_on():
+    def body(comm):
+        x = np.zeros(4)
+        comm.broadcast(x, root=0), comm.broadcast(x, root=1)
+        for _ in range(5):
+            comm.broadcast(x, root=1 if comm.rank == 1 else 0)
+        comm.barrier()
+
+    with pytest.raises(
+        MismatchError, match=r"call 5 \(broadcast\) is another one on rank \d: root \([01] there, [01] here\); "
+    ):
+        run_local(body, ranks=3)

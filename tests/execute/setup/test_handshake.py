@@ -17,3 +17,8 @@ def test_settings_that_differ_are_named_on_every_rank():
         "set them alike on all ranks"
         for rank in range(3)
     }
+
+
+def test_bytecode_of_other_versions_of_python_is_not_compared():
+    texts = said(run(2, "unlike_python.py", timeout_s=60))
+    assert texts == dict.fromkeys(range(2), "False [2.0, 2.0]")

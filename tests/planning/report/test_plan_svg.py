@@ -46,11 +46,11 @@ def test_every_collective_can_be_drawn(collective, topology):
 
 
 def test_it_says_what_the_plan_costs_and_what_bounds_it():
-    made, _, root = drawn(catalog("dgx-h100"))
+    made, _, root = drawn(catalog("dgx-h100"), payload_bytes=65536)
     said = " ".join(words(root))
     for fact in (
         made.algorithm,
-        "8 ranks, 4,096 B",
+        "8 ranks, 65,536 B",
         "throughput <= 257 GB/s",
         "NVLink 450 GB/s",
         "Proved: complete",

@@ -16,11 +16,13 @@ from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 from topocomm.topology.inference.cpu_lists import number_ranges
 
 DIGEST_BYTES = 16
+OF_OPERATOR = frozenset({"fields", "identity", "commutative", "rule"})
+"""Parts that differ where operators do."""
 FIELD = "field "
 """How the part of a claim begins that says dtype and shape of a field."""
 SAME_ROWS = "rows, the same on all ranks"
 """The part of a reduce-scatter's claim that says how many rows each rank gets."""
-CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", "call", SAME_ROWS})
+CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", "call", "fields", SAME_ROWS})
 """Parts of a claim that may differ because of those before them: then these alone are told."""
 
 
@@ -74,13 +76,15 @@ def difference(claims: Sequence[Mapping[str, str]]) -> str:
     ranks the first alone is told in full.
     """
     parts: list[str] = []
+    other_operator = len({claim.get("operator") for claim in claims}) > 1
     fields: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     for part in dict.fromkeys(key for claim in claims for key in claim):
         sides: dict[str, list[int]] = {}
         for rank, claim in enumerate(claims):
             if part in claim or not (part == "error" or "error" in claim):  # what fails gets to no plan
                 sides.setdefault(claim.get(part, "none"), []).append(rank)
-        if (len(sides) > 1 and not (parts and part in CONSEQUENCES)) or part == "error":
+        is_consequence = (parts and part in CONSEQUENCES) or (part in OF_OPERATOR and other_operator)
+        if (len(sides) > 1 and not is_consequence) or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
             if part.startswith(FIELD):
                 alike = fields.setdefault(tuple(tuple(ranks) for _, ranks in ordered), [])

@@ -5,6 +5,7 @@ A rank whose arguments are wrong takes part in the agreement all the same, so th
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.command_parser import did_you_mean
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
@@ -28,6 +30,7 @@ from topocomm.execute.host.canonical_nodes import LocalNodes
 from topocomm.execute.host.engine_words import way_of
 from topocomm.execute.liveness.exception_hook import show_on
 from topocomm.execute.liveness.log import say
+from topocomm.execute.liveness.waiting import BARRIER_WORDS
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.layout import ROWS, Field
@@ -164,11 +167,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
     try:
         bound = bind_here(session, request)
         arrays = str(bound.layout)
-        claim["memory"] = "host" if bound.structure.device is None else "device"
-        claim |= {f"{FIELD}{name!r}": form for name, form in bound.layout.forms.items()}
-        claim["root"], claim["order"] = str(request.root), request.order
-        if request.collective in PARTS_GOT:
-            claim[SAME_ROWS] = _rows_in_words(bound)
+        claim |= _claim_of(session, request, bound)
     except TopocommError as error:
         _give_up(session, claim, arrays, error)
     if bound.structure.device is not None and session.device_path is None:  # which a plan depends on
@@ -210,7 +209,7 @@ def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
     operator = "" if claim["operator"] == "None" else f" {claim['operator']}"
     name = f"{claim['collective']}{operator}{', ' * bool(arrays)}{arrays}"
-    name += " (a barrier)" * (name == BARRIER)
+    name += f" {BARRIER_WORDS}" * (name == BARRIER)
     if SAME_ROWS in claim:
         name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
@@ -222,6 +221,34 @@ def _rows_in_words(bound: Bound) -> str:
     """Entries of axis 0 that each rank gets, as `rows` gives them, cut off: where more differ, so do the plans."""
     item = max(1, prod(bound.layout.leading[1:]))
     return str([part // item for part in bound.parts or ()])[:ROWS_CHARACTERS]
+
+
+def _claim_of(session: Session, request: Request, bound: Bound) -> dict[str, str]:
+    """What a rank claims of a call that fits its arrays, beside the plan."""
+    claim = {"memory": "host" if bound.structure.device is None else "device"}
+    claim |= {f"{FIELD}{name!r}": form for name, form in bound.layout.forms.items()}
+    claim["root"], claim["order"] = str(request.root), request.order
+    if request.collective in PARTS_GOT:
+        claim[SAME_ROWS] = _rows_in_words(bound)
+    return claim if request.collective in CARRYING else claim | _operator_in_words(session, bound)
+
+
+def _operator_in_words(session: Session, bound: Bound) -> dict[str, str]:
+    """What tells an operator from another one of its name and fields."""
+    operator, layout = bound.operator, bound.layout
+    try:
+        values = operator.identities(layout)
+        whole = [(f.name, np.asarray(values[f.name]).astype(f.dtype)) for f in layout.fields]
+        identity = ", ".join(f"{name} {_digest(array) if array.size > 4 else array.tolist()}" for name, array in whole)
+    except Exception as error:  # noqa: BLE001 - whatever the user's function raises: most calls need no identity
+        identity = type(error).__name__
+    fields = ", ".join(f"{f.name} [{', '.join(f.dims)}]" for f in operator.fields)
+    words = {"fields": fields, "identity": identity, "commutative": str(operator.commutative)}
+    return {**words, "rule": operator.rule} if session.same_python else words
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
 def _give_up(session: Session, claim: dict[str, str], arrays: str, problem: TopocommError) -> NoReturn:

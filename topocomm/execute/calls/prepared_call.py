@@ -6,7 +6,7 @@ runs the stages of this rank's program, and copies the result out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from operator import is_
 from typing import Any, Generic
@@ -321,14 +321,13 @@ def _in_place(fields: Fields, given: Fields) -> bool:
     )
 
 
-def check_shapes(what: str, fields: Mapping[str, Any], shapes: Iterable[tuple[str, tuple[int, ...], Any]]) -> None:
+def check_shapes(what: str, fields: Mapping[str, Any], shapes: Sequence[tuple[str, tuple[int, ...], Any]]) -> None:
     """Raise an OperatorError where fields, or the shape or dtype of one, are not those that a call was prepared for."""
-    shapes = tuple(shapes)
-    if len(fields) != len(shapes) or not all(name in fields for name, _, _ in shapes):
-        names = [name for name, _, _ in shapes]
-        raise OperatorError(f"{what}: expected the fields {names} as prepared, got {list(fields)}")
     for name, shape, dtype in shapes:
-        got = fields[name]
+        got = fields.get(name)
+        if got is None or len(fields) != len(shapes):
+            names = [name for name, _, _ in shapes]
+            raise OperatorError(f"{what}: expected the fields {names} as prepared, got {list(fields)}")
         if got.shape != shape or got.dtype != dtype:
             raise OperatorError(
                 f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, got {got.dtype} {list(got.shape)}"

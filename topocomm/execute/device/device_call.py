@@ -58,7 +58,7 @@ class DeviceValues:
                 place = getattr(part, "device", "host memory")
                 raise OperatorError(f"{what}: field {name!r} is on {place}; the call was prepared for {device.place}")
         fields = {name: to_tensor(name, part) for name, part in parts.items()}
-        check_shapes(what, fields, ((name, *of) for name, of in shapes.items()))
+        check_shapes(what, fields, [(name, *of) for name, of in shapes.items()])
         return fields
 
     def writable(self, out: Any) -> Tensors:

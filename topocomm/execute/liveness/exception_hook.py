@@ -14,15 +14,16 @@ from io import StringIO
 from pathlib import Path
 from types import TracebackType
 
-from topocomm.errors import TopocommError
+from topocomm.errors import DeadlineError, TopocommError
 from topocomm.execute.liveness.log import LOGGER
 from topocomm.execute.transports.transport import SHOWN_TAG, Transport
 
 LAST_WORDS_S = 1.0
 """Seconds in which ranks that fail together hear of each other before their processes end."""
-ALIKE_S = 0.25
-"""Seconds in which a rank other than 0 hears that rank 0 has shown an error of its own with the same text."""
+ALIKE_S, LAST_TURN = 0.25, 3
+"""Seconds for each rank below, of so many at most, in which a rank hears that one has shown an error of its text."""
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
+OPERATORS = str(Path(PACKAGE, "operators")) + os.sep
 
 
 def show_on(error: BaseException, transport: Transport, rank: int) -> None:
@@ -52,8 +53,8 @@ def end_on_uncaught(
 
     An error that all ranks raise, or that one raises as another failed, is shown by one rank, without the frames
     inside this package. The others wait for its word that it has done so, and add a line; without word they show it
-    themselves. So do errors of the package that ranks raise each by itself, as of a wrong argument, if a user has seen
-    the same text, to the letter. TOPOCOMM_LOG=debug shows everything.
+    themselves. So it is with errors of the package that ranks raise each by itself, as of a wrong argument, and with
+    those of an operator's rule, if a user has seen the same text, to the letter. TOPOCOMM_LOG=debug shows everything.
 
     Args:
         rank: This process's.
@@ -79,14 +80,18 @@ class _Hook:
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         place = None
-        alone = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
-        if alone and isinstance(error, TopocommError) and not LOGGER.isEnabledFor(logging.DEBUG):
-            place = _cut(trace)
+        earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        of_rule = _of_rule(trace if earlier is None else earlier.__traceback__)
+        short = of_rule or (earlier is None and isinstance(error, TopocommError))
+        if short and not LOGGER.isEnabledFor(logging.DEBUG):
+            place = _cut(error, trace)
+            if earlier is not None:
+                _cut(earlier, earlier.__traceback__)
         with redirect_stderr(StringIO()) as text:  # in one write, since ranks share a terminal
-            self._before(kind, error, trace)
+            self._before(kind, error, trace if place is None else error.__traceback__)
         error.shown_text = text.getvalue()  # type: ignore[attr-defined]
         transport = self.current()
-        if isinstance(error, TopocommError) and transport is not None:
+        if transport is not None and (of_rule or isinstance(error, TopocommError)):
             show_on(error, transport, transport.rank)
         if place is not None and _shown_elsewhere(error):
             sys.stderr.write(f"{self._who} stopped too: {kind.__name__} at {place}\n")
@@ -98,34 +103,48 @@ class _Hook:
             end(error)
 
 
-def _cut(trace: TracebackType | None) -> str | None:
-    """Cut a traceback off where this package is called; return that place, or None where no other code is in it."""
-    outside = None
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
-            outside = trace
-        trace = trace.tb_next
-    if outside is None:
+def _of_rule(trace: TracebackType | None) -> bool:
+    """Whether an exception comes out of a function of the user's that an operator called."""
+    frames = _frames(trace)
+    inside = [name for _, name in frames if name.startswith(PACKAGE)]
+    return bool(inside) and inside[-1].startswith(OPERATORS) and inside[-1] != frames[-1][1]
+
+
+def _cut(error: BaseException, trace: TracebackType | None) -> str | None:
+    """Take the frames of this package out of a traceback; return the last place left, or None where there is none."""
+    outside = [step for step, name in _frames(trace) if not name.startswith(PACKAGE)]
+    if not outside:
         return None
-    outside.tb_next = None
-    code = outside.tb_frame.f_code
-    return f"{code.co_filename}:{outside.tb_lineno}, in {code.co_name}"
+    for step, following in zip(outside, [*outside[1:], None], strict=True):
+        step.tb_next = following
+    error.__traceback__ = outside[0]
+    code = outside[-1].tb_frame.f_code
+    return f"{code.co_filename}:{outside[-1].tb_lineno}, in {code.co_name}"
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[TracebackType, str]]:
+    steps = []
+    while trace is not None:
+        steps.append((trace, trace.tb_frame.f_code.co_filename))
+        trace = trace.tb_next
+    return steps
 
 
 def _shown_elsewhere(error: BaseException) -> bool:
     """Wait for the word of a rank that has shown an error that is not this one's to show; return whether it came.
 
-    What this rank raised by itself is its own to show, but rank 0's if that has shown the same text.
+    What this rank raised by itself is its own to show, but for another rank if that has shown the same text, or has
+    waited in vain as well: each waits longer than the one below.
     """
     transport, rank = getattr(error, "shown_on", (None, -1))
     if transport is None or transport.rank == rank == 0:
         return False
     is_own = transport.rank == rank
     others = {*range(transport.size)} - {transport.rank}
-    until_s = time.monotonic() + (ALIKE_S if is_own else LAST_WORDS_S)
+    until_s = time.monotonic() + (ALIKE_S * min(rank, LAST_TURN) if is_own else LAST_WORDS_S)
     while True:
         words = [word for peer in others if (word := transport.take(peer, SHOWN_TAG)) is not None]
-        if _digest(error) in words or (words and not is_own):
+        if _digest(error) in words or (words and (not is_own or isinstance(error, DeadlineError))):
             return True
         if time.monotonic() > until_s:
             return False

@@ -14,6 +14,8 @@ KEPT = 256
 MASK = KEPT - 1
 SWEEP_MASK = 1023
 """Calls between two receptions of unsolicited notes."""
+KEPT_S = 86400.0
+"""Seconds that the default folder keeps a record after its process is gone."""
 TOLD = 16
 """Number of calls in a rank's reports to others."""
 
@@ -77,6 +79,8 @@ class Recorder:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             path.write_text("\n".join(lines) + "\n")
+            if directory == default_directory():  # another one is the user's, and may be of several hosts
+                _remove_old(directory)
         except OSError:  # a record is no reason to fail otherwise than the job did
             return None
         return path
@@ -89,6 +93,24 @@ def _place(number: int) -> int:
 def default_directory() -> Path:
     """Return the default folder of records, without TOPOCOMM_RECORD_DIR."""
     return Path(tempfile.gettempdir()) / f"topocomm-records-{os.getuid()}"
+
+
+def _remove_old(directory: Path) -> None:
+    """Remove the records that processes which are gone wrote more than `KEPT_S` ago."""
+    for path in directory.glob("rank*-pid*.jsonl"):
+        pid = path.stem.partition("-pid")[2]
+        if pid.isdecimal() and time.time() - path.stat().st_mtime > KEPT_S and not _is_alive(int(pid)):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
 
 
 def _now_ns() -> int:

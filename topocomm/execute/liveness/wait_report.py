@@ -41,7 +41,7 @@ class WaitReport:
         awaits: Ranks that it waits for.
         begun: Tags of the last calls it has begun, by number.
         others: What it knows of ranks that it waits for, and of those that they wait for.
-        claim: What it claims of that call when it is agreed upon, part by part; with an `error` it refuses its arrays.
+        claim: What it claims of a call that is being agreed upon, by part; with an `error` it refuses its arrays.
     """
 
     number: int

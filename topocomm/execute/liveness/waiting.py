@@ -45,6 +45,10 @@ SAY_AFTER_S = 10.0
 AWAY_S = 1.0
 """Who has not asked for longer than this did something else meanwhile, and has not waited."""
 LAST_WORDS_S = 0.1
+TEXT_CHARACTERS = 800
+"""Characters of an error that other ranks hear of."""
+BARRIER_WORDS = "(a barrier)"
+"""What the words for a barrier end with."""
 SHRINK = "go on with the others: comm.shrink()"
 Chain = frozenset[tuple[int, ...]]
 """Of every rank in a chain of waits: itself, the call that it is in, whom it awaits."""
@@ -181,7 +185,8 @@ class Waiting:
         """Tell `peers` which calls this rank has begun, and for whom it waits."""
         awaits = sorted(_peers(awaited))
         others = passed_on(self.transport.rank, awaits, self.reports.words(time.monotonic()))
-        report = WaitReport(call.number, self._name(call), awaits, self.recorder.latest(), others, self._claim(call))
+        claim = self._claim(call) if call.tag == AGREEMENT_TAG else {}
+        report = WaitReport(call.number, self._name(call), awaits, self.recorder.latest(), others, claim)
         note = report.encode()
         for peer in peers:
             self.transport.post(peer, REPORT_TAG, note)
@@ -253,8 +258,9 @@ class Waiting:
     def _mismatch(self, own: UnderWay, peer: int, report: WaitReport) -> MismatchError:
         """Return the error that another call has the number of a call of this rank, or that one refused its arrays."""
         rank, name, in_it = self.transport.rank, self._name(own), own.number == report.number
-        claim, theirs = self._claim(own), report.claim if in_it else {}
-        other = report.name if in_it else self._name(UnderWay(None, report.begun[own.number], own.number))
+        begun = UnderWay(None, report.begun[own.number], own.number)
+        other, claim = report.name if in_it else self._name(begun), self._claim(own)
+        theirs = report.claim if in_it and begun.tag == AGREEMENT_TAG else self._claim(begun)
         if "error" in theirs or "error" in claim:
             blamed, shown = (peer, name) if "error" in theirs else (rank, other)
             words = f"rank {blamed} refused its arrays: {(theirs if blamed == peer else claim)['error']}"
@@ -262,9 +268,12 @@ class Waiting:
             show_on(mismatch, self.transport, blamed)
             return mismatch
         order = "all ranks must make the same calls in the same order"
-        if (differ := apart(claim, theirs)) is not None:
-            call = f"call {own.number} ({claim['collective']} {claim['operator']})"
-            mismatch = MismatchError(f"rank {rank}: {call} is another one on rank {peer}: {differ}; {order}")
+        differ = None if BARRIER_WORDS in name + other else apart(claim, theirs)
+        if differ is not None:
+            call = f"{claim['collective']} {claim['operator']}".removesuffix(" None")
+            mismatch = MismatchError(
+                f"rank {rank}: call {own.number} ({call}) is another one on rank {peer}: {differ}; {order}"
+            )
         else:
             mismatch = MismatchError(f"rank {rank}: rank {peer} makes {other}, this rank {name}; {order}")
         show_on(mismatch, self.transport, min(peer, rank))
@@ -325,12 +334,16 @@ def _tell_again_s(limit_s: float) -> float:
 
 def refusal_note(number: int, error: BaseException) -> bytes:
     """The word that a rank does not make the call with this number."""
-    return json.dumps({"number": number, "text": str(error)[:800]}).encode()
+    return json.dumps({"number": number, "text": str(error)[:TEXT_CHARACTERS]}).encode()
 
 
 def failure_note(rank: int, error: BaseException) -> bytes:
     """The word that `rank` has failed; a rank that fails because another did passes that one's word on."""
-    report = getattr(error, "report", None) or {"rank": rank, "kind": type(error).__name__, "text": str(error)[:800]}
+    report = getattr(error, "report", None) or {
+        "rank": rank,
+        "kind": type(error).__name__,
+        "text": str(error)[:TEXT_CHARACTERS],
+    }
     return json.dumps(report).encode()
 
 

@@ -6,12 +6,10 @@ is copied to the result. numba keeps the machine code on disk; the `key` has all
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from functools import cache
 from itertools import accumulate
 from math import prod
-from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +21,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from topocomm.operators.dtypes import kind
+from topocomm.operators.fingerprint import fingerprint
 from topocomm.operators.layout import ALIGNMENT_BYTES, BoundField
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
@@ -31,8 +30,6 @@ if config.DISABLE_JIT:  # type: ignore[attr-defined]
 FOLD = types.void(types.CPointer(types.int64))
 WORD = ir.IntType(64)
 WORD_BYTES = 8
-DIGITS = 16
-"""Hexadecimal digits of a fingerprint."""
 
 
 class Spec(NamedTuple):
@@ -65,7 +62,7 @@ def compile_row_function(function: Any, fields: tuple[BoundField, ...]) -> int:
         NumbaError: numba does not take the function.
     """
     described = ";".join(f"{f.dtype.name}{list(f.row_shape)}" for f in fields)
-    key = f"{getattr(function, '__name__', function)}({described}) {fingerprint(function)}"
+    key = f"{getattr(function, '__name__', function)}({described}) {fingerprint(function, with_globals=True)}"
     spec = Spec(function if hasattr(function, "py_func") else njit(function, error_model="numpy"), fields)
     _specs[key] = spec
     *offsets, end = accumulate((-(-f.row_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for f in fields), initial=0)
@@ -176,47 +173,4 @@ def _views(context, builder, spec: Spec, fields, row) -> list[Any]:
     return views
 
 
-def fingerprint(function: Any) -> str:
-    """Return the digest of a function's code and of the functions and constants that it names.
-
-    Source: bytecode, so it is the same on all ranks that run one version of Python.
-    """
-    digest = hashlib.sha256()
-    for word in _words(function, set()):
-        digest.update(word.encode() + b"\0")
-    return digest.hexdigest()[:DIGITS]
-
-
-def _words(value: Any, visited: set[int]) -> list[str]:
-    value = getattr(value, "py_func", getattr(value, "_defn", value))  # of what numba has wrapped: @njit, @intrinsic
-    if isinstance(value, FunctionType):
-        if id(value) in visited:
-            return [value.__name__]
-        visited.add(id(value))
-        closure = [cell.cell_contents for cell in value.__closure__ or ()]
-        named = [value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__]
-        return _code(value.__code__) + [
-            word for part in (*closure, *named, value.__defaults__) for word in _words(part, visited)
-        ]
-    if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
-        return [repr(value)]
-    if isinstance(value, tuple):
-        return ["tuple", *(word for item in value for word in _words(item, visited))]
-    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
-        return [str(value.dtype), hashlib.sha256(value.tobytes()).hexdigest()]
-    return [getattr(value, "__name__", type(value).__name__)]
-
-
-def _code(code: CodeType) -> list[str]:
-    words = [code.co_code.hex(), *code.co_names]
-    for constant in code.co_consts:
-        words += _code(constant) if isinstance(constant, CodeType) else [repr(constant)]
-    return words
-
-
-def _names(code: CodeType) -> list[str]:
-    nested = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant)]
-    return [*code.co_names, *nested]
-
-
-__all__ = ["NumbaError", "compile_row_function", "covers", "fingerprint"]
+__all__ = ["NumbaError", "compile_row_function", "covers"]
