@@ -153,7 +153,7 @@ def test_bad_prompts(tiny_model, capsys, tmp_path):
     assert main(generate(tiny_model, prompt="  ")) == 2
     assert "the prompt is empty" in error_line(capsys)
     (tmp_path / "latin").write_bytes(b"caf\xe9")
-    for name, part in (("latin", "cannot be read as UTF-8"), ("nowhere", "No such file")):
+    for name, part in (("latin", "not UTF-8"), ("nowhere", "No such file")):
         assert main(["generate", f"--model={tiny_model}", f"--prompt-file={tmp_path / name}"]) == 2
         assert part in error_line(capsys)
 
