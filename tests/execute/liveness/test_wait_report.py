@@ -38,6 +38,8 @@ def test_claims_of_one_operator_are_told_apart_by_one_field():
     own = {"collective": "scan", "operator": "sum", "field 'a'": "int64 [4]", "field 'b'": "int64 [4]", "root": "0"}
     assert apart(own, own) is None
     assert apart(own, {**own, "operator": "max", "root": "1"}) is None and apart(own, {}) is None
+    shift = {"call": "shift 1 of 2 messages"}
+    assert apart(shift, own) is None and apart(own, shift) is None
     assert apart(own, {**own, "root": "1"}) == "root (1 there, 0 here)"
     other = {**own, "field 'a'": "int64 [5]", "field 'b'": "int64 [5]"}
     assert apart(own, other) == "field 'a' (int64 [5] there, int64 [4] here), likewise 1 more field"

@@ -114,7 +114,7 @@ def apart(own: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
     """
     parts = [part for part, value in own.items() if theirs.get(part, value) != value]
     parts += [part for part in (*own, *theirs) if part.startswith("field ") and not (part in own and part in theirs)]
-    if not theirs or not parts or parts[0] in ("collective", "operator"):
+    if not all("collective" in claim for claim in (own, theirs)) or not parts or parts[0] in ("collective", "operator"):
         return None
     first, more = parts[0], sum(part.startswith("field ") for part in parts[1:])
     rest = f", likewise {more} more field{'s' * (more > 1)}" if more and first.startswith("field ") else ""
