@@ -54,6 +54,7 @@ def test_one_root_has_a_chain_of_the_fastest_links(name):
 def test_of_one_root_and_two_hosts_a_chain_is_as_good():
     """Up trees over links it was 3.8 times what the links need."""
     near(catalog("mi250x", hosts=2), "reduce", 2.0, "relay-chain", root=8)
+    near(catalog("mi250x", hosts=2), "broadcast", 2.0, "port-forest", root=11)
 
 
 def near(machine, name, most, family, root=0):
