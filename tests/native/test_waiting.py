@@ -11,7 +11,7 @@ from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.native._native import THROUGH, WAITING
 
-MASK, SLEEPERS, CORE = 1, 3, 4
+MASK, SLEEPERS, CORE, WAKES = 1, 3, 4, 5
 PATIENCE_NS = 50_000
 LONG_US = 60_000_000
 LIMIT_S = 20.0
@@ -54,6 +54,23 @@ def test_the_last_rank_awaited_wakes_up_the_sleeper(ranks):
     sleeper.join(LIMIT_S)
     assert states == [THROUGH]
     assert words[SLEEPERS] == 0 and words[MASK] == 0
+
+
+@pytest.mark.parametrize("ranks", [3, 40])
+def test_all_that_await_the_same_rank_are_woken_up_at_once(ranks):
+    memories = memory_of(ranks)
+    words = memories[0].counters
+    states = []
+    engines = [stage(memories[rank], ranks - 1) for rank in range(ranks - 1)]
+    sleepers = [threading.Thread(target=lambda e=engine: states.append(e.go_on(LONG_US))) for engine in engines]
+    for sleeper in sleepers:
+        sleeper.start()
+    wait_until(lambda: words[SLEEPERS] == ranks - 1)
+    assert stage(memories[ranks - 1]).go_on() == THROUGH
+    for sleeper in sleepers:
+        sleeper.join(LIMIT_S)
+    assert states == [THROUGH] * (ranks - 1)
+    assert words[WAKES] == 1 and words[SLEEPERS] == 0
 
 
 def on_core(core, action):

@@ -7,11 +7,16 @@
  * A rank that sleeps says in its own line which ranks it awaits, and at which value of their counters: in a mask, of
  * which each of them takes its bit when its counter is there. The last one wakes it up, so it wakes up once. Bits may be
  * taken too early, by a rank 32 positions on or for an earlier sleep: it then looks, and sleeps again. All of this is
- * sequentially consistent: a rank either sees that another one sleeps, or was seen before that slept. */
+ * sequentially consistent: a rank either sees that another one sleeps, or was seen before that slept.
+ *
+ * All sleep on one word, the number of times that ranks were woken up, and are told apart by the bits of a futex. So the
+ * last rank wakes all the others by one call of the system: with a call for each of them the first one awake may take
+ * the core of the rank that wakes, and the others sleep on until that has it again. */
 #define _GNU_SOURCE
 #include "engine.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <time.h>
 #if defined(__linux__)
@@ -20,28 +25,33 @@
 #include <unistd.h>
 #endif
 
-enum { MASK = 1, TARGET, SLEEPERS, CORE }; /* words of a line after the counter; SLEEPERS in the first line only */
+enum { MASK = 1, TARGET, SLEEPERS, CORE, WAKES }; /* words of a line after the counter; SLEEPERS, WAKES in the first only */
 
 #if defined(__linux__)
 static _Atomic int64_t *word_of(const Engine *engine, int64_t rank, int64_t word) {
     return &engine->counters[rank * COUNTER_WORDS + word];
 }
 
+static _Atomic int64_t *mask_of(const Engine *engine, int64_t rank) { return word_of(engine, rank, MASK); }
+
 /* A futex has 32 bits: the first half of the word. */
-static _Atomic uint32_t *mask_of(const Engine *engine, int64_t rank) {
-    return (_Atomic uint32_t *)(void *)word_of(engine, rank, MASK);
-}
+static _Atomic uint32_t *wakes_of(const Engine *engine) { return (_Atomic uint32_t *)(void *)word_of(engine, 0, WAKES); }
 
 static uint32_t bit_of(int64_t rank) { return 1u << (rank & 31); }
 
 /* Wake up ranks that await no other one any more. */
 static void wake(const Engine *engine, int64_t value) {
-    uint32_t own = bit_of(engine->position);
+    int64_t own = bit_of(engine->position);
+    uint32_t woken = 0;
     for (int64_t rank = 0; rank < engine->ranks; rank++) {
-        _Atomic uint32_t *mask = mask_of(engine, rank);
+        _Atomic int64_t *mask = mask_of(engine, rank);
         if ((atomic_load(mask) & own) && atomic_load(word_of(engine, rank, TARGET)) <= value &&
             (atomic_fetch_and(mask, ~own) & ~own) == 0)
-            syscall(SYS_futex, mask, FUTEX_WAKE, 1, NULL, NULL, 0);
+            woken |= bit_of(rank);
+    }
+    if (woken != 0) {
+        atomic_fetch_add(wakes_of(engine), 1);
+        syscall(SYS_futex, wakes_of(engine), FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, woken);
     }
 }
 
@@ -59,12 +69,18 @@ static int needs_this_core(const Engine *engine, int64_t rank) {
     return atomic_load_explicit(word_of(engine, rank, CORE), memory_order_relaxed) == 1 + sched_getcpu();
 }
 
+static struct timespec after_us(long long us) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    int64_t ns = time.tv_nsec + us * 1000;
+    return (struct timespec){time.tv_sec + ns / 1000000000, ns % 1000000000};
+}
+
 /* Sleep until the first rank that is behind and those awaited alike stand where they must; 0 where time is over. */
 static int sleep_until_there(const Engine *engine, const Wait *wait, const Wait *end) {
-    _Atomic uint32_t *mask = mask_of(engine, engine->position);
-    int64_t base = *engine->epoch * STRIDE, target = wait->progress;
-    struct timespec limit = {engine->sleep_us / 1000000, engine->sleep_us % 1000000 * 1000};
-    uint32_t left = 0;
+    _Atomic int64_t *mask = mask_of(engine, engine->position);
+    int64_t base = *engine->epoch * STRIDE, target = wait->progress, left = 0;
+    struct timespec limit = after_us(engine->sleep_us);
     long outcome = 0;
     for (const Wait *other = wait; other < end; other++)
         if (other->progress == target && progress_of(engine, other->rank) < base + target)
@@ -74,9 +90,14 @@ static int sleep_until_there(const Engine *engine, const Wait *wait, const Wait 
     atomic_fetch_add(word_of(engine, 0, SLEEPERS), 1);
     for (const Wait *other = wait; other < end; other++)
         if (other->progress == target && atomic_load(word_of(engine, other->rank, 0)) >= base + target)
-            atomic_fetch_and(mask, ~bit_of(other->rank));
-    while (outcome == 0 && (left = atomic_load(mask)) != 0) /* not 0 where a bit went meanwhile, or a signal came */
-        outcome = syscall(SYS_futex, mask, FUTEX_WAIT, left, &limit, NULL, 0) < 0 && errno != EAGAIN;
+            atomic_fetch_and(mask, ~(int64_t)bit_of(other->rank));
+    while (outcome == 0) { /* also where other ranks were woken up meanwhile */
+        _Atomic uint32_t *wakes = wakes_of(engine);
+        uint32_t seen = atomic_load(wakes), own = bit_of(engine->position);
+        if (atomic_load(mask) == 0)
+            break;
+        outcome = syscall(SYS_futex, wakes, FUTEX_WAIT_BITSET, seen, &limit, NULL, own) < 0 && errno != EAGAIN;
+    }
     atomic_fetch_sub(word_of(engine, 0, SLEEPERS), 1);
     atomic_store(mask, 0);
     return outcome == 0;
