@@ -6,6 +6,7 @@ import mmap
 import os
 import subprocess
 import sys
+from array import array
 from contextlib import contextmanager
 
 import numpy as np
@@ -112,6 +113,34 @@ def test_memory_that_ends_is_not_taken_for_read():
     into = np.empty(2 * mmap.PAGESIZE, np.uint8)
     assert _native.read_process(os.getpid(), first, into[: mmap.PAGESIZE]) == 0
     assert _native.read_process(os.getpid(), first, into) == errno.EFAULT
+
+
+def pulling_call(count):
+    """A call on values of this many bytes whose other rank, in this process, is through with all calls."""
+    given, epoch = np.zeros(count, np.uint8), array("q", [0])
+    engines, both = [], kinds(count, dtype=np.uint8)
+    for _ in range(2):
+        memory = Memory()
+        settings = {"words": words_of(pulling(size=count)), "value": both, "result": both, "fold": 0, "final": 0}
+        engines.append(memory.engine(**settings, epoch=epoch))
+        memory.memory.view(np.int64)[8:10] = os.getpid(), given.ctypes.data
+        memory.counters[8] = 1 << 40
+    settings = {"bare": True, "gives": True, "nothing": None, "tag": 1, "sweep_mask": 1}
+    call = _native.bind_call(engines=tuple(engines), names=("x",), record=np.zeros(3, np.int64), **settings)
+    return lambda value: (given, call(value[:count], None, None))[1] is not None
+
+
+def test_a_value_is_tried_once_where_it_lies():
+    """A call leaves a value that others cannot read to Python, and does not try again what it tried before."""
+    short, long = map(pulling_call, (mmap.PAGESIZE, COUNT))
+    room = mmap.mmap(-1, 2 * (COUNT // mmap.PAGESIZE + 1) * mmap.PAGESIZE)
+    value, other = (np.frombuffer(half, np.uint8)[:COUNT] for half in np.split(np.frombuffer(room, np.uint8), 2))
+    assert long(value) and short(other)
+    for some in (value, other):
+        last = (some.ctypes.data + COUNT) // mmap.PAGESIZE * mmap.PAGESIZE
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(last), mmap.PAGESIZE, 0) == 0
+    assert [long(some) for some in (other, value, value, other)] == [False, True, True, False]
+    assert short(other)
 
 
 def test_a_value_that_was_withdrawn_is_not_read():

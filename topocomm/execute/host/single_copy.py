@@ -32,15 +32,21 @@ from topocomm.planning.schedule.schedule import input_pieces
 
 LEAST_BYTES = {
     "alltoall": 48 << 10,
-    "allgather": 64 << 10,
+    "allgather": 48 << 10,
     "gather": 192 << 10,
     "scatter": 64 << 10,
     "broadcast": 192 << 10,
 }
 """From which length of the longest block, what one rank reads of another, one copy is quicker than two through memory
 that stays in the caches; measured in docs/results/2026-11-28-alltoall.md."""
-LEAST_BYTES_OF_TWO = {"alltoall": 24 << 10, "allgather": 16 << 10}
-"""The same of two ranks, each of which copies one block only, where it is less."""
+LEAST_BYTES_OF_TWO = {
+    "alltoall": 14 << 10,
+    "allgather": 10 << 10,
+    "gather": 12 << 10,
+    "scatter": 24 << 10,
+    "broadcast": 24 << 10,
+}
+"""The same of two ranks, each of which copies one block only."""
 WORD_BYTES = 8
 ADDRESSES_BYTES = 64
 """Of every rank: a word for its process, one for the address of each field; a cache line."""
