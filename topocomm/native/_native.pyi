@@ -18,6 +18,17 @@ MISMATCH: int
 UNDER_WAY: int
 SWEEP_DUE: int
 
+class Results:
+    """Memory of results, arrays of bytes (dtype `bytes`): what they give back serves again, up to `most` bytes."""
+
+    kept: list[NDArray[Any]]
+    def __new__(cls, bytes: Any, most: int) -> Results: ...
+    def lend(self, like: NDArray[Any], /) -> NDArray[Any]:
+        """Return an array of the shape and dtype of another one, without contents, C-contiguous."""
+
+    def close(self) -> None:
+        """Keep nothing from now on."""
+
 def fold_address(operator: str, dtypes: str, /) -> int:
     """Return the address of the fold of an operator for these dtypes, as "f4,i8"; 0 where it has none."""
 

@@ -150,7 +150,7 @@ static PyObject *engine_results(PyObject *object, void *none) {
     return results;
 }
 
-static int64_t number_of(PyObject *object, const char *name) {
+int64_t number_of(PyObject *object, const char *name) {
     PyObject *number = PyObject_GetAttrString(object, name);
     int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
     Py_XDECREF(number);

@@ -25,16 +25,20 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int add_type(PyObject *module, PyType_Spec *spec) {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    int wrong = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return wrong;
+}
+
 static int fill(PyObject *module) {
     if (PyModule_AddIntMacro(module, THROUGH) < 0 || PyModule_AddIntMacro(module, WAITING) < 0 ||
         PyModule_AddIntMacro(module, TO_FOLD) < 0 || PyModule_AddIntMacro(module, STRIDE) < 0 ||
         PyModule_AddIntMacro(module, FINISHED) < 0 || PyModule_AddIntMacro(module, MOST_FIELDS) < 0 ||
         PyModule_AddIntMacro(module, CALLS_A_TRIAL) < 0 || PyModule_AddIntMacro(module, CALLS_A_CHOICE) < 0 || add_sum_constants(module))
         return -1;
-    PyObject *type = PyType_FromModuleAndSpec(module, &engine_spec, NULL);
-    int wrong = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return wrong;
+    return add_type(module, &engine_spec) < 0 || add_type(module, &results_spec) < 0 ? -1 : add_loans(module);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};

@@ -47,7 +47,13 @@ typedef struct {
     int takes_value, gives_result, running;
 } EngineObject;
 
-extern PyType_Spec engine_spec;
+extern PyType_Spec engine_spec, results_spec;
+
+/* Prepare what results are lent by: 0, or -1 and an error. */
+int add_loans(PyObject *module);
+
+/* An attribute that is a number; -1 and an error where it is none. */
+int64_t number_of(PyObject *object, const char *name);
 
 int is_engine(PyObject *object);
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -110,6 +111,14 @@ def test_results_may_go_in_other_threads() -> None:
     assert len({address(one) for one in memory.kept}) == len(memory.kept)
 
 
+def test_without_a_compiled_part_results_are_numpys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "topocomm.native._native", None)
+    memory = ResultMemory()
+    assert memory.empty((ITEMS,), FLOAT).base is None
+    memory.close()
+    assert memory.kept == []
+
+
 def test_nothing_is_kept_once_it_is_closed() -> None:
     memory = ResultMemory()
     first, second = (memory.empty((ITEMS,), FLOAT) for _ in range(2))
@@ -118,7 +127,8 @@ def test_nothing_is_kept_once_it_is_closed() -> None:
     assert memory.kept == []
     del second
     assert memory.kept == []
-    assert memory.empty((ITEMS,), FLOAT).base is None
+    del [memory.empty((ITEMS,), FLOAT)][0]
+    assert memory.kept == []
 
 
 OWN = Operator(

@@ -194,8 +194,7 @@ def _maker(session: Session, shapes: Shapes, *, bare: bool) -> Callable[[], Any]
     """What makes large results; None where C makes them."""
     if sum(prod(shape) * dtype.itemsize for _, shape, dtype in shapes) < LEAST_BYTES:
         return None
-    empty = session.results.empty
+    makers = {name: session.results.maker(shape, dtype) for name, shape, dtype in shapes}
     if bare:
-        ((_, shape, dtype),) = shapes
-        return lambda: empty(shape, dtype)
-    return lambda: {name: empty(shape, dtype) for name, shape, dtype in shapes}
+        return makers.popitem()[1]
+    return lambda: {name: make() for name, make in makers.items()}
