@@ -107,6 +107,25 @@ def test_a_rank_does_not_look_long_for_one_that_needs_its_core():
     assert on_core(core, least_ns) < PATIENCE_NS <= on_core(other, least_ns)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_rank_gives_its_core_to_one_that_needs_it_before_it_looks(is_same):
+    memories = memory_of(2, cores=2)
+    core, other = sorted(os.sched_getaffinity(0))[:2]
+    assert on_core(core, stage(memories[1]).go_on) == THROUGH
+    memories[0].looks = 1 << 62
+    run = shared_stage(memories[0], 1, [(1, 2)])
+    run.start()
+
+    def publish():
+        memories[1].counters[8] = 2  # the first call's number is 0
+
+    later = threading.Timer(1.0, publish)
+    later.start()
+    assert on_core(core if is_same else other, run._native.go_on) == (WAITING if is_same else THROUGH)
+    later.join(LIMIT_S)
+
+
 def test_a_sleep_has_a_limit_and_is_asked_for():
     memories = memory_of(2)
     engine = stage(memories[0], 1)

@@ -130,7 +130,10 @@ static int is_early(const Engine *engine, int64_t rank, int64_t *until_ns) {
 
 int await_counters(const Engine *engine, const Wait *wait, int64_t count) {
     int64_t base = *engine->epoch * STRIDE, looks = engine->looks, until_ns = 0;
-    for (const Wait *end = wait + count; wait < end; wait++)
+    for (const Wait *end = wait + count; wait < end; wait++) {
+        if (progress_of(engine, wait->rank) >= base + wait->progress)
+            continue;
+        looks = looks > 0 && needs_this_core(engine, wait->rank) ? 0 : looks; /* it cannot come while this one looks */
         while (progress_of(engine, wait->rank) < base + wait->progress) {
             if (looks-- > 0)
                 continue;
@@ -139,5 +142,6 @@ int await_counters(const Engine *engine, const Wait *wait, int64_t count) {
             else if (engine->sleep_us <= 0 || !sleep_until_there(engine, wait, end))
                 return 0;
         }
+    }
     return 1;
 }
