@@ -1,11 +1,12 @@
 """Blocks are taken in turns, as often as asked, each after its refill."""
 
 import gc
+from time import sleep
 
 import pytest
 
 from topocomm import run_local
-from topocomm.bench.timing import FEWEST_BLOCKS, MOST_BLOCKS, Pace, Timed, in_turns, measure
+from topocomm.bench.timing import FEWEST_BLOCKS, MOST_BLOCKS, MOST_CALLS, Pace, Timed, in_turns, measure
 
 
 def test_blocks_are_taken_in_turns():
@@ -27,6 +28,15 @@ def test_a_given_number_of_calls_is_kept_without_any_more():
     pace = Pace(iterations=3, warmup=0, calls=5)
     (times,) = run_local(lambda comm: measure(comm, [Timed(lambda: log.append(1))], pace), ranks=1)[0]
     assert (times.calls, len(times.us), len(log)) == (5, 3, 15)
+
+
+def test_a_longer_block_has_more_calls():
+    def calls(block_us):
+        pace = Pace(iterations=1, block_us=block_us)
+        return run_local(lambda comm: measure(comm, [Timed(lambda: sleep(1e-3))], pace), ranks=1)[0][0].calls
+
+    assert calls(1e3) == 1
+    assert calls(1e9) == MOST_CALLS
 
 
 def test_rounds_by_any_clock_end_when_told():

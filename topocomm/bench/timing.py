@@ -32,12 +32,15 @@ class Pace:
     Attributes:
         iterations: Timed blocks; None: as many as fit in BUDGET_US, from 20 to 100.
         warmup: Untimed calls before the first block.
-        calls: Calls in a block; None: as many as take BLOCK_US.
+        calls: Calls in a block; None: as many as take `block_us`.
+        block_us: Microseconds. Ranks that share cores leave a barrier one after the other, and the last ones of a block
+            come after what the first ones do next: there a block is long if it takes ten calls and more.
     """
 
     iterations: int | None = None
     warmup: int = 5
     calls: int | None = None
+    block_us: float = BLOCK_US
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def _plan_blocks(comm: Communicator, methods: Sequence[Timed], pace: Pace) -> tu
     while pace.calls is None or pace.iterations is None:
         own_us = [_refilled_block_us(comm, method, count) for method, count in zip(methods, calls, strict=True)]
         blocks_us = (comm.allreduce(np.array(own_us), MAX) * calls).tolist()
-        more = [us < BLOCK_US / 2 and count < MOST_CALLS for us, count in zip(blocks_us, calls, strict=True)]
+        more = [us < pace.block_us / 2 and count < MOST_CALLS for us, count in zip(blocks_us, calls, strict=True)]
         if pace.calls is not None or not any(more):
             break
         calls = [count * 2 if go_on else count for count, go_on in zip(calls, more, strict=True)]
