@@ -6,6 +6,8 @@ Each name is imported at its first use, so that `topocomm --help` need not load 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from topocomm.early_errors import show_with_rank
+
 if TYPE_CHECKING:
     __version__: str
     from topocomm.errors import (
@@ -149,3 +151,6 @@ if not TYPE_CHECKING:  # for type checkers a name that is not above is an error
 
 def __dir__() -> list[str]:
     return __all__
+
+
+show_with_rank()

@@ -26,7 +26,7 @@ def said(job):
     ("what", "parts"),
     [
         ("shape", ["MismatchError", "ranks disagree", "rank 1: float64 [7]"]),
-        ("disorder", ["MismatchError", "rank 1: field", "call 5 (allreduce sum) is another one", "float64 [4]"]),
+        ("disorder", ["MismatchError", "rank 1: value", "call 3 (allreduce sum) is another one", "float64 [4]"]),
         ("new call", ["MismatchError", "rank 1"]),
     ],
 )

@@ -41,12 +41,12 @@ from topocomm import (
         ),
         (
             lambda: BAND.layout({"value": ((3,), "f4")}),
-            "operator 'band' takes integers and bool, got float32 in field 'value'; bits of other numbers mean nothing",
+            "operator 'band' takes integers and bool, got float32; bits of other numbers mean nothing",
         ),
-        (lambda: SUM.layout({"value": ((3,), "?")}), "got bool in field 'value'; use BOR or BAND for bool"),
+        (lambda: SUM.layout({"value": ((3,), "?")}), "got bool; use BOR or BAND for bool"),
         (
             lambda: SUM.layout({"value": ((3,), ">f4")}),
-            "got float32 in another byte order in field 'value'; convert it first",
+            "got float32 in another byte order; convert it first",
         ),
         (lambda: SUM.layout({"value": ((3,), "O")}), "takes integers, floats and complex numbers, got object"),
         (lambda: MAX.layout({"value": ((3,), "c8")}), "operator 'max' takes integers, floats and bool, got complex64"),
@@ -71,5 +71,5 @@ def test_what_is_not_taken_is_named(act, message):
 
 
 def test_a_dtype_of_a_new_style_is_refused_in_words():
-    with pytest.raises(OperatorError, match=r"got StringDType\(\) in field 'value'; convert it first"):
+    with pytest.raises(OperatorError, match=r"got StringDType\(\); convert it first"):
         SUM.layout({"value": ((3,), np.dtypes.StringDType())})

@@ -302,7 +302,7 @@ class Communicator(CollectiveCalls):
         if session.refusal is not None:
             return
         if session.waiting.under_way:
-            number = session.waiting.under_way[0].number
+            number = session.recorder.users_number(session.waiting.under_way[0].number)
             raise TopocommError(f"rank {self.rank}: call {number} is under way; wait for its handle before close()")
         self.synchronize()
         session.refusal = "it was closed"
@@ -312,7 +312,7 @@ class Communicator(CollectiveCalls):
             session.device_path.leave()
         number = session.recorder.begin(CLOSING_TAG)
         with session.closing_on_error():
-            session.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
+            session.waiting.for_close(UnderWay(None, CLOSING_TAG, number))
         if session.device_path is not None:
             session.device_path.close()
         note_close(session.transport)

@@ -84,7 +84,8 @@ def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it fir
             if kind(f.dtype) not in set("".join(kinds)):
                 what = remedy if kind(f.dtype) else "convert it first"
                 shown = f"{f.dtype}" if f.dtype.isnative else f"{f.dtype.newbyteorder('=')} in another byte order"
-                return f"takes {taken}, got {shown} in field {f.name!r}; {what}"
+                where = f" in field {f.name!r}" if len(layout.fields) > 1 else ""
+                return f"takes {taken}, got {shown}{where}; {what}"
             if f.dtype != fields[0].dtype:
                 return (
                     f"takes one dtype, got {fields[0].dtype} in field {fields[0].name!r} and {f.dtype} "

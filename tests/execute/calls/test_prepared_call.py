@@ -120,11 +120,11 @@ def test_prepared_calls_check_what_they_are_given():
         locked = np.zeros((2, 3))
         locked.flags.writeable = False
         for x, out, message in (
-            (np.zeros((3, 2)), None, r"x: field 'value' must be float64 \[2, 3\] as prepared, got float64 \[3, 2\]"),
+            (np.zeros((3, 2)), None, r"x must be float64 \[2, 3\] as prepared, got float64 \[3, 2\]"),
             (np.zeros((2, 3), np.float32), None, r"must be float64 .* got float32"),
             (None, None, "x is missing"),
-            (np.zeros((2, 3)), locked, "out: field 'value' is read-only"),
-            (np.zeros((2, 3)), np.zeros(6), "out: field 'value' must be"),
+            (np.zeros((2, 3)), locked, "out is read-only"),
+            (np.zeros((2, 3)), np.zeros(6), "out must be"),
         ):
             with pytest.raises(OperatorError, match=message):
                 call(x, out=out)

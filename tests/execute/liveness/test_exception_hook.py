@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from topocomm import SUM, Field, MismatchError, Operator, OperatorError, TopologyError, catalog, run_local
+from topocomm.execute.liveness import exception_hook
 from topocomm.execute.liveness.exception_hook import end_on_uncaught, tell_shown
 from topocomm.execute.liveness.log import LOGGER
 from topocomm.execute.transports.threads import World
@@ -128,6 +129,33 @@ def test_a_wrong_argument_of_one_rank_alone_is_shown_by_it(hook, capsys):
     own = hook(1)
     end_on_uncaught(1, 2, tell_shown, lambda: transports[1])
     own(type(error), error, error.__traceback__)
+    assert capsys.readouterr().err.startswith("rank 1 of 2 failed:\n")
+
+
+def missing(rank, name):
+    """The error of a rank that finds no file of this name."""
+    try:
+        open(name.format(rank))  # noqa: SIM115
+    except FileNotFoundError as error:
+        return error
+
+
+@pytest.mark.parametrize("name", ["/nowhere/data", "/nowhere/data{}"])
+def test_an_exception_of_all_ranks_that_is_not_the_packages_is_shown_once_if_it_is_the_same(hook, capsys, name):
+    first, second = shown_by_both(hook, capsys, [missing(rank, name) for rank in (0, 1)], World(2).transports())
+    assert first.startswith("rank 0 of 2 failed:\n") and "FileNotFoundError: " in first
+    if name.endswith("data"):
+        assert second.startswith(f"rank 1 of 2 stopped too: FileNotFoundError at {__file__}:")
+        assert second.count("\n") == 1
+    else:
+        assert second.startswith("rank 1 of 2 failed:\n") and "/nowhere/data1" in second
+
+
+def test_what_the_user_interrupts_is_not_waited_for(hook, capsys, monkeypatch):
+    monkeypatch.setattr(exception_hook, "_shown_elsewhere", lambda error: pytest.fail("waited"))
+    own = hook(1)
+    end_on_uncaught(1, 2, tell_shown, lambda: World(2).transports()[1])
+    own(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert capsys.readouterr().err.startswith("rank 1 of 2 failed:\n")
 
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 
 from topocomm.execute.liveness.recorder import KEPT, KEPT_S, TOLD, Recorder, default_directory
+from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 
 
 def test_the_last_calls_are_kept_and_older_ones_are_not_known():
@@ -25,6 +26,18 @@ def test_the_first_calls_of_a_communicator_are_told_as_far_as_they_are_there():
     assert recorder.latest() == {}
     recorder.begin(7)
     assert recorder.latest() == {1: 7}
+
+
+def test_the_calls_of_the_program_are_counted_without_agreements_and_exchanges():
+    recorder = Recorder()
+    tags = [AGREEMENT_TAG, 16, 16, AGREEMENT_TAG, GATHER_TAG, 18, 16]
+    numbers = [recorder.begin(tag) for tag in tags]
+    assert [recorder.users_number(number) for number in numbers] == [1, 1, 2, 3, 3, 3, 4]
+    for _ in range(KEPT):
+        recorder.begin(AGREEMENT_TAG)
+        last = recorder.begin(16)
+    assert recorder.users_number(last) == 4 + KEPT
+    assert recorder.users_number(last - KEPT) == 4 + KEPT // 2
 
 
 def test_a_record_is_a_header_and_a_line_a_call(tmp_path):

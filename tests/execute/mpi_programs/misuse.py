@@ -33,7 +33,7 @@ def results_that_cannot_be_written(comm, operator):
     with pytest.raises(OperatorError, match="expected the fields"):
         call(x, out={"other": np.zeros(4)})
     first = next(iter(x))
-    with pytest.raises(OperatorError, match=f"out: field '{first}' must be"):
+    with pytest.raises(OperatorError, match=rf"^out(: field '{first}')? must be"):
         call(x, out={name: array[:1].copy() for name, array in x.items()})
     assert call(x) is not None  # none of this has closed the communicator
     call.free()
@@ -64,7 +64,7 @@ def replaced_entries(comm, operator, name):
         assert np.all(call(held)[name] == (5.0 if operator is LOGSUMEXP else 5.0 * size))
     held = call.input
     held[name] = np.zeros(x[name].shape, np.float16)
-    with pytest.raises(OperatorError, match=r"x: field .* must be"):
+    with pytest.raises(OperatorError, match=r"^x(: field .*)? must be"):
         call(held)
 
 

@@ -19,7 +19,8 @@ DIGEST_BYTES = 16
 OF_OPERATOR = frozenset({"fields", "identity", "commutative", "rule"})
 """Parts that differ where operators do."""
 FIELD = "field "
-"""How the part of a claim begins that says dtype and shape of a field."""
+"""How the part of a claim begins that says dtype and shape of a field; of a bare array it is `VALUE`."""
+VALUE = "value"
 SAME_ROWS = "rows, the same on all ranks"
 """The part of a reduce-scatter's claim that says how many rows each rank gets."""
 CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", "call", "fields", SAME_ROWS})

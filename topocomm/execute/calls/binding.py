@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from topocomm.command_parser import did_you_mean
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
-from topocomm.execute.calls.agreement import FIELD, SAME_ROWS, disagreement
+from topocomm.execute.calls.agreement import FIELD, SAME_ROWS, VALUE, disagreement
 from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for, work_of
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure, describe, parts_of, shapes_of
 from topocomm.execute.device.device_folds import NONE, fold_version
 from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_values import field_in_words
 from topocomm.execute.device.path_choice import choose_device_path
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
@@ -72,7 +73,9 @@ def bind_here(session: Session, request: Request) -> Bound:
     layout = operator.layout(shapes)
     for field, (_, dtype) in shapes.items():
         if dtype.hasobject:
-            raise OperatorError(f"field {field!r} holds Python objects ({dtype}); give numbers")
+            raise OperatorError(
+                f"{field_in_words(None if structure.bare else field)} holds Python objects ({dtype}); give numbers"
+            )
     if name == "exscan":
         operator.identities(layout)  # on all ranks, though rank 0 alone needs it: one that does not fit is told
     whole = Span(0, layout.leading)
@@ -226,7 +229,8 @@ def _rows_in_words(bound: Bound) -> str:
 def _claim_of(session: Session, request: Request, bound: Bound) -> dict[str, str]:
     """What a rank claims of a call that fits its arrays, beside the plan."""
     claim = {"memory": "host" if bound.structure.device is None else "device"}
-    claim |= {f"{FIELD}{name!r}": form for name, form in bound.layout.forms.items()}
+    forms = bound.layout.forms
+    claim |= forms if {*forms} == {VALUE} else {f"{FIELD}{name!r}": form for name, form in forms.items()}
     claim["root"], claim["order"] = str(request.root), request.order
     if request.collective in PARTS_GOT:
         claim[SAME_ROWS] = _rows_in_words(bound)

@@ -30,7 +30,11 @@ class Handle(Generic[Result]):
         self.done = False
 
     def __repr__(self) -> str:
-        return f"<Handle of call {self._call.number}, {'through' if self.done else 'under way'}>"
+        return f"<Handle of {self._name}, {'through' if self.done else 'under way'}>"
+
+    @property
+    def _name(self) -> str:
+        return f"call {self._session.recorder.users_number(self._call.number)}"
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name.startswith("__") or name in ("done", "test", "wait")]
@@ -66,7 +70,7 @@ class Handle(Generic[Result]):
             while not self.test():
                 if time.monotonic() >= until_s:
                     raise DeadlineError(
-                        f"rank {self._session.rank}: call {self._call.number} is not through after {timeout_s:g} s; "
+                        f"rank {self._session.rank}: {self._name} is not through after {timeout_s:g} s; "
                         "it is still under way: wait again"
                     )
                 self._session.transport.pause()
@@ -97,8 +101,8 @@ class Handle(Generic[Result]):
         session = self._session
         if session.refusal is not None:
             raise TopocommError(
-                f"rank {session.rank}: call {self._call.number} cannot come through: the communicator takes no call "
-                f"now: {session.refusal}"
+                f"rank {session.rank}: {self._name} cannot come through: the communicator takes no call now: "
+                f"{session.refusal}"
             )
         try:
             step()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
-from topocomm.execute.calls.structure import Fields, Result, Structure, Value, take
+from topocomm.execute.calls.structure import Fields, Result, Structure, Value, in_words, take
 from topocomm.execute.dynamo import skipped_by_dynamo
 from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
@@ -267,21 +267,22 @@ class PreparedCall(Generic[Value, Result]):
         if not all(type(part) is np.ndarray for part in parts):
             for name, part in given.items():
                 if isinstance(part, np.generic):
-                    raise OperatorError(
-                        f"out: field {name!r} is a NumPy scalar, which cannot be written; give an array"
-                    )
+                    words = in_words("out", name, given)
+                    raise OperatorError(f"{words} is a NumPy scalar, which cannot be written; give an array")
             given = take(out, self.structure.names)
         check_shapes("out", given, self._results)
         for name, array in given.items():
             if not array.flags.writeable:
-                raise OperatorError(f"out: field {name!r} is read-only; give a writable array")
+                raise OperatorError(f"{in_words('out', name, given)} is read-only; give a writable array")
             repeated = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
             if repeated and array.size:  # of an array without items all strides may be 0
-                raise OperatorError(f"out: several items of field {name!r} are one place in memory; give a plain array")
+                raise OperatorError(
+                    f"{in_words('out', name, given)}: several items are one place in memory; give a plain array"
+                )
             if array.base is not None and any(np.may_share_memory(array, engine.memory) for engine in self.engines):
                 raise OperatorError(
-                    f"out: field {name!r} lies in the call's send buffer, which other ranks may still read; "
-                    "give another array"
+                    f"{in_words('out', name, given)} lies in the call's send buffer, which other ranks may still "
+                    "read; give another array"
                 )
         for first, second in combinations(given, 2):
             if np.may_share_memory(given[first], given[second]) and np.shares_memory(given[first], given[second]):
@@ -330,5 +331,6 @@ def check_shapes(what: str, fields: Mapping[str, Any], shapes: Sequence[tuple[st
             raise OperatorError(f"{what}: expected the fields {names} as prepared, got {list(fields)}")
         if got.shape != shape or got.dtype != dtype:
             raise OperatorError(
-                f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, got {got.dtype} {list(got.shape)}"
+                f"{in_words(what, name, shapes)} must be {dtype} {list(shape)} as prepared, "
+                f"got {got.dtype} {list(got.shape)}"
             )

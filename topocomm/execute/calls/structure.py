@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.execute.device import device_library as devices
-from topocomm.execute.device.device_values import is_cupy, to_cupy, to_tensor
+from topocomm.execute.device.device_values import field_in_words, is_cupy, to_cupy, to_tensor
 from topocomm.operators.operator import Operator
 from topocomm.operators.tensors import as_array, as_tensor, numpy_dtype
 
@@ -170,11 +170,12 @@ def shapes_of(x: Any, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...]
     for name, part in parts.items():
         if devices.device_of(part) is None:
             raise OperatorError(f"field {name!r} is in host memory and others are on a device; put all on one device")
-        tensor = to_tensor(name, part)
+        known = None if part is x else name
+        tensor = to_tensor(known, part)
         try:
             shapes[name] = (tuple(tensor.shape), numpy_dtype(tensor.dtype))
         except OperatorError as error:
-            raise OperatorError(f"field {name!r}: {error}") from None
+            raise OperatorError(f"{field_in_words(known)}: {error}") from None
     return shapes
 
 
@@ -186,26 +187,36 @@ def take(x: Any, names: tuple[str, ...]) -> Fields:
     """
     if type(x) is np.ndarray:
         return {names[0]: x}
-    parts = {names[0]: x} if _is_array(x) else _parts(x)
-    return {name: part if type(part) is np.ndarray else _as_numpy(name, part) for name, part in parts.items()}
+    if _is_array(x):
+        return {names[0]: _as_numpy(None, x)}
+    return {name: part if type(part) is np.ndarray else _as_numpy(name, part) for name, part in _parts(x).items()}
 
 
-def _as_numpy(name: str, part: Any) -> NDArray[Any]:
+def in_words(what: str, name: str, fields: Sized) -> str:
+    """Return one of the fields of an argument in words; of an argument that is one array, the argument."""
+    return what if len(fields) == 1 else f"{what}: field {name!r}"
+
+
+def _as_numpy(name: str | None, part: Any) -> NDArray[Any]:
     if _is_torch(part):
         if part.device.type != "cpu" and not part.requires_grad:
-            raise OperatorError(f"field {name!r} is on {part.device}; this transport takes CPU tensors: pass x.cpu()")
+            raise OperatorError(
+                f"{field_in_words(name)} is on {part.device}; this transport takes CPU tensors: pass x.cpu()"
+            )
         part = to_tensor(name, part)
         try:
             return as_array(part)
         except TypeError as error:
-            raise OperatorError(f"field {name!r}: NumPy has no {part.dtype} ({error}); convert it first") from None
+            raise OperatorError(
+                f"{field_in_words(name)}: NumPy has no {part.dtype} ({error}); convert it first"
+            ) from None
         except RuntimeError as error:
-            raise OperatorError(f"field {name!r}: {str(error).splitlines()[0]}") from None
+            raise OperatorError(f"{field_in_words(name)}: {str(error).splitlines()[0]}") from None
     if isinstance(part, (np.ndarray, np.generic)):
         return np.asarray(part)
     if is_cupy(part):
-        raise OperatorError(f"field {name!r} is a CuPy array; expected host memory here: pass x.get()")
-    raise OperatorError(f"field {name!r}: expected a NumPy array or torch tensor, got {type(part).__name__}")
+        raise OperatorError(f"{field_in_words(name)} is a CuPy array; expected host memory here: pass x.get()")
+    raise OperatorError(f"{field_in_words(name)}: expected a NumPy array or torch tensor, got {type(part).__name__}")
 
 
 def _is_torch(x: Any) -> bool:

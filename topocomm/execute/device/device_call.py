@@ -14,7 +14,7 @@ from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.agreement import gather_notes
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.prepared_call import PreparedCall, check_shapes
-from topocomm.execute.calls.structure import Structure
+from topocomm.execute.calls.structure import Structure, in_words
 from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.device_engine import DeviceEngine, NativeEngine, StreamEngine
 from topocomm.execute.device.device_path import DevicePath
@@ -56,8 +56,9 @@ class DeviceValues:
         for name, part in parts.items():
             if devices.device_of(part) is not device:
                 place = getattr(part, "device", "host memory")
-                raise OperatorError(f"{what}: field {name!r} is on {place}; the call was prepared for {device.place}")
-        fields = {name: to_tensor(name, part) for name, part in parts.items()}
+                words = in_words(what, name, parts)
+                raise OperatorError(f"{words} is on {place}; the call was prepared for {device.place}")
+        fields = {name: to_tensor(name if len(parts) > 1 else None, part) for name, part in parts.items()}
         check_shapes(what, fields, [(name, *of) for name, of in shapes.items()])
         return fields
 

@@ -18,8 +18,13 @@ def is_cupy(x: Any) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-def to_tensor(name: str, value: Any) -> Any:
-    """Return a dense tensor on the memory of a field's value.
+def field_in_words(name: str | None) -> str:
+    """Return a field in words; None is a value that is one bare array."""
+    return "the array" if name is None else f"field {name!r}"
+
+
+def to_tensor(name: str | None, value: Any) -> Any:
+    """Return a dense tensor on the memory of a field's value, or of a bare array.
 
     Raises:
         OperatorError: A tensor requires gradients, is sparse, or is a lazy conjugate or negation.
@@ -29,12 +34,12 @@ def to_tensor(name: str, value: Any) -> Any:
 
         return from_dlpack(value)
     if value.requires_grad:
-        raise OperatorError(f"field {name!r} requires gradients; pass x.detach()")
+        raise OperatorError(f"{field_in_words(name)} requires gradients; pass x.detach()")
     if str(value.layout) != "torch.strided":
-        raise OperatorError(f"field {name!r} is sparse ({value.layout}); pass x.to_dense()")
+        raise OperatorError(f"{field_in_words(name)} is sparse ({value.layout}); pass x.to_dense()")
     if value.is_conj() or value.is_neg():
         raise OperatorError(
-            f"field {name!r} is conjugated or negated when it is read; pass x.resolve_conj().resolve_neg()"
+            f"{field_in_words(name)} is conjugated or negated when it is read; pass x.resolve_conj().resolve_neg()"
         )
     return value
 
@@ -65,7 +70,8 @@ def check_writable(fields: Mapping[str, Any]) -> None:
             any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
             and tensor.numel()
         ):
-            raise OperatorError(f"out: several items of field {name!r} are one place in memory; give a plain tensor")
+            words = "out" if len(fields) == 1 else f"out: field {name!r}"
+            raise OperatorError(f"{words}: several items are one place in memory; give a plain tensor")
         if tensor.numel():
             reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
             places.append((tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size(), name))

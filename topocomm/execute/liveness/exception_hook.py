@@ -53,8 +53,8 @@ def end_on_uncaught(
 
     An error that all ranks raise, or that one raises as another failed, is shown by one rank, without the frames
     inside this package. The others wait for its word that it has done so, and add a line; without word they show it
-    themselves. So it is with errors of the package that ranks raise each by itself, as of a wrong argument, and with
-    those of an operator's rule, if a user has seen the same text, to the letter. TOPOCOMM_LOG=debug shows everything.
+    themselves. So it is with exceptions that ranks raise each by itself, as of a wrong argument or a missing file, if
+    a user has seen the same text, to the letter. TOPOCOMM_LOG=debug shows everything.
 
     Args:
         rank: This process's.
@@ -80,18 +80,13 @@ class _Hook:
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         place = None
-        earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        of_rule = _of_rule(trace if earlier is None else earlier.__traceback__)
-        short = of_rule or (earlier is None and isinstance(error, TopocommError))
-        if short and not LOGGER.isEnabledFor(logging.DEBUG):
-            place = _cut(error, trace)
-            if earlier is not None:
-                _cut(earlier, earlier.__traceback__)
+        if isinstance(error, Exception) and not LOGGER.isEnabledFor(logging.DEBUG):
+            place = _shorten(error, trace)
         with redirect_stderr(StringIO()) as text:  # in one write, since ranks share a terminal
             self._before(kind, error, trace if place is None else error.__traceback__)
         error.shown_text = text.getvalue()  # type: ignore[attr-defined]
         transport = self.current()
-        if transport is not None and (of_rule or isinstance(error, TopocommError)):
+        if transport is not None and isinstance(error, Exception):
             show_on(error, transport, transport.rank)
         if place is not None and _shown_elsewhere(error):
             sys.stderr.write(f"{self._who} stopped too: {kind.__name__} at {place}\n")
@@ -101,6 +96,22 @@ class _Hook:
         sys.stdout.flush()
         for end in self.ends:
             end(error)
+
+
+def _shorten(error: Exception, trace: TracebackType | None) -> str | None:
+    """Take the frames of this package out of an error of its own or of an operator's rule; return where it came up.
+
+    None where others may not have seen the same: an error of the package that came up as another one was handled.
+    """
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if _of_rule(trace if earlier is None else earlier.__traceback__):
+        if earlier is not None:
+            _cut(earlier, earlier.__traceback__)
+        return _cut(error, trace)
+    if isinstance(error, TopocommError):
+        return None if earlier is not None else _cut(error, trace)
+    error.__traceback__ = trace
+    return _place(trace)
 
 
 def _of_rule(trace: TracebackType | None) -> bool:
@@ -118,8 +129,14 @@ def _cut(error: BaseException, trace: TracebackType | None) -> str | None:
     for step, following in zip(outside, [*outside[1:], None], strict=True):
         step.tb_next = following
     error.__traceback__ = outside[0]
-    code = outside[-1].tb_frame.f_code
-    return f"{code.co_filename}:{outside[-1].tb_lineno}, in {code.co_name}"
+    return _place(outside[0])
+
+
+def _place(trace: TracebackType | None) -> str | None:
+    """Return the last line of a traceback that is not in this package."""
+    steps = [step for step, name in _frames(trace) if not name.startswith(PACKAGE)]
+    code = steps[-1].tb_frame.f_code if steps else None
+    return None if code is None else f"{code.co_filename}:{steps[-1].tb_lineno}, in {code.co_name}"
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[TracebackType, str]]:

@@ -25,7 +25,7 @@ def write_record(waiting: Waiting, folder: Path, error: BaseException) -> None:
         "rank": transport.rank,
         "size": transport.size,
         "transport": transport.name,
-        "calls": recorder.calls,
+        "calls": recorder.users_number(recorder.calls),
         "error": type(error).__name__,
         "message": str(error)[:2000],
     }

@@ -7,8 +7,11 @@ import os
 import tempfile
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
+
+from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 
 KEPT = 256
 MASK = KEPT - 1
@@ -32,11 +35,20 @@ class Recorder:
     def __init__(self, sweep: Callable[[], None] = lambda: None) -> None:
         self.sweep = sweep
         self.record = array("q", [0] * (1 + 2 * KEPT))
+        self._exchanges = 0
+        self._last_exchanges: deque[int] = deque(maxlen=KEPT)
 
     @property
     def calls(self) -> int:
-        """Number of calls begun, agreements and barriers included; the same on all ranks."""
+        """Number of calls begun, agreements and exchanges of records included; the same on all ranks."""
         return self.record[0]
+
+    def users_number(self, number: int) -> int:
+        """Return which of the program's calls the call with this number is, counted from 1.
+
+        An agreement or an exchange of records counts as the call that comes after it.
+        """
+        return number - self._exchanges + sum(exchange >= number for exchange in self._last_exchanges)
 
     def begin(self, tag: int) -> int:
         """Record that a call begins; return its number."""
@@ -44,6 +56,9 @@ class Recorder:
         if not number & SWEEP_MASK:
             self.sweep()
         self.record[_place(number)], self.record[_place(number) + 1] = tag, _now_ns()
+        if tag in (AGREEMENT_TAG, GATHER_TAG):
+            self._exchanges += 1
+            self._last_exchanges.append(number)
         return number
 
     def tag(self, number: int) -> int:
@@ -69,7 +84,7 @@ class Recorder:
         lines = [json.dumps({"schema": "topocomm.record/1", **header})]
         for number in range(max(1, self.calls - KEPT + 1), self.calls + 1):
             entry = {
-                "number": number,
+                "number": self.users_number(number),
                 "call": describe(self.tag(number)),
                 "state": "open" if number in open_calls else "through",
                 "began_s_before_failure": round((now_ns - self.record[_place(number) + 1]) / 1e9, 6),

@@ -177,8 +177,8 @@ class Waiting:
         under_way = {call.number for call in self.under_way}
         for earlier in range(number - 1, max(0, number - KEPT), -1):
             if (tag := self.recorder.tag(earlier)) in self.in_step and earlier not in under_way:
-                age_s = self.recorder.age_s(earlier)
-                return f"not heard of since call {earlier} ({self.describe(tag)}), {age_s:.1f} s ago"
+                name = self._name(UnderWay(None, tag, earlier))
+                return f"not heard of since {name}, {self.recorder.age_s(earlier):.1f} s ago"
         return "not heard of since this communicator was made" if number else "not heard of yet"
 
     def tell(self, call: UnderWay, awaited: AwaitedMessages, peers: Iterable[int]) -> None:
@@ -207,7 +207,7 @@ class Waiting:
                 other.engine.advance(0.0)
 
     def _name(self, call: UnderWay) -> str:
-        return call.what or f"call {call.number} ({self.describe(call.tag)})"
+        return call.what or f"call {self.recorder.users_number(call.number)} ({self.describe(call.tag)})"
 
     def _failures(self, call: UnderWay, awaited: Collection[int]) -> None:
         """Raise what ranks report, and that one of those awaited is gone; another one may have done its part.
@@ -272,7 +272,8 @@ class Waiting:
         if differ is not None:
             call = f"{claim['collective']} {claim['operator']}".removesuffix(" None")
             mismatch = MismatchError(
-                f"rank {rank}: call {own.number} ({call}) is another one on rank {peer}: {differ}; {order}"
+                f"rank {rank}: call {self.recorder.users_number(own.number)} ({call}) is another one on rank {peer}: "
+                f"{differ}; {order}"
             )
         else:
             mismatch = MismatchError(f"rank {rank}: rank {peer} makes {other}, this rank {name}; {order}")

@@ -148,7 +148,7 @@ def _abort(error: BaseException) -> None:
     tell_shown(error)
     mpi = load_mpi()
     until_s = time.monotonic() + LAST_WORDS_S
-    while isinstance(error, TopocommError) and time.monotonic() < until_s:
+    while isinstance(error, Exception) and time.monotonic() < until_s:
         mpi.COMM_WORLD.Iprobe()  # many an MPI sends only inside its calls
         time.sleep(0.001)
     if not mpi.Is_finalized():
