@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -9,23 +11,43 @@ from attention.cache.growable_storage import GrowableTensor
 from topocomm import Communicator
 
 IDS, PLACES, PRESENT = 0, 1, 2
+MOST_NEW = 1024
+"""Decode steps whose tokens are noted before they are put into one tensor; that takes a microsecond for each."""
 
 
 class TokenRecord:
     """Token ids, the position ids that the model was given with them, and which of them are padding."""
 
     def __init__(self) -> None:
-        self._rows = GrowableTensor("tokens")
+        self._stored = GrowableTensor("tokens")
+        self._new: list[tuple[list[Any], list[Any] | None, list[Any] | None]] = []
+        """Tokens of decode steps after the stored ones, [batch][1], their positions, and by entry which are padding."""
+
+    @property
+    def _rows(self) -> GrowableTensor:
+        """All tokens: int64 [batch, 1, length, 3]."""
+        if self._new:
+            new, first = self._new, self._stored.rows
+            self._new = []
+            batch = len(new[0][0])
+            rows = np.empty((batch, 1, len(new), 3), np.int64)
+            for at, (ids, places, present) in enumerate(new):
+                row = rows[:, 0, at]
+                row[:, IDS : IDS + 1] = ids
+                row[:, PLACES : PLACES + 1] = first + at if places is None else places
+                row[:, PRESENT] = 1 if present is None else present
+            self._stored.append(torch.from_numpy(rows))
+        return self._stored
 
     @property
     def length(self) -> int:
         """Tokens recorded: fewer than the cache holds where a model was given embeddings instead of tokens."""
-        return self._rows.rows
+        return self._stored.rows + len(self._new)
 
     @property
     def batch(self) -> int:
         """Entries of the batch; 0 before the first token."""
-        return 0 if self._rows.empty else self._rows.view().shape[0]
+        return 0 if self._stored.empty else self._rows.view().shape[0]
 
     @property
     def ids(self) -> torch.Tensor:
@@ -67,24 +89,34 @@ class TokenRecord:
         self._rows.append(torch.stack(rows, -1)[:, None])
 
     def _add_one(self, ids: torch.Tensor, places: torch.Tensor | None, mask: torch.Tensor | None) -> bool:
-        """Add a token of each entry without an operation of torch, as decode steps do; False: not of that kind."""
-        storage, rows = self._rows.storage, self._rows.rows
-        if storage is None or self._rows.begin + rows == storage.shape[2] or places is None or mask is None:
+        """Note a token of each entry as numbers, as decode steps do; False: not of that kind.
+
+        No tensor is kept, which its owner may write to, and none is made, which takes longer than all else here. There
+        may be no mask: transformers gives none where no token is padding.
+        """
+        batch = len(self._new[0][0]) if self._new else self._stored_on_cpu()
+        if ids.shape[0] != batch or not ids.is_cpu or (places is not None and places.shape not in ((1, 1), (batch, 1))):
             return False
-        if mask.shape != (len(ids), rows + 1) or places.shape not in ((1, 1), ids.shape) or len(storage) != len(ids):
+        if mask is not None and mask.shape != (batch, self.length + 1):
             return False
-        if storage.device.type != "cpu" or not all(
-            x.device.type == "cpu" and not x.dtype.is_floating_point for x in (ids, places, mask)
-        ):
-            return False
-        row = storage.numpy()[:, 0, self._rows.begin + rows]
-        row[:, IDS], row[:, PLACES], row[:, PRESENT] = ids.numpy()[:, 0], places.numpy()[:, 0], mask.numpy()[:, rows]
-        self._rows.rows += 1
+        new = ids.tolist(), None if places is None else places.tolist(), None if mask is None else mask[:, -1].tolist()
+        self._new.append(new)
+        if len(self._new) == MOST_NEW:
+            _ = self._rows
         return True
+
+    def _stored_on_cpu(self) -> int:
+        """Entries of the batch that are stored; 0: none, or on a GPU."""
+        storage = self._stored.storage
+        return storage.shape[0] if storage is not None and storage.is_cpu else 0
 
     def truncate(self, length: int) -> None:
         """Forget the tokens from position `length` on."""
-        self._rows.rows = min(self.length, length)
+        undone = self.length - length
+        if 0 < undone <= len(self._new):
+            del self._new[-undone:]
+        elif undone > 0:
+            self._rows.rows = length
         if length == 0:
             self.clear()
 
@@ -98,7 +130,8 @@ class TokenRecord:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._rows.clear()
+        self._stored.clear()
+        self._new = []
 
     def spread(self, comm: Communicator, root: int, batch: int, length: int, device: torch.device) -> None:
         """Take over the record of rank `root`, of this batch and length, on a device; collective."""

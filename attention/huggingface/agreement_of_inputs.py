@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from attention.huggingface.weights.mapped_pages import release_pages
 from topocomm import Communicator, MismatchError
 from topocomm.extend import difference
 
@@ -41,11 +42,17 @@ def agree_on_inputs(comm: Communicator, arguments: Mapping[str, Any]) -> None:
 
 
 def agree_on_weights(
-    function: str, comm: Communicator, model: torch.nn.Module, but: frozenset[str] = frozenset()
+    function: str,
+    comm: Communicator,
+    model: torch.nn.Module,
+    but: frozenset[str] = frozenset(),
+    *,
+    releases: bool = False,
 ) -> None:
     """Compare a model's weights with those of the other ranks: names, shapes, dtypes and sums of bits; collective.
 
-    Those named in `but` are each rank's own.
+    Those named in `but` are each rank's own. With `releases` the memory of those that lie in mapped files is given back
+    after each was read, for a model that is cut next.
 
     Every weight is read once, so this takes about as long as to copy them; and again where they have changed. Weights
     that are elsewhere or no plain tensors (offloaded, quantised, distributed) are compared by name, shape and dtype.
@@ -68,7 +75,7 @@ def agree_on_weights(
     with _LOCK:
         known = _known.get(model)
         if known is None or known[0] != state:
-            known = _known[model] = state, _sums_of_bits(plain)
+            known = _known[model] = state, _sums_of_bits(plain, releases)
     _compare(comm, function, dict(zip(weights, known[1], strict=True)), remedy)
 
 
@@ -115,9 +122,14 @@ def _hash(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), signed=True)
 
 
-def _sums_of_bits(weights: list[torch.Tensor]) -> list[int]:
+def _sums_of_bits(weights: list[torch.Tensor], releases: bool) -> list[int]:
     """Of every weight the sum of its bits as integers of 8 bytes, which wraps; from a GPU all are read at once."""
-    sums = {place: _sum_of_bits(x) for place, x in enumerate(weights) if not _elsewhere(x)}
+    sums = {}
+    for place, x in enumerate(weights):
+        if not _elsewhere(x):
+            sums[place] = _sum_of_bits(x)
+            if releases:
+                release_pages(x)
     found = [0] * len(weights)
     for device in {x.device for x in sums.values()}:
         here = {place: x for place, x in sums.items() if x.device == device}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attention.huggingface.weights.mapped_pages import release_pages
 from attention.huggingface.weights.sharded_weights import bytes_of, finish, owners_of, put_slices
 from attention.huggingface.weights.slices import WITHOUT, Cut, SplitModule, split_modules
 from attention.jobs.model_folders import missing_model
@@ -178,7 +179,7 @@ class _Checkpoint:
         name = next(x for x in self._names[id(weight)] if x in self._sources)
         parts = self._sources[name]
         if "" in parts:
-            return self._slice(parts[""][0], weight.shape, cut).to(weight.dtype)
+            return _in_dtype(self._slice(parts[""][0], weight.shape, cut), weight.dtype)
         merged = []
         for place, keys in enumerate(parts.values()):
             shape = (weight.shape[1] // len(parts), *weight.shape[2:])
@@ -192,7 +193,10 @@ class _Checkpoint:
             merged.append([self._slice(key, torch.Size(shape), own) for key in keys])
         if not merged[0]:
             return weight.new_empty((0, *weight.shape[1:]), device="cpu")
-        return torch.cat([torch.stack(matrices) for matrices in merged], 1).to(weight.dtype)
+        whole = torch.cat([torch.stack(matrices) for matrices in merged], 1).to(weight.dtype)
+        for matrix in (x for matrices in merged for x in matrices):
+            release_pages(matrix)
+        return whole
 
     def _slice(self, key: str, shape: torch.Size, cut: Cut | None) -> torch.Tensor:
         stored = self._files[key].get_slice(key)
@@ -212,6 +216,14 @@ class _Checkpoint:
         for name, buffer in model.named_buffers():
             if name in self._sources:
                 buffer.copy_(self._slice(self._sources[name][""][0], buffer.shape, None))
+
+
+def _in_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same in a dtype; where that is another, the file's pages are given back."""
+    cast = x.to(dtype)
+    if cast is not x:
+        release_pages(x)
+    return cast
 
 
 def _of_one_matrix(cut: Cut, place: int, shape: tuple[int, ...]) -> Cut:

@@ -12,6 +12,7 @@ from torch import nn
 
 from attention.huggingface.agreement_of_inputs import agree_on_weights
 from attention.huggingface.hf_layers import layer_windows
+from attention.huggingface.weights.mapped_pages import release_pages
 from attention.huggingface.weights.slices import Cut, SplitModule, split_modules
 from attention.huggingface.weights.split_layers import install
 from topocomm import Communicator, OperatorError
@@ -61,7 +62,7 @@ def cut_weights(function: str, model: Any, comm: Communicator, order: str, weigh
         raise OperatorError(f'{function}: order="canonical" needs weights="replicated": sums of slices have other bits')
     layer_windows(model.config.get_text_config(decoder=True))
     if known is None:
-        agree_on_weights(function, comm, model)
+        agree_on_weights(function, comm, model, releases=True)
     return shard_weights(model, comm).cut
 
 
@@ -142,7 +143,9 @@ def _weight_at(place: tuple[nn.Module, str]) -> nn.Parameter:
 def _leave_file(x: torch.Tensor) -> None:
     """Copy a tensor that stays out of the file in which it may lie: while one lies there, all that was read is held."""
     if x.device.type == "cpu" and type(x.data) is torch.Tensor and not x.is_inference():
-        x.data = x.data.clone()
+        lying = x.data
+        x.data = lying.clone()
+        release_pages(lying)
 
 
 def owners_of(model: nn.Module) -> list[tuple[nn.Parameter, list[tuple[nn.Module, str]]]]:

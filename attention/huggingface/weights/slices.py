@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from attention.decode.sharded import part_of
+from attention.huggingface.weights.mapped_pages import release_pages
 from topocomm import OperatorError
 
 GATHERED = "colwise_gather_output"
@@ -54,12 +55,16 @@ class Cut:
         return sum(stop - start for start, stop in self.ranges)
 
     def of(self, read: Callable[[tuple[slice, ...]], torch.Tensor], ndim: int) -> torch.Tensor:
-        """Return the slice, contiguous and apart from the whole, which `read` indexes."""
+        """Return the slice, contiguous and apart from the whole, which `read` indexes; pages of a file go."""
         before = [slice(None)] * (self.axis % ndim)
         parts = [read((*before, slice(*part))) for part in self.ranges]
         if len(parts) == 1:
-            return parts[0].clone(memory_format=torch.contiguous_format)
-        return torch.cat(parts, self.axis % ndim)
+            own = parts[0].clone(memory_format=torch.contiguous_format)
+        else:
+            own = torch.cat(parts, self.axis % ndim)
+        for part in parts:
+            release_pages(part)
+        return own
 
 
 @dataclass(frozen=True)
