@@ -1,7 +1,7 @@
 """Bounds of values that are only moved, by lengths of links: no way of a pair is shorter than the shortest.
 
-Links have lengths and ports weights; what every pair exchanges, by the length of its shortest way, is at most what links
-and ports carry in the time, by length. Why it holds: docs/concepts/cost-models.md, section Bounds.
+Links have lengths and ports weights. What every pair exchanges, by the length of its shortest way, is at most what
+links and ports carry in the time, by length. Why it holds: docs/concepts/cost-models.md, section Bounds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from topocomm.planning.bounds.time_bound import Crossing
 from topocomm.planning.collectives import PARTS_GIVEN
 from topocomm.planning.forests.linear_program.integer_network import Network, network_of
 from topocomm.planning.forests.linear_program.pair_flow import Lengths, least_lengths
-from topocomm.planning.forests.linear_program.symmetry import Symmetry, no_symmetry, symmetry_of
+from topocomm.planning.forests.linear_program.symmetry import symmetry_for
 from topocomm.planning.routing.paths import PathFinder
 
-MOST_ENDS, MOST_UNEVEN_ENDS = 64, 16
-"""Most endpoints of a program, and of one without symmetry, which has a row for every link and port."""
+MOST_ENDS = 64
+"""Most endpoints whose lengths are a linear program."""
 BETTER = 1 - 1e-6
 """Ratio to the bound of a cut, which has the shorter witness, from which one by lengths is kept."""
 
@@ -39,7 +39,7 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
     if wanted is None or not wanted.any() or not 1 < len(machine.ends) <= MOST_ENDS:
         return LengthsBounds(None, None)
     network = network_of(paths, [machine.ids[end] for end in machine.ends.tolist()])
-    symmetry = _symmetry(network, paths, wanted)
+    symmetry = symmetry_for(network, [paths.topology.by_id[device].host for device in network.devices], wanted)
     if symmetry is None:
         return LengthsBounds(None, None)
     throughput = None
@@ -47,7 +47,7 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
     if of_links is not None and most.value and of_links.gb_per_s < most.value * BETTER:
         throughput = Bound(
             of_links.gb_per_s,
-            f"of every pair what it exchanges passes links of a length, which carry {of_links.gb_per_s:g} GB/s of payload",
+            f"what every pair exchanges passes links of a length, which carry {of_links.gb_per_s:g} GB/s of payload",
             witness_of("throughput", "lengths", links=_links(network, of_links)),
         )
     if of_ports is None:
@@ -59,7 +59,7 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
         Crossing(
             cheapest_us,
             of_ports.gb_per_s,
-            f"of every pair what it exchanges passes {len(named['links'])} links of a length and {len(named['ports'])} "
+            f"what every pair exchanges passes {len(named['links'])} links of a length and {len(named['ports'])} "
             f"ports of a weight, which carry {of_ports.gb_per_s:g} GB/s of payload",
             witness_of("time", "lengths", cheapest_us=cheapest_us, **named),
         ),
@@ -81,15 +81,6 @@ def _between(demand: Demand, machine: Machine) -> Floats | None:
     between = np.bincount(keys, pairs.ravel(), ends * ends).reshape(ends, ends)
     np.fill_diagonal(between, 0.0)
     return np.asarray(between, float)
-
-
-def _symmetry(network: Network, paths: PathFinder, wanted: Floats) -> Symmetry | None:
-    """Return the symmetry of machine and demand; None where there is none and the machine is large."""
-    found = symmetry_of(network, [paths.topology.by_id[device].host for device in network.devices])
-    moved = found.elements[:, : network.ends]
-    if all((wanted[np.ix_(image, image)] == wanted).all() for image in moved[1:]):
-        return found
-    return no_symmetry(network) if network.ends <= MOST_UNEVEN_ENDS else None
 
 
 def _links(network: Network, found: Lengths) -> list[list[Any]]:

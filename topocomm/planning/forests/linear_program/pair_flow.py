@@ -8,7 +8,7 @@ ports; its dual solution, lengths of links and weights of ports, bounds every fl
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import numpy as np
 from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
 from topocomm.planning.forests.linear_program.packing import Column, Pair, Pricer, pack
 from topocomm.planning.forests.linear_program.simplex import Simplex
-from topocomm.planning.forests.linear_program.symmetry import Symmetry, no_symmetry
+from topocomm.planning.forests.linear_program.symmetry import Symmetry
 
 ACCURACY, MOST_TURNS = 2e-4, 240
 """Relative distance of flow and bound at which the search ends, and its most columns."""
@@ -37,9 +37,11 @@ class Hop(NamedTuple):
 
 
 Way = tuple[Hop, ...]
+Pairing = tuple[int, int]
+"""Source and destination."""
 
 
-Shares = dict[tuple[int, int], tuple[tuple[float, Way], ...]]
+Shares = dict[Pairing, tuple[tuple[float, Way], ...]]
 """Per pair (source, destination) with demand the shares of its ways, which sum to 1."""
 
 
@@ -65,7 +67,7 @@ def least_lengths(network: Network, demand: Floats, ports: int, symmetry: Symmet
     Arguments as those of `pair_ways`; None where a way is missing.
     """
     router = _Router(network, demand, ports, symmetry)
-    packing = pack(router, ACCURACY, MOST_TURNS)
+    packing = pack(router, ACCURACY, MOST_TURNS, first_turns=0)
     if not packing.parts:
         return None
     shares = np.where(packing.prices < LEAST_PRICE, 0.0, packing.prices)
@@ -73,25 +75,26 @@ def least_lengths(network: Network, demand: Floats, ports: int, symmetry: Symmet
     return Lengths(1 / router.cost(lengths, weights), lengths, weights)
 
 
-def pair_ways(network: Network, demand: Floats, ports: int) -> Shares | None:
+def pair_ways(network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> Shares | None:
     """Return the ways of the best flow found, and their shares; None where a way is missing.
 
     Args:
         network: The machine; rank r is its device r.
         demand: float64 [ends, ends]: part of a unit of payload from each rank to each.
         ports: Messages that a rank sends, and receives, at once; 0: any number, links alone bound the flow.
+        symmetry: Of the machine and the demand; pairs that it maps onto each other have equal shares.
     """
-    router = _Router(network, demand, ports, no_symmetry(network))
-    packing = pack(router, ACCURACY, MOST_TURNS)
+    router = _Router(network, demand, ports, symmetry)
+    packing = pack(router, ACCURACY, MOST_TURNS, first_turns=0)
     if not packing.parts:
         return None
-    shares: dict[tuple[int, int], dict[Way, float]] = defaultdict(lambda: defaultdict(float))
-    for weight, column in packing.parts:
-        for pair, way in router.routing(column).items():
-            shares[pair][way] += weight
-    if any(len(ways) > 1 for ways in shares.values()):
-        shares = router.best_shares()
-    return {pair: _rounded(own) for pair, own in shares.items()}
+    orbits = _PairOrbits(symmetry, router.pairs)
+    straight = router.straight()
+    if straight is not None and router.gb_per_s(straight) >= packing.bound_gb_per_s * (1 - ACCURACY):
+        return {pair: ((1.0, way),) for pair, way in straight.items()}
+    routings = [router.routing(column) for _, column in packing.parts]
+    shares = router.best_shares(orbits, routings)
+    return orbits.images({pair: _rounded(own) for pair, own in shares.items()})
 
 
 def _rounded(ways: dict[Way, float]) -> tuple[tuple[float, Way], ...]:
@@ -100,6 +103,43 @@ def _rounded(ways: dict[Way, float]) -> tuple[tuple[float, Way], ...]:
     kept = {way: share for way, share in ways.items() if share >= LEAST_SHARE * total}
     total = sum(kept.values())
     return tuple(sorted(((share / total, way) for way, share in kept.items()), key=lambda each: (-each[0], each[1])))
+
+
+class _PairOrbits:
+    """Pairs of ranks that a symmetry maps onto each other.
+
+    Attributes:
+        of: The lowest pair of the orbit of each pair.
+        lowest: The lowest pairs.
+        sizes: By lowest pair the number of pairs.
+    """
+
+    def __init__(self, symmetry: Symmetry, pairs: Sequence[Pairing]) -> None:
+        self._pairs, self._elements = pairs, symmetry.elements
+        ends = symmetry.network.ends
+        src, dst = np.array(pairs, dtype=np.int64).T
+        keys = symmetry.elements[:, src] * ends + symmetry.elements[:, dst]
+        self._element = dict(zip(pairs, keys.argmin(axis=0).tolist(), strict=True))
+        """Number of the element that maps each pair onto the lowest."""
+        self.of = {pair: divmod(key, ends) for pair, key in zip(pairs, keys.min(axis=0).tolist(), strict=True)}
+        self.sizes = Counter(self.of.values())
+        self.lowest = sorted(self.sizes)
+
+    def mapped_back(self, pair: Pairing, way: Way) -> Way:
+        """Return the way of the lowest pair that is the image of this one's."""
+        return _mapped(way, self._elements[self._element[pair]].tolist())
+
+    def images(self, shares: Mapping[Pairing, Sequence[tuple[float, Way]]]) -> Shares:
+        """Return the ways of all pairs from those of the lowest."""
+        of_all: Shares = {}
+        for pair in self._pairs:
+            back = np.argsort(self._elements[self._element[pair]]).tolist()
+            of_all[pair] = tuple((share, _mapped(way, back)) for share, way in shares[self.of[pair]])
+        return of_all
+
+
+def _mapped(way: Way, image: Sequence[int]) -> Way:
+    return tuple(Hop(image[hop.src], image[hop.dst], tuple(image[device] for device in hop.devices)) for hop in way)
 
 
 class _Router(Pricer):
@@ -111,16 +151,16 @@ class _Router(Pricer):
     def __init__(self, network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> None:
         rows = symmetry.orbit_of_link
         ends = np.unique(symmetry.elements[:, : network.ends].min(axis=0), return_inverse=True)[1].astype(np.int64)
-        capacity = np.bincount(rows, network.gb_per_s)
+        capacity = np.bincount(rows, network.gb_per_s).astype(float)
         if ports:
             rows = np.concatenate([rows, len(capacity) + ends, len(capacity) + int(ends.max()) + 1 + ends])
             of_ports = float(ports) * np.bincount(ends)
             capacity = np.concatenate([capacity, of_ports, of_ports])
-        super().__init__(network, rows, capacity)
+        super().__init__(network, rows, np.asarray(capacity, float))
         self.demand, self.ports = demand, ports
-        self.pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(demand > 0) if a != b]
+        self.pairs: list[Pairing] = [(int(a), int(b)) for a, b in np.argwhere(demand > 0) if a != b]
         self._wanted = np.array([demand[pair] for pair in self.pairs])
-        self._routings: dict[tuple[bytes, bytes], dict[tuple[int, int], Way]] = {}
+        self._routings: dict[tuple[bytes, bytes], dict[Pairing, Way]] = {}
         rates = np.unique(network.gb_per_s) if ports else network.gb_per_s.min(keepdims=True)
         self._search = _Search(network, rates)
         self._rate: list[float] = network.gb_per_s.tolist()
@@ -148,31 +188,51 @@ class _Router(Pricer):
     def _cost(self, ways: _Ways) -> float:
         return float(sum((self._wanted * ways.cost[tuple(np.array(self.pairs).T)]).tolist()))
 
-    def routing(self, column: Column) -> dict[tuple[int, int], Way]:
+    def routing(self, column: Column) -> dict[Pairing, Way]:
         """Return the way of each pair in a column."""
         return self._routings[column.key]
 
-    def best_shares(self) -> dict[tuple[int, int], dict[Way, float]]:
-        """Return the best shares of all ways seen, of which few pairs have more than one: a vertex of the program."""
+    def straight(self) -> dict[Pairing, Way] | None:
+        """Return one message for each pair, over links of the least time in all; None where some pair has none."""
+        ways = self._search.ways(1 / self.network.gb_per_s, np.ones((2, self.network.ends)), relays=False)
+        some = np.isfinite(self._cost(ways))
+        return {pair: ways.way(*pair) for pair in self.pairs} if some else None
+
+    def gb_per_s(self, routing: dict[Pairing, Way]) -> float:
+        """Return the payload over the time of the busiest row."""
+        column = self._column(routing)
+        return float((self.capacity[column.rows] / column.loads).min())
+
+    def best_shares(
+        self, orbits: _PairOrbits, routings: Sequence[dict[Pairing, Way]]
+    ) -> dict[Pairing, dict[Way, float]]:
+        """Return the best shares of these ways, of the lowest pair of every orbit: a vertex of the program.
+
+        Few pairs have more than one way in it.
+        """
         rows, unit = len(self.capacity), float(self.capacity.max())
-        number = {pair: rows + index for index, pair in enumerate(self.pairs)}
-        seen = {pair: sorted({routing[pair] for routing in self._routings.values()}) for pair in self.pairs}
-        ways = [(pair, way) for pair in self.pairs for way in seen[pair]]
-        program = Simplex(np.append(np.ones(rows), np.zeros(len(self.pairs))))
+        seen: dict[Pairing, set[Way]] = {pair: set() for pair in orbits.lowest}
+        for routing in routings:
+            for pair, way in routing.items():
+                seen[orbits.of[pair]].add(orbits.mapped_back(pair, way))
+        number = {pair: rows + index for index, pair in enumerate(orbits.lowest)}
+        ways = [(pair, way) for pair in orbits.lowest for way in sorted(seen[pair])]
+        program = Simplex(np.append(np.ones(rows), np.zeros(len(orbits.lowest))))
         for pair, way in ways:
-            loads = self._loads(Counter(way)) / self.capacity
+            loads = orbits.sizes[pair] * self._loads(Counter(way)) / self.capacity
             used = np.flatnonzero(loads)
             program.add(np.append(used, number[pair]), np.append(loads[used] * unit, -1.0), 0.0)
-        program.add(np.array([number[pair] for pair in self.pairs]), self._wanted, 1.0)
+        wanted = np.array([self.demand[pair] for pair in orbits.lowest])
+        program.add(np.array([number[pair] for pair in orbits.lowest]), wanted, 1.0)
         program.solve()
-        shares: dict[tuple[int, int], dict[Way, float]] = defaultdict(dict)
+        shares: dict[Pairing, dict[Way, float]] = defaultdict(dict)
         for index, weight in sorted(program.weights().items()):
             if index < len(ways):
                 pair, way = ways[index]
                 shares[pair][way] = weight
         return shares
 
-    def _column(self, routing: dict[tuple[int, int], Way]) -> Column:
+    def _column(self, routing: dict[Pairing, Way]) -> Column:
         carried: dict[Hop, float] = defaultdict(float)
         for pair, way in routing.items():
             for hop in way:
@@ -213,15 +273,13 @@ class _Ways:
     prices: Floats
 
     def __post_init__(self) -> None:
-        self._known: dict[tuple[int, int], Way] = {}
+        self._known: dict[Pairing, Way] = {}
 
     def way(self, src: int, dst: int) -> Way:
         """Return the messages from one rank to another."""
         if (src, dst) not in self._known:
             via = int(self.via[src, dst])
-            self._known[src, dst] = (
-                (self._message(src, dst),) if via < 0 else self.way(src, via) + self.way(via, dst)
-            )
+            self._known[src, dst] = (self._message(src, dst),) if via < 0 else self.way(src, via) + self.way(via, dst)
         return self._known[src, dst]
 
     def _message(self, src: int, dst: int) -> Hop:
@@ -248,8 +306,8 @@ class _Search:
         for link, (a, b) in enumerate(network.links):
             self.links_into[b].append((link, a))
 
-    def ways(self, lengths: Floats, weights: Floats) -> _Ways:
-        """Return the shortest ways at lengths [links] and weights of ports [2, ends]."""
+    def ways(self, lengths: Floats, weights: Floats, *, relays: bool = True) -> _Ways:
+        """Return the shortest ways at lengths [links] and weights of ports [2, ends], without relays of one message."""
         ends = self.network.ends
         prices = np.where(self.slow, np.inf, lengths[None, :])
         reached = self.spread(prices)
@@ -259,7 +317,7 @@ class _Search:
         cost = options.min(axis=0)
         np.fill_diagonal(cost, 0.0)
         via = np.full((ends, ends), -1, dtype=np.int64)
-        for rank in range(ends):
+        for rank in range(ends if relays else 0):
             over = cost[:, rank : rank + 1] + cost[rank : rank + 1]
             shorter = over < cost
             shorter[rank], shorter[:, rank] = False, False
