@@ -43,6 +43,17 @@ def line(ranks: int) -> Topology:
     return Topology(f"line of {ranks}", "test", tuple(devices), tuple(links))
 
 
+def two_and_three() -> Topology:
+    """GPU0 and GPU1 with links to GPU2, GPU3 and GPU4, of 10 GB/s and 1 us: no other pair has one."""
+    devices = [Device(f"GPU{i}", "gpu") for i in range(5)]
+    links = [link for a in (0, 1) for b in (2, 3, 4) for link in _both(f"GPU{a}", f"GPU{b}", 10.0, 1.0)]
+    return Topology("two and three", "test", tuple(devices), tuple(links))
+
+
+APART = [int(a != b and (a < 2) == (b < 2)) for a in range(5) for b in range(5)]
+"""Rows from each rank of `two_and_three` to each: one for every pair without a link."""
+
+
 def joined(sizes: Sequence[int]) -> Topology:
     """Hosts of that many CPUs, all on one network switch: every pair has a route; 2 us within a host, 20 us between."""
     devices = [Device("network", "switch", host="network")]

@@ -90,3 +90,11 @@ def test_no_candidate_stands_twice(count):
     for name in ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan"):
         names = [each for each, _ in candidate_builds(request(machine, name, 1 << 22), PathFinder(machine))]
         assert len(names) == len(set(names)), name
+
+
+@pytest.mark.parametrize("name", ["gather", "scatter", "alltoall"])
+def test_ways_of_a_flow_are_for_few_ranks(name):
+    machine = topocomm.catalog("v100-4", hosts=17)
+    below, above = (request(machine, name, 1 << 20, ranks=machine.endpoints[:count]) for count in (64, 65))
+    assert "ways: for at most 64 ranks" in left_out(machine, above) and "ways" not in tried(machine, above)
+    assert "ways" not in named(machine, below)

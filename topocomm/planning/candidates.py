@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice, pairwise
-
-import numpy as np
+from itertools import islice
 
 from topocomm.errors import PlanError
 from topocomm.planning.algorithms import (
@@ -46,10 +44,10 @@ from topocomm.planning.long_values import (
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.member_relays import NO_RELAY, member_relays, nic_turns
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
+from topocomm.planning.ways.way_builds import over_ways
 
 MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
@@ -167,6 +165,8 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _parts_rooted_builds(request: Request, groups: RankPatterns) -> Builds:
+    if request.bytes_count:
+        yield from over_ways(request, groups)
     build = in_parts.gossip_gather if request.collective.name == "gather" else in_parts.gossip_scatter
     for pattern in groups.parts_to_root():
         yield pattern.name, partial(build, pattern.gossip, request.collective.parts, request.collective.root)
@@ -178,29 +178,14 @@ def _alltoall_builds(request: Request, groups: RankPatterns) -> Builds:
     yield "flat", partial(alltoall.flat_alltoall, parts, count)
     if not groups.hierarchy.flat:
         yield "rails", partial(alltoall.rails_alltoall, parts, count, groups.hierarchy.groups, groups.order)
-    if request.bytes_count and count <= MOST_RING_RANKS:
-        yield from _alltoall_by_hosts(request, groups)
+    if request.bytes_count and not many:
+        yield from over_ways(request, groups)
     if not many:
         for ports in sorted({1, request.ports}):
             name = f"dissemination-{ports}" if ports > 1 else "dissemination"
             yield name, partial(in_parts.gossip_alltoall, multiport.circulant_gossip(count, ports), parts, count)
         for pattern in groups.patterns():
             yield pattern.name, partial(in_parts.gossip_alltoall, pattern.gossip, parts, count)
-
-
-def _alltoall_by_hosts(request: Request, groups: RankPatterns) -> Builds:
-    """Host after host, where there are several or members relay."""
-    parts, starts, order = request.collective.parts, groups.host_starts, groups.order
-    ends = [request.endpoints[rank] for rank in order]
-    insides = [member_relays(ends[low:high], groups.paths) for low, high in pairwise(starts)]
-    if any((np.isinf(time) & (relays == NO_RELAY)).any() for relays, time in insides):
-        return  # some members reach each other over two others only
-    if len(insides) > 1 or (insides[0][0] != NO_RELAY).any():
-        build = partial(alltoall.hosts_alltoall, parts, len(order), starts, order, insides)
-        yield "by-hosts", build
-        turns = nic_turns(ends, starts, groups.paths)
-        if max(turns):
-            yield "by-nics", partial(build, nic_turns=turns)
 
 
 def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:

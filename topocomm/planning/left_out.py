@@ -13,6 +13,7 @@ from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request
 from topocomm.planning.routing.member_ring import MOST_PATH_MEMBERS
 from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.ways.member_ways import MOST_MEMBERS
 from topocomm.topology.model import Topology
 
 _FLAT = {"allreduce": "flat, direct"}
@@ -60,6 +61,8 @@ def _found(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
         yield _RINGS[name], f"for at most {MOST_RING_RANKS} ranks"
     if ranks > MOST_LISTED_RANKS and name in _LISTED:
         yield _LISTED[name], f"for at most {MOST_LISTED_RANKS} ranks"
+    if ranks > MOST_MEMBERS and name in ("gather", "scatter", "alltoall") and request.bytes_count:
+        yield "ways", f"for at most {MOST_MEMBERS} ranks"
     if request.objective == "auto" and request.payload_bytes >= LONG_BYTES and request.layout.splittable:
         yield from _of_long_values(topology, request)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from topocomm.planning.bounds.demand import demand_of
 from topocomm.planning.bounds.endpoint_groups import families
 from topocomm.planning.bounds.latency_bound import latency_bound
+from topocomm.planning.bounds.lengths_bound import lengths_bounds
 from topocomm.planning.bounds.machine_columns import Machine
 from topocomm.planning.bounds.rounds_bound import Bound, rounds_bound, witness_of
 from topocomm.planning.bounds.throughput_bound import throughput_bound
@@ -65,11 +66,13 @@ def bounds_of(
     nested = families(machine)
     rounds = rounds_bound(demand, machine, ports)
     throughput = throughput_bound(demand, machine, nested)
+    arguments = time_arguments(demand, machine, nested, throughput=throughput, ports=ports)
+    by_lengths = lengths_bounds(demand, machine, paths, ports, throughput)
     return Bounds(
         rounds,
         latency_bound(demand, machine, rounds=rounds, ports=ports, port_model=port_model),
-        throughput,
-        time_arguments(demand, machine, nested, throughput=throughput, ports=ports),
+        by_lengths.throughput or throughput,
+        (*arguments, by_lengths.time) if by_lengths.time else arguments,
     )
 
 

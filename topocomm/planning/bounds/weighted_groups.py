@@ -20,8 +20,6 @@ from topocomm.planning.forests.linear_program.simplex import Simplex
 
 MOST_MEMBERS = 8
 """Endpoints of the largest host, of which every set is a group."""
-MOST_PAIRED = 256
-"""Ranks of the largest alltoall, of which every set adds up what all pairs exchange."""
 LEAST_WEIGHT = 1e-6
 """Weights below it are none."""
 LEAST_PORT = 1e-6
@@ -55,7 +53,7 @@ def weighted_groups(demand: Demand, machine: Machine) -> Iterator[WeightedGroups
 
     Where all pairs are alike the bounds of single groups are as good, but for what a host hears, folds and passes on.
     """
-    if demand.pairs is not None and demand.ranks > MOST_PAIRED:
+    if demand.pairs is not None:  # `lengths_bound.py` is as good
         return
     host_of = machine.host[machine.ends]
     starts = np.flatnonzero(np.diff(host_of, prepend=-1))

@@ -7,6 +7,7 @@ they hold: docs/concepts/cost-models.md, section Bounds. A check takes a few sea
 from __future__ import annotations
 
 from topocomm.errors import PlanError
+from topocomm.planning.certificate_checker.lengths_witness import LengthsWitness
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, WitnessChecker, same
 from topocomm.planning.certificate_checker.time_witness import TimeWitnesses
 from topocomm.planning.cost.cost_models import Cost
@@ -90,6 +91,8 @@ def _check_bounds(topology: Topology, plan: Plan) -> None:
         raise PlanError(f"certificate: the witness is of {certificate.witness['bounds']}, the gap is to that of {own}")
     checker = WitnessChecker(topology, plan)
     kinds = checker.kinds | TimeWitnesses(checker, certificate.alpha_lower_bound_us).kinds
+    lengths = LengthsWitness(checker.graph, checker.needs, plan)
+    kinds["throughput", "lengths"] = lambda witness: lengths.gb_per_s(witness["links"])
     for name, value in bounds.items():
         witness = witnesses[name]
         derive = kinds.get((name, witness["kind"]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 
 from topocomm.errors import PlanError
+from topocomm.planning.certificate_checker.lengths_witness import LengthsWitness
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
 
 
@@ -26,6 +27,7 @@ class TimeWitnesses:
             ("time", "group"): self._group,
             ("time", "endpoint"): self._endpoint,
             ("time", "weights"): self._weights,
+            ("time", "lengths"): self._lengths,
         }
 
     def _us(self, gb_per_s: float) -> float:
@@ -148,6 +150,11 @@ class TimeWitnesses:
         if name not in self.plan.ranks or not share > 0 or not rates:
             raise PlanError(f"certificate: endpoint witness: nothing must cross at {name!r}")
         return self._cheapest_us(witness) + share * self._us(sum(rates))
+
+    def _lengths(self, witness: Witness) -> float:
+        """What pairs exchange takes of all links and ports, by length, what its shortest ways have at least."""
+        lengths = LengthsWitness(self.graph, self.needs, self.plan)
+        return self._cheapest_us(witness) + self._us(lengths.gb_per_s(witness["links"], witness["ports"]))
 
     def _weights(self, witness: Witness) -> float:
         """What must cross groups, by weight, holds ports so long: no message counts more than the ports it holds."""

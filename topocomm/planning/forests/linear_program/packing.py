@@ -136,11 +136,16 @@ class Pricer(ABC):
 
 @dataclass(frozen=True)
 class Packing:
-    """Weights of columns that keep all capacities, a bound that none exceed, and all columns, the start's first."""
+    """Weights of columns that keep all capacities, a bound that none exceed, and all columns, the start's first.
+
+    Attributes:
+        prices: float64 [links]: the prices of the bound, of whole capacities; they sum to 1.
+    """
 
     parts: Parts
     bound_gb_per_s: float
     columns: tuple[Column, ...]
+    prices: Floats
 
 
 def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FIRST_TURNS) -> Packing:
@@ -154,7 +159,7 @@ def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FI
         if search.turns == trial and pricer.links > MANY_ROWS:
             search.spread(first_turns)
         search.turn()
-    return Packing(search.program.parts(), search.bound, tuple(search.program.columns))
+    return Packing(search.program.parts(), search.bound, tuple(search.program.columns), search.best)
 
 
 def repack(pricer: Pricer, columns: Sequence[Column]) -> Parts:

@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from topocomm.planning.forests.linear_program.integer_network import Ints, Network
 
+MOST_UNEVEN = 16
+"""Most ranks of a program without symmetry, which has a row for every link and port, unless one gives or gets all."""
+ALIKE = 1e-2
+"""Difference of demands, as a part of the greatest, that symmetries neglect."""
 Permutation = NDArray[np.int64]
 
 
@@ -72,6 +76,19 @@ def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
     return finder.group(
         [turned, *(finder.inside(np.array(list(members.values()))) if len(alike) == len(members) else [])]
     )
+
+
+def symmetry_for(network: Network, hosts: list[str], demand: NDArray[np.float64]) -> Symmetry | None:
+    """Return the symmetry of machine and demand [ends, ends]; None where many pairs of a large machine have none.
+
+    Parts that differ by a row are alike.
+    """
+    found, least = symmetry_of(network, hosts), demand.max() * ALIKE
+    moved = found.elements[1:, : network.ends]
+    if not all((abs(demand[np.ix_(image, image)] - demand) <= least).all() for image in moved):
+        found = no_symmetry(network)
+    few = network.ends <= MOST_UNEVEN or np.count_nonzero(demand) < network.ends
+    return found if few or len(found.elements) > 1 else None
 
 
 def host_turns(network: Network, hosts: list[str]) -> Symmetry:

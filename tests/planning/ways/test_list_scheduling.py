@@ -1,0 +1,95 @@
+"""Messages on ports and links: no port has two at once, time that is taken stays free, hops follow each other."""
+
+import random
+from itertools import pairwise, permutations
+
+import pytest
+
+from tests.machines import line, switch
+from topocomm import Device, Link, Topology
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.ways.list_scheduling import Piece, lines_of, list_schedule
+
+KIB = 1 << 10
+
+
+def all_pairs(machine, ports=1):
+    paths, ends = PathFinder(machine), machine.endpoints
+    pairs = list(permutations(range(len(ends)), 2))
+    routes = [paths.cheapest(ends[a], ends[b]) for a, b in pairs]
+    return lines_of(paths, len(ends), pairs, routes, ports), pairs
+
+
+def spans(lines, pieces, sends):
+    """[start, end] of every message, by port."""
+    at = {}
+    for send in sends:
+        us = float(lines.us_per_byte[send.line]) * pieces[send.piece].size + float(lines.gap_us[send.line])
+        for port in lines.held[send.line, :2].tolist():
+            at.setdefault(port, []).append((send.start_us, send.start_us + us))
+    return at
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8])
+def test_ports_that_are_all_alike_never_wait(ranks):
+    """Each of P ranks sends to P-1 others, one after the other: P-1 messages of 1 us take P-1 us, or few more."""
+    lines, pairs = all_pairs(switch(ranks, gb_per_s=1.0))
+    pieces = [Piece(KIB, (number,)) for number in range(len(pairs)) for _ in range(4)]
+    end_us, sends = list_schedule(lines, pieces)
+    assert len(sends) == len(pieces)
+    assert 4 * (ranks - 1) * 1.024 - 1e-6 <= end_us <= 4 * (ranks - 1) * 1.024 * 1.1
+    for own in spans(lines, pieces, sends).values():
+        assert all(low[1] <= high[0] + 1e-6 for low, high in pairwise(sorted(own)))
+
+
+def test_two_ports_halve_it():
+    one, two = (all_pairs(switch(5, gb_per_s=1.0), ports)[0] for ports in (1, 2))
+    pieces = [Piece(KIB, (number,)) for number in range(20)]
+    assert list_schedule(two, pieces)[0] == pytest.approx(list_schedule(one, pieces)[0] / 2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_taken_time_stays_free(seed):
+    """Ports are busy now and then; messages keep out of that, and come as soon as one fits."""
+    chance = random.Random(seed)
+    lines, pairs = all_pairs(switch(4, gb_per_s=1.0))
+    pieces = [Piece(chance.randint(1, 4) * KIB, (number,)) for number in range(len(pairs))]
+    taken = {}
+    for port in chance.sample(range(8), 4):
+        edges = sorted(chance.sample(range(30), 6))
+        taken[port] = [(float(low), float(high)) for low, high in zip(edges[::2], edges[1::2], strict=True)]
+    end_us, sends = list_schedule(lines, pieces, taken)
+    assert len(sends) == len(pieces) and end_us > list_schedule(lines, pieces)[0] - 1e-6
+    for port, own in spans(lines, pieces, sends).items():
+        every = sorted([*own, *taken.get(port, [])])
+        assert all(low[1] <= high[0] + 1e-5 for low, high in pairwise(every))
+
+
+def test_spans_that_follow_each_other_are_one():
+    lines, _ = all_pairs(switch(2, gb_per_s=1.0))
+    end_us, (send,) = list_schedule(lines, [Piece(KIB, (0,))], {0: [(0.0, 1.0), (1.0, 3.0)], 3: [(0.5, 2.0)]})
+    assert send.start_us == pytest.approx(3.0, abs=1e-5) and end_us == pytest.approx(3.0 + 1.024, abs=1e-5)
+
+
+def test_hops_follow_each_other_after_the_latency():
+    machine = line(3)
+    paths, ends = PathFinder(machine), machine.endpoints
+    lines = lines_of(paths, 3, [(0, 1), (1, 2)], [paths.cheapest(*pair) for pair in pairwise(ends)], 1)
+    _, sends = list_schedule(lines, [Piece(10 * KIB, (0, 1)), Piece(10 * KIB, (0, 1))])
+    start_us = {(send.piece, send.line): send.start_us for send in sends}
+    for piece in (0, 1):
+        assert start_us[piece, 1] == pytest.approx(start_us[piece, 0] + 1.024 + 1.0)
+
+
+@pytest.mark.parametrize(("rate", "most"), [(10.0, 1), (20.0, 2), (35.0, 3)])
+def test_a_bus_takes_as_many_as_its_rate_has_room_for(rate, most):
+    """Four pairs across a bus, 10 GB/s each."""
+    devices = [Device(f"GPU{i}", "gpu") for i in range(8)] + [Device(f"S{i}", "switch") for i in range(2)]
+    links = [Link(f"GPU{i}", "S0", "nvlink", 1, 10.0, 0.0) for i in range(4)]
+    links += [Link("S1", f"GPU{i}", "nvlink", 1, 10.0, 0.0) for i in range(4, 8)]
+    machine = Topology("bus", "test", tuple(devices), (*links, Link("S0", "S1", "nvlink", 1, rate, 0.0)))
+    paths, ends = PathFinder(machine), [(i, i + 4) for i in range(4)]
+    lines = lines_of(paths, 8, ends, [paths.cheapest(f"GPU{a}", f"GPU{b}") for a, b in ends], 1)
+    _, sends = list_schedule(lines, [Piece(KIB, (number,)) for number in range(4)])
+    starts = [send.start_us for send in sends]
+    assert max(sum(abs(a - b) < 1e-6 for b in starts) for a in starts) == most

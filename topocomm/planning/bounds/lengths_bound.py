@@ -1,0 +1,100 @@
+"""Bounds of values that are only moved, by lengths of links: no way of a pair is shorter than the shortest.
+
+Links have lengths and ports weights. What every pair exchanges, by the length of its shortest way, is at most what
+links and ports carry in the time, by length. Why it holds: docs/concepts/cost-models.md, section Bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topocomm.planning.bounds.demand import Demand
+from topocomm.planning.bounds.machine_columns import Floats, Machine
+from topocomm.planning.bounds.rounds_bound import Bound, witness_of
+from topocomm.planning.bounds.time_bound import Crossing
+from topocomm.planning.collectives import PARTS_GIVEN
+from topocomm.planning.forests.linear_program.integer_network import Network, network_of
+from topocomm.planning.forests.linear_program.pair_flow import Lengths, least_lengths
+from topocomm.planning.forests.linear_program.symmetry import symmetry_for
+from topocomm.planning.routing.paths import PathFinder
+
+MOST_ENDS = 64
+"""Most endpoints whose lengths are a linear program."""
+BETTER = 1 - 1e-6
+"""Ratio to the bound of a cut, which has the shorter witness, from which one by lengths is kept."""
+
+
+class LengthsBounds(NamedTuple):
+    """Bound of the throughput, and of the time with ports."""
+
+    throughput: Bound | None
+    time: Crossing | None
+
+
+def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: int, most: Bound) -> LengthsBounds:
+    """Return the bounds of a gather, scatter or alltoall; None where there is none, or `most` is no greater."""
+    wanted = _between(demand, machine)
+    if wanted is None or not wanted.any() or not 1 < len(machine.ends) <= MOST_ENDS:
+        return LengthsBounds(None, None)
+    network = network_of(paths, [machine.ids[end] for end in machine.ends.tolist()])
+    symmetry = symmetry_for(network, [paths.topology.by_id[device].host for device in network.devices], wanted)
+    if symmetry is None:
+        return LengthsBounds(None, None)
+    throughput = None
+    of_links, of_ports = (least_lengths(network, wanted, count, symmetry) for count in (0, ports))
+    if of_links is not None and most.value and of_links.gb_per_s < most.value * BETTER:
+        throughput = Bound(
+            of_links.gb_per_s,
+            f"what every pair exchanges passes links of a length, which carry {of_links.gb_per_s:g} GB/s of payload",
+            witness_of("throughput", "lengths", links=_links(network, of_links)),
+        )
+    if of_ports is None:
+        return LengthsBounds(throughput, None)
+    cheapest_us = machine.cheapest_us()
+    named = {"links": _links(network, of_ports), "ports": _ports(network, of_ports)}
+    return LengthsBounds(
+        throughput,
+        Crossing(
+            cheapest_us,
+            of_ports.gb_per_s,
+            f"what every pair exchanges passes {len(named['links'])} links of a length and {len(named['ports'])} "
+            f"ports of a weight, which carry {of_ports.gb_per_s:g} GB/s of payload",
+            witness_of("time", "lengths", cheapest_us=cheapest_us, **named),
+        ),
+    )
+
+
+def _between(demand: Demand, machine: Machine) -> Floats | None:
+    """Return the payloads from each endpoint to each, float64 [ends, ends]; None where values are copied or folded."""
+    pairs = demand.pairs
+    if demand.name in ("gather", "scatter"):
+        shares = demand.shares
+        to_root = demand.name in PARTS_GIVEN
+        alone = demand.gets if to_root else demand.gives
+        pairs = np.outer(shares, alone) if to_root else np.outer(alone, shares)
+    if pairs is None:
+        return None
+    at, ends = np.searchsorted(machine.ends, machine.place), len(machine.ends)
+    keys = (at[:, None] * ends + at[None, :]).ravel()
+    between = np.bincount(keys, pairs.ravel(), ends * ends).reshape(ends, ends)
+    np.fill_diagonal(between, 0.0)
+    return np.asarray(between, float)
+
+
+def _links(network: Network, found: Lengths) -> list[list[Any]]:
+    """Return [source, destination, length] of every link that has a length."""
+    names = network.devices
+    lengths = zip(network.links, found.lengths.tolist(), strict=True)
+    return [[names[a], names[b], length] for (a, b), length in lengths if length]
+
+
+def _ports(network: Network, found: Lengths) -> list[list[Any]]:
+    """Return [endpoint, "out" or "in", weight] of every port that has a weight."""
+    return [
+        [network.devices[end], way, weight]
+        for way, weights in zip(("out", "in"), found.weights.tolist(), strict=True)
+        for end, weight in enumerate(weights)
+        if weight
+    ]

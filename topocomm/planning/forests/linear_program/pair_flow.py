@@ -1,0 +1,349 @@
+"""The flow of an alltoall: how much of what each pair of ranks exchanges takes which way, and what no way can beat.
+
+A multicommodity flow of least time: links carry bytes, and a message holds a port at either end for its bytes at the
+rate of its slowest link. A column of the program routes all pairs over their shortest ways at some prices of links and
+ports; its dual solution, lengths of links and weights of ports, bounds every flow (Shahrokhi, Matula 1990).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
+from topocomm.planning.forests.linear_program.packing import Column, Pair, Pricer, pack
+from topocomm.planning.forests.linear_program.simplex import Simplex
+from topocomm.planning.forests.linear_program.symmetry import Symmetry
+
+ACCURACY, MOST_TURNS = 2e-4, 240
+"""Relative distance of flow and bound at which the search ends, and its most columns."""
+LEAST_PRICE = 1e-5
+"""Shares of all prices below it are none, so that few links have a length."""
+LEAST_SHARE = 1e-3
+"""Shares of a pair below it are none: they are errors of rounding."""
+
+
+class Hop(NamedTuple):
+    """One message of a way: the ranks, and the devices that it passes, by number in the network."""
+
+    src: int
+    dst: int
+    devices: tuple[int, ...]
+
+
+Way = tuple[Hop, ...]
+Pairing = tuple[int, int]
+"""Source and destination."""
+
+
+Shares = dict[Pairing, tuple[tuple[float, Way], ...]]
+"""Per pair (source, destination) with demand the shares of its ways, which sum to 1."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The dual of a flow.
+
+    Attributes:
+        gb_per_s: Payload over the time that no flow is below.
+        lengths: float64 [links]: length of each link.
+        weights: float64 [2, ends]: of the ports to send and to receive; with the lengths times the rates, and times the
+            number of ports, they sum to 1.
+    """
+
+    gb_per_s: float
+    lengths: Floats
+    weights: Floats
+
+
+def least_lengths(network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> Lengths | None:
+    """Return the best bound found with equal lengths and weights where the machine is symmetric.
+
+    Arguments as those of `pair_ways`; None where a way is missing.
+    """
+    router = _Router(network, demand, ports, symmetry)
+    packing = pack(router, ACCURACY, MOST_TURNS, first_turns=0)
+    if not packing.parts:
+        return None
+    shares = np.where(packing.prices < LEAST_PRICE, 0.0, packing.prices)
+    lengths, weights = router.lengths(shares / float(shares.sum()) / router.capacity)
+    return Lengths(1 / router.cost(lengths, weights), lengths, weights)
+
+
+def pair_ways(network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> Shares | None:
+    """Return the ways of the best flow found, and their shares; None where a way is missing.
+
+    Args:
+        network: The machine; rank r is its device r.
+        demand: float64 [ends, ends]: part of a unit of payload from each rank to each.
+        ports: Messages that a rank sends, and receives, at once; 0: any number, links alone bound the flow.
+        symmetry: Of the machine and the demand; pairs that it maps onto each other have equal shares.
+    """
+    router = _Router(network, demand, ports, symmetry)
+    packing = pack(router, ACCURACY, MOST_TURNS, first_turns=0)
+    if not packing.parts:
+        return None
+    orbits = _PairOrbits(symmetry, router.pairs)
+    straight = router.straight()
+    if straight is not None and router.gb_per_s(straight) >= packing.bound_gb_per_s * (1 - ACCURACY):
+        return {pair: ((1.0, way),) for pair, way in straight.items()}
+    routings = [router.routing(column) for _, column in packing.parts]
+    shares = router.best_shares(orbits, routings)
+    return orbits.images({pair: _rounded(own) for pair, own in shares.items()})
+
+
+def _rounded(ways: dict[Way, float]) -> tuple[tuple[float, Way], ...]:
+    """Return the shares of a pair without tiny ones, the largest first."""
+    total = sum(ways.values())
+    kept = {way: share for way, share in ways.items() if share >= LEAST_SHARE * total}
+    total = sum(kept.values())
+    return tuple(sorted(((share / total, way) for way, share in kept.items()), key=lambda each: (-each[0], each[1])))
+
+
+class _PairOrbits:
+    """Pairs of ranks that a symmetry maps onto each other.
+
+    Attributes:
+        of: The lowest pair of the orbit of each pair.
+        lowest: The lowest pairs.
+        sizes: By lowest pair the number of pairs.
+    """
+
+    def __init__(self, symmetry: Symmetry, pairs: Sequence[Pairing]) -> None:
+        self._pairs, self._elements = pairs, symmetry.elements
+        ends = symmetry.network.ends
+        src, dst = np.array(pairs, dtype=np.int64).T
+        keys = symmetry.elements[:, src] * ends + symmetry.elements[:, dst]
+        self._element = dict(zip(pairs, keys.argmin(axis=0).tolist(), strict=True))
+        """Number of the element that maps each pair onto the lowest."""
+        self.of = {pair: divmod(key, ends) for pair, key in zip(pairs, keys.min(axis=0).tolist(), strict=True)}
+        self.sizes = Counter(self.of.values())
+        self.lowest = sorted(self.sizes)
+
+    def mapped_back(self, pair: Pairing, way: Way) -> Way:
+        """Return the way of the lowest pair that is the image of this one's."""
+        return _mapped(way, self._elements[self._element[pair]].tolist())
+
+    def images(self, shares: Mapping[Pairing, Sequence[tuple[float, Way]]]) -> Shares:
+        """Return the ways of all pairs from those of the lowest."""
+        of_all: Shares = {}
+        for pair in self._pairs:
+            back = np.argsort(self._elements[self._element[pair]]).tolist()
+            of_all[pair] = tuple((share, _mapped(way, back)) for share, way in shares[self.of[pair]])
+        return of_all
+
+
+def _mapped(way: Way, image: Sequence[int]) -> Way:
+    return tuple(Hop(image[hop.src], image[hop.dst], tuple(image[device] for device in hop.devices)) for hop in way)
+
+
+class _Router(Pricer):
+    """Routes all pairs over their shortest ways.
+
+    Rows are links, then ports to send, and ports to receive; those that a symmetry maps onto each other are one row.
+    """
+
+    def __init__(self, network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> None:
+        rows = symmetry.orbit_of_link
+        ends = np.unique(symmetry.elements[:, : network.ends].min(axis=0), return_inverse=True)[1].astype(np.int64)
+        capacity = np.bincount(rows, network.gb_per_s).astype(float)
+        if ports:
+            rows = np.concatenate([rows, len(capacity) + ends, len(capacity) + int(ends.max()) + 1 + ends])
+            of_ports = float(ports) * np.bincount(ends)
+            capacity = np.concatenate([capacity, of_ports, of_ports])
+        super().__init__(network, rows, np.asarray(capacity, float))
+        self.demand, self.ports = demand, ports
+        self.pairs: list[Pairing] = [(int(a), int(b)) for a, b in np.argwhere(demand > 0) if a != b]
+        self._wanted = np.array([demand[pair] for pair in self.pairs])
+        self._routings: dict[tuple[bytes, bytes], dict[Pairing, Way]] = {}
+        rates = np.unique(network.gb_per_s) if ports else network.gb_per_s.min(keepdims=True)
+        self._search = _Search(network, rates)
+        self._rate: list[float] = network.gb_per_s.tolist()
+
+    def lengths(self, prices: Floats) -> tuple[Floats, Floats]:
+        """Return the lengths of links and weights of ports, [2, ends], at these prices of rows."""
+        each, links = prices[self.row], len(self.network.links)
+        return each[:links], each[links:].reshape(2, -1) if self.ports else np.zeros((2, self.network.ends))
+
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column]]]:
+        """Return the least cost of the demand, and the column of the ways of that cost."""
+        ways = self._search.ways(*self.lengths(prices))
+        cost = self._cost(ways)
+        if not np.isfinite(cost):
+            return 0.0, []
+        routing = {pair: ways.way(*pair) for pair in self.pairs}
+        column = self._column(routing)
+        self._routings[column.key] = routing
+        return cost, [[column]]
+
+    def cost(self, lengths: Floats, weights: Floats) -> float:
+        """Return the least cost of the demand at these lengths and weights."""
+        return self._cost(self._search.ways(lengths, weights))
+
+    def _cost(self, ways: _Ways) -> float:
+        return float(sum((self._wanted * ways.cost[tuple(np.array(self.pairs).T)]).tolist()))
+
+    def routing(self, column: Column) -> dict[Pairing, Way]:
+        """Return the way of each pair in a column."""
+        return self._routings[column.key]
+
+    def straight(self) -> dict[Pairing, Way] | None:
+        """Return one message for each pair, over links of the least time in all; None where some pair has none."""
+        ways = self._search.ways(1 / self.network.gb_per_s, np.ones((2, self.network.ends)), relays=False)
+        some = np.isfinite(self._cost(ways))
+        return {pair: ways.way(*pair) for pair in self.pairs} if some else None
+
+    def gb_per_s(self, routing: dict[Pairing, Way]) -> float:
+        """Return the payload over the time of the busiest row."""
+        column = self._column(routing)
+        return float((self.capacity[column.rows] / column.loads).min())
+
+    def best_shares(
+        self, orbits: _PairOrbits, routings: Sequence[dict[Pairing, Way]]
+    ) -> dict[Pairing, dict[Way, float]]:
+        """Return the best shares of these ways, of the lowest pair of every orbit: a vertex of the program.
+
+        Few pairs have more than one way in it.
+        """
+        rows, unit = len(self.capacity), float(self.capacity.max())
+        seen: dict[Pairing, set[Way]] = {pair: set() for pair in orbits.lowest}
+        for routing in routings:
+            for pair, way in routing.items():
+                seen[orbits.of[pair]].add(orbits.mapped_back(pair, way))
+        number = {pair: rows + index for index, pair in enumerate(orbits.lowest)}
+        ways = [(pair, way) for pair in orbits.lowest for way in sorted(seen[pair])]
+        program = Simplex(np.append(np.ones(rows), np.zeros(len(orbits.lowest))))
+        for pair, way in ways:
+            loads = orbits.sizes[pair] * self._loads(Counter(way)) / self.capacity
+            used = np.flatnonzero(loads)
+            program.add(np.append(used, number[pair]), np.append(loads[used] * unit, -1.0), 0.0)
+        wanted = np.array([self.demand[pair] for pair in orbits.lowest])
+        program.add(np.array([number[pair] for pair in orbits.lowest]), wanted, 1.0)
+        program.solve()
+        shares: dict[Pairing, dict[Way, float]] = defaultdict(dict)
+        for index, weight in sorted(program.weights().items()):
+            if index < len(ways):
+                pair, way = ways[index]
+                shares[pair][way] = weight
+        return shares
+
+    def _column(self, routing: dict[Pairing, Way]) -> Column:
+        carried: dict[Hop, float] = defaultdict(float)
+        for pair, way in routing.items():
+            for hop in way:
+                carried[hop] += float(self.demand[pair])
+        load = self._loads(carried)
+        held = np.flatnonzero(load)
+        return Column(held, load[held], Pair(None, None))  # what carries it are no trees
+
+    def _loads(self, carried: Mapping[Hop, float]) -> Floats:
+        """Return what messages of these units take of every row."""
+        network, load = self.network, np.zeros(len(self.row))
+        for (src, dst, devices), units in carried.items():
+            links = [network.index[edge] for edge in pairwise(devices)]
+            load[links] += units
+            if self.ports:
+                held = units / min(self._rate[link] for link in links)
+                load[len(network.links) + src] += held
+                load[len(network.links) + network.ends + dst] += held
+        return np.asarray(np.bincount(self.row, load, len(self.capacity)))
+
+
+@dataclass(eq=False)
+class _Ways:
+    """Shortest ways between all ranks at some prices.
+
+    Attributes:
+        cost: float64 [ends, ends].
+        via: int64 [ends, ends]: a rank that the way passes, or -1.
+        level: int64 [ends, ends]: the rate that every link of a message has, by number.
+        reached: What `_Search.spread` found at `prices` [rates, links].
+    """
+
+    search: _Search
+    cost: Floats
+    via: Ints
+    level: Ints
+    reached: Floats
+    prices: Floats
+
+    def __post_init__(self) -> None:
+        self._known: dict[Pairing, Way] = {}
+
+    def way(self, src: int, dst: int) -> Way:
+        """Return the messages from one rank to another."""
+        if (src, dst) not in self._known:
+            via = int(self.via[src, dst])
+            self._known[src, dst] = (self._message(src, dst),) if via < 0 else self.way(src, via) + self.way(via, dst)
+        return self._known[src, dst]
+
+    def _message(self, src: int, dst: int) -> Hop:
+        level, devices = int(self.level[src, dst]), [dst]
+        reached, prices = self.reached[level, src], self.prices[level]
+        while devices[-1] != src or len(devices) == 1:
+            devices.append(self.search.before(reached, prices, src, devices[-1]))
+        return Hop(src, dst, tuple(reversed(devices)))
+
+
+class _Search:
+    """Shortest ways on a network, of links that are at least so fast; ranks forward whole messages only."""
+
+    def __init__(self, network: Network, rates: Floats) -> None:
+        self.network, self.rates = network, rates
+        self.src, self.dst = (np.array(side, dtype=np.int64) for side in zip(*network.links, strict=True))
+        self.slow = network.gb_per_s[None, :] < rates[:, None]
+        onward = np.flatnonzero(self.src >= network.ends)
+        self.onward = onward[np.argsort(self.dst[onward], kind="stable")]
+        heads = self.dst[self.onward]
+        self.first = np.flatnonzero(np.diff(heads, prepend=-1))
+        self.heads = heads[self.first]
+        self.links_into: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for link, (a, b) in enumerate(network.links):
+            self.links_into[b].append((link, a))
+
+    def ways(self, lengths: Floats, weights: Floats, *, relays: bool = True) -> _Ways:
+        """Return the shortest ways at lengths [links] and weights of ports [2, ends], without relays of one message."""
+        ends = self.network.ends
+        prices = np.where(self.slow, np.inf, lengths[None, :])
+        reached = self.spread(prices)
+        held = (weights[0][:, None] + weights[1][None, :])[None] / self.rates[:, None, None]
+        options = reached[:, :, :ends] + held
+        level = options.argmin(axis=0)
+        cost = options.min(axis=0)
+        np.fill_diagonal(cost, 0.0)
+        via = np.full((ends, ends), -1, dtype=np.int64)
+        for rank in range(ends if relays else 0):
+            over = cost[:, rank : rank + 1] + cost[rank : rank + 1]
+            shorter = over < cost
+            shorter[rank], shorter[:, rank] = False, False
+            cost[shorter], via[shorter] = over[shorter], rank
+        return _Ways(self, cost, via, level, reached, prices)
+
+    def spread(self, prices: Floats) -> Floats:
+        """Return the least price of one message from each rank to every device, [rates, ends, devices]."""
+        network = self.network
+        reached = np.full((len(self.rates), network.ends, len(network.devices)), np.inf)
+        out = np.flatnonzero(self.src < network.ends)
+        reached[:, self.src[out], self.dst[out]] = prices[:, out]
+        if not len(self.onward):
+            return reached
+        tails = self.src[self.onward]
+        while True:
+            over = np.minimum.reduceat(reached[:, :, tails] + prices[:, None, self.onward], self.first, axis=2)
+            before = reached[:, :, self.heads]
+            if not (over < before).any():
+                return reached
+            reached[:, :, self.heads] = np.minimum(before, over)
+
+    def before(self, reached: Floats, prices: Floats, src: int, device: int) -> int:
+        """Return the device before one on the shortest way from a rank; of several the first."""
+        for link, tail in self.links_into[device]:
+            so_far = 0.0 if tail == src else np.inf if tail < self.network.ends else reached[tail]
+            if so_far + prices[link] == reached[device]:
+                return tail
+        raise AssertionError("some link leads on the shortest way to where it leads")
