@@ -6,7 +6,7 @@ import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import joined, line, switch
 from tests.plans import every_plan, request_on
-from topocomm import Field, Operator, PlanError, catalog, check_certificate, plan
+from topocomm import SUM, Field, Operator, PlanError, catalog, check_certificate, plan
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.report.plan_comparison import ranked
@@ -126,3 +126,19 @@ def test_a_host_more_is_no_cliff(system, counts, most_gap):
     times = [made.figures.predicted_us for made in plans]
     assert max(times) <= 1.75 * min(times), times
     assert all(made.certificate.gap <= most_gap for made in plans), [made.certificate.gap for made in plans]
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "broadcast", "reduce", "allgather", "reduce_scatter"])
+def test_of_many_ranks_long_values_go_in_parts_only(collective):
+    """Whole values over rails are built where they may be soonest: of few ranks, or short ones."""
+
+    def names(hosts, payload_bytes):
+        machine = catalog("dgx-h100", hosts=hosts)
+        request = request_on(machine, collective, SUM, SUM.default_layout(payload_bytes))
+        return [name for name, _ in candidate_builds(request, PathFinder(machine))]
+
+    whole = {"rails-4.8", "rails-7.5"}
+    assert whole & {*names(32, 1 << 20)}
+    many = {*names(33, 1 << 20)}
+    assert many and not whole & many and not {"recursive-doubling", "ring"} & many
+    assert bool(whole & {*names(33, 1 << 16)}) == (collective not in ("allgather", "reduce_scatter"))

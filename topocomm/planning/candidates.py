@@ -59,8 +59,8 @@ MOST_PORT_MESSAGES = 8192
 """Most messages of all slices: more take longer to follow than they gain."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
-MOST_PATTERN_BYTES = 128 << 10
-"""Largest payload in parts of many ranks for which a pattern is tried where parts also go over rails."""
+MOST_WHOLE_BYTES = 256 << 10
+"""Largest value of many ranks that is also sent whole where it may go in parts over rails."""
 MOST_PIECES = 1 << 22
 """Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 
@@ -77,7 +77,7 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
 
 def _allreduce_builds(request: Request, groups: RankPatterns) -> Builds:
     count, rows = len(request.endpoints), request.layout.rows
-    if count <= MOST_LISTED_RANKS:
+    if count <= MOST_LISTED_RANKS and not groups.many:
         yield "recursive-doubling", partial(recursive_doubling_allreduce, count, rows)
         yield "binomial", partial(binomial.binomial_allreduce, count, rows)
         if count & (count - 1) or request.ports > 1:
@@ -96,18 +96,26 @@ def _allreduce_builds(request: Request, groups: RankPatterns) -> Builds:
 
 def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
     rows, hierarchy = request.layout.rows, groups.hierarchy
-    few = len(groups.order) <= MOST_LISTED_RANKS
-    if groups.in_order or request.operator.commutative:
+    few = len(groups.order) <= MOST_LISTED_RANKS and not groups.many
+    in_parts = list(over_rails(request, groups))
+    whole = _whole_worth(request, groups, in_parts)
+    if whole and (groups.in_order or request.operator.commutative):
         for name, own, radices in groups.over_rails(few=few):
             build = partial(rails_allreduce, own.groups, radices, rows, own.ports)
             yield name, build if groups.in_order else partial(_renumbered, build, groups.order)
         if groups.in_order and not hierarchy.flat and few:
             hosts = [list(range(low, high)) for low, high in hierarchy.edges]
             yield f"leaders-{len(hosts)}", partial(leaders_allreduce, hosts, rows)
-    for pattern in groups.cyclic() if groups.in_order else groups.patterns():
+    patterns = groups.cyclic() if groups.in_order else groups.patterns()
+    for pattern in islice(patterns, None if whole else 0):
         yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
-    yield from over_rails(request, groups)
+    yield from in_parts
     yield from in_turns(request, groups)
+
+
+def _whole_worth(request: Request, groups: RankPatterns, in_parts: Sequence[object]) -> bool:
+    """Whether whole values may be soonest: those that are long, of many ranks, lose where they go in parts."""
+    return not (in_parts and groups.many and request.payload_bytes > MOST_WHOLE_BYTES)
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:
@@ -133,7 +141,8 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
         yield f"multiport-{request.ports}", partial(build, count, rows, root, request.ports)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_reduce if reduces else flat.flat_broadcast, count, rows, root)
-    for pattern in groups.to_root():
+    in_parts = list(over_rails(request, groups))
+    for pattern in islice(groups.to_root(), None if _whole_worth(request, groups, in_parts) else 0):
         if reduces:
             yield pattern.name, partial(gossip.gossip_reduce, pattern.gossip, pattern.tree, rows, root)
         else:
@@ -142,7 +151,7 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
     if not reduces and request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
-    yield from over_rails(request, groups)
+    yield from in_parts
     yield from relay_chains(request, groups)
 
 
@@ -157,10 +166,10 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "doubling", partial(halving.doubling_allgather, parts)
         if request.bytes_count:
             yield "ring", partial(ring.ring_allgather, parts)
-    over_rails = list(parts_over_rails(request, groups))
-    for pattern in islice(groups.patterns(), _patterns_worth(request, over_rails)):
+    in_groups = list(parts_over_rails(request, groups))
+    for pattern in islice(groups.patterns(), _patterns_worth(request, in_groups)):
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
-    yield from over_rails
+    yield from in_groups
     yield from in_turns(request, groups)
 
 
@@ -200,19 +209,18 @@ def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "dissemination", partial(in_parts.gossip_reduce_scatter, circulant, parts, None)
     if commutative and request.bytes_count and not many:
         yield "ring", partial(flat.reduce_scatter_by, ring.collect_around, parts)
-    over_rails = list(parts_over_rails(request, groups))
+    in_groups = list(parts_over_rails(request, groups))
     if commutative or not many:
-        for pattern in islice(groups.patterns(), _patterns_worth(request, over_rails)):
+        for pattern in islice(groups.patterns(), _patterns_worth(request, in_groups)):
             expression = None if commutative else pattern.tree
             yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
-    yield from over_rails
+    yield from in_groups
     yield from in_turns(request, groups)
 
 
-def _patterns_worth(request: Request, over_rails: Sequence[object]) -> int | None:
-    """How many patterns are worth their pieces: of many ranks one, and none for a long value that goes over rails."""
-    one = not over_rails or request.payload_bytes <= MOST_PATTERN_BYTES
-    return int(one) if _many_parts(request) else None
+def _patterns_worth(request: Request, in_groups: Sequence[object]) -> int | None:
+    """How many patterns are worth their pieces: of many ranks one, and none for parts that go over rails."""
+    return int(not in_groups) if _many_parts(request) else None
 
 
 def _many_parts(request: Request) -> bool:

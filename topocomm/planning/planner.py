@@ -18,7 +18,7 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import Collective, collective_of, shards_of, whole_number
-from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, memory_us
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, memory_us, soonest
 from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.native import with_native
 from topocomm.planning.plan import Objective, Plan, PlanFigures
@@ -199,14 +199,7 @@ def _search(topology: Topology, request: Request) -> _Chosen:
 
 
 def _soonest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
-    """The candidates of the least predicted time, and some others; those that a bound rules out are not simulated."""
-    kept, least_us = [], inf
-    for candidate in sorted(candidates, key=lambda candidate: candidate.cost.soon_us):
-        time_us = candidate.cost.predicted_within(least_us + SAME_US)
-        if time_us < inf:
-            kept.append(candidate)
-        least_us = min(least_us, time_us)
-    return kept
+    return [candidates[number] for number in soonest([candidate.cost for candidate in candidates], SAME_US)]
 
 
 def _least_us(candidates: Sequence[_Candidate]) -> float:

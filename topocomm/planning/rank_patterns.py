@@ -70,6 +70,12 @@ class RankPatterns:
         return hierarchy_of(endpoints, self.paths, self.request.ports)
 
     @property
+    def many(self) -> bool:
+        """Whether groups of so many ranks have rails that two neighbours after the other lose by far in time."""
+        grouped = not self.hierarchy.flat and (self.in_order or self.request.operator.commutative)
+        return self.request.objective == "auto" and grouped and len(self.order) > MOST_RING_RANKS
+
+    @property
     def single(self) -> Groups:
         """Every rank as a group of its own."""
         count = len(self.order)
@@ -138,7 +144,7 @@ class RankPatterns:
                 spread = multiport.spread_gossip(len(self.order), ports)
                 yield GossipPattern(f"multiport-{ports}", spread, aligned_tree(len(self.order), ports + 1))
             return
-        for name, own, radices in self.over_rails(few=True):
+        for name, own, radices in self.over_rails(few=not self.many):
             over_rails = gossip.gossip_of(rails_allreduce(own.groups, radices, 1, own.ports))
             yield self._pattern(name, over_rails, rails_tree(own.groups, radices))
         yield from self.cyclic()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from topocomm.planning.cost.link_sharing import LinkSharing, max_min_rates, span_places
+from topocomm.planning.cost.link_sharing import LinkSharing, has_room, max_min_rates, span_places
 
 
 def rates(routes, capacities, most=None):
@@ -119,3 +119,23 @@ def test_places_of_ranges():
     assert span_places(np.array([5, 9, 2]), np.array([2, 0, 3])).tolist() == [5, 6, 2, 3, 4]
     assert span_places(np.array([5, 9]), np.array([1, 1])).tolist() == [5, 9]
     assert span_places(np.arange(0), np.arange(0)).tolist() == []
+
+
+@examples(200)
+@given(networks, st.data())
+def test_flows_have_room_where_no_instant_shares_a_link(network, data):
+    """Each flow by itself takes what its narrowest link gives, or its limit: with room all do all the time."""
+    capacities, flows = network
+    alone = [min([limit, *(capacities[link] for link in route)]) for route, limit in flows]
+    start_us = [data.draw(st.integers(0, 6)) for _ in flows]
+    end_us = [start + data.draw(st.integers(0, 3)) for start in start_us]
+    expected = True
+    for instant in range(10):
+        under_way = [flow for flow in range(len(flows)) if start_us[flow] <= instant < end_us[flow]]
+        if under_way:
+            most = [alone[flow] for flow in under_way]
+            shared = rates([flows[flow][0] for flow in under_way], capacities, most)
+            expected &= shared == pytest.approx(most)
+    hops, links = np.array([len(route) for route, _ in flows]), np.array([link for route, _ in flows for link in route])
+    times = np.array(start_us, dtype=float), np.array(end_us, dtype=float)
+    assert has_room(hops, links, *times, np.array(alone), np.array(capacities)) == expected

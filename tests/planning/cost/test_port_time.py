@@ -18,6 +18,8 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.cost import port_time
 from topocomm.planning.cost.cost_models import Cost
+from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.schedule_work import of_schedule
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Repeat, Transfer, make_schedule
 from topocomm.planning.schedule.transforms import unrolled
@@ -38,8 +40,8 @@ def way(schedule, ends, paths, src, dst, path):
     return paths.explicit(schedule.paths[path], ends[src], ends[dst])
 
 
-def expected_us(schedule, ends, paths, ports, model):
-    """Time of the last output with no bytes."""
+def expected_us(schedule, ends, paths, ports, model, row_bytes=0):
+    """Time of the last output; with bytes as if no link were shared."""
     kind = {device.id: device.kind for device in paths.topology.devices}
     ready, free = {}, {}
     folds = schedule.combine_list()
@@ -50,13 +52,15 @@ def expected_us(schedule, ends, paths, ports, model):
             queues = [("send", ends[src], ports), ("receive", ends[dst], ports)]
             if model == "loggp":
                 queues += [("nic", device, 1) for device in route.devices if kind[device] == "nic"]
+            bytes_us = sum(schedule.chunks[m.chunk][1] for m in moves) * row_bytes / (route.gb_per_s * 1e3)
             start_us = max(ready.get((src, m.src_slot, m.chunk), 0.0) for m in moves)
             for key in queues:
                 start_us = max(start_us, min(free.setdefault(key, [0.0] * key[2])))
             for key in queues:
                 free[key].remove(min(free[key]))
-                free[key].append(start_us + (route.gap_us if model == "loggp" else route.latency_us))
-            arrived.update({(dst, m.dst_slot, m.chunk): start_us + route.latency_us for m in moves})
+                held_us = 0.0 if key[0] == "nic" else bytes_us
+                free[key].append(start_us + held_us + (route.gap_us if model == "loggp" else route.latency_us))
+            arrived.update({(dst, m.dst_slot, m.chunk): start_us + bytes_us + route.latency_us for m in moves})
         ready.update(arrived)
         for fold in (fold for fold in folds if fold.round == round_):
             operands = [ready.get((fold.rank, slot, fold.chunk), 0.0) for slot in fold.operands]
@@ -106,6 +110,26 @@ def test_any_schedule(drawn, machine, chance, ports, waves):
         assert found.messages == sum(map(len, grouped(schedule)))
         throughput = expected_throughput(schedule, ends, paths)
         assert found.throughput_gb_per_s == (throughput and pytest.approx(throughput))
+
+
+@examples(150)
+@given(any_schedules(), machines(), st.randoms(use_true_random=False), st.sampled_from([1, 2, 3]), st.booleans())
+def test_bytes_that_share_no_link_take_the_least(drawn, machine, chance, ports, waves):
+    """The floor is that of messages alone on their links; events take no less, and what is predicted is theirs."""
+    schedule, _ = drawn
+    paths, row_bytes = PathFinder(machine), chance.choice([4, 1000, 100_000])
+    ends = [chance.choice(machine.endpoints) for _ in range(schedule.ranks)]
+    for model in ("alpha", "loggp"):
+        found = Cost(schedule, ends, paths, row_bytes=row_bytes, ports=ports, port_model=model)
+        with mock.patch.object(port_time, "MOST_WAVES", port_time.MOST_WAVES if waves else 0):
+            floor_us = found.floor_us
+        followed = simulate(
+            of_schedule(schedule, ends, schedule.rows * row_bytes), paths, ports=ports, port_model=model
+        )
+        assert floor_us <= followed.total_us
+        if found.wire_bytes:
+            assert floor_us == pytest.approx(expected_us(schedule, ends, paths, ports, model, row_bytes))
+            assert found.predicted_us == pytest.approx(followed.total_us)
 
 
 @pytest.mark.parametrize("build", [recursive_doubling_allreduce, ring_allreduce, flat_allreduce])

@@ -1,12 +1,21 @@
 """Schedules as columns: what is read of one rank, and how rows are compared."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
-from topocomm.planning.schedule.schedule import input_pieces, input_table, row_keys, spans
+from topocomm.planning.schedule.schedule import (
+    input_pieces,
+    input_table,
+    make_schedule,
+    number_places,
+    row_keys,
+    spans,
+)
 
 
 @examples(100)
@@ -26,6 +35,42 @@ def test_what_is_read_of_one_rank_is_what_the_columns_say(made):
 
 
 NUMBERS = st.sampled_from([0, 1, 2, 2**31 - 1, -(2**31), 7])
+
+
+@examples(100)
+@given(any_schedules() | schedules())
+def test_places_that_are_written_have_numbers_of_their_own(made):
+    schedule, _ = made
+    numbers = number_places(schedule)
+    found = {}
+    for places, own in (
+        (schedule.transfers[:, [1, 2, 5]], numbers.sent),
+        (schedule.transfers[:, [3, 4, 5]], numbers.received),
+        (schedule.combines[:, 1:4], numbers.folded),
+        (input_table(schedule)[:, :3], numbers.inputs),
+        (schedule.outputs, numbers.outputs),
+    ):
+        for place, number in zip(places.tolist(), own.tolist(), strict=True):
+            assert found.setdefault(tuple(place), number) == number
+            assert [numbers.rank[number], numbers.chunk[number]] == [place[0], place[2]]
+    assert len({*found.values()}) == len(found)
+
+
+@examples(100)
+@given(st.lists(st.tuples(*[NUMBERS] * 5), min_size=1, max_size=20) | st.lists(st.tuples(*[st.integers(3, 5)] * 5)))
+def test_places_of_any_numbers(moves):
+    """Far apart, even more than a key of 64 bits holds, or close: all that nothing writes have one number, the last."""
+    none = make_schedule(1, [(0, 1)], inputs=[], outputs=[], transfers=[], combines=[])
+    rows = [(0, *move, -1) for move in moves]
+    numbers = number_places(replace(none, transfers=np.array(rows, dtype=np.int32).reshape(-1, 7)))
+    written = [(dst, slot, chunk) for _, _, dst, slot, chunk in moves]
+    places = written + [(src, slot, chunk) for src, slot, _, _, chunk in moves]
+    found = [*numbers.received.tolist(), *numbers.sent.tolist()]
+    for place, number in zip(places, found, strict=True):
+        assert (number == len(moves)) == (place not in written) and number < numbers.count
+        for other, same in zip(places, found, strict=True):
+            if other in written:
+                assert (place == other) == (number == same)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=20))

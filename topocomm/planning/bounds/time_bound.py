@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -188,13 +188,16 @@ def _at_ports(demand: Demand, chain: Sequence[Level], ports: int, cheapest_us: f
         rate = min(rate, fastest)
         us_of += _values_between(demand, level) * (1 / rate - before)
         before = 1 / rate
-        levels.append([_ids(machine, np.flatnonzero(labels == group)) for group in range(level.count)])
+        if level is not chain[0]:  # the endpoints one by one
+            order = np.argsort(labels, kind="stable")
+            edges = np.searchsorted(labels[order], np.arange(level.count + 1))
+            levels.append([_ids(machine, order[low:high]) for low, high in pairwise(edges.tolist())])
     return Crossing(
         cheapest_us,
         ports * len(machine.ends) / us_of,
         f"all messages pass {len(machine.ends)} endpoints with {_ports_text(ports)} each"
         + (f", those between {chain[-1].count} groups at most at {rate:g} GB/s" if len(chain) > 1 else ""),
-        witness_of("time", "ports", cheapest_us=cheapest_us, levels=levels[1:]),
+        witness_of("time", "ports", cheapest_us=cheapest_us, levels=levels),
     )
 
 

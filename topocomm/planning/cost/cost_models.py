@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from topocomm.planning.collectives import IN_PAIRS, Collective
 from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.link_sharing import has_room
 from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.pipeline_head import head_of, whole_us
-from topocomm.planning.cost.port_time import PortModel, PortRules, port_time_us
+from topocomm.planning.cost.port_time import PortModel, PortRules, TurnTimes, turn_times
 from topocomm.planning.cost.schedule_work import of_messages
+from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes
@@ -45,6 +49,18 @@ def adds_rounds(schedule: Schedule, messages: int) -> bool:
     head = head_of(schedule)
     slices, followed = (1 if each.repeat is None else each.repeat.count for each in (schedule, head))
     return messages * followed > MOST_MESSAGES * slices or len(schedule.transfers) * followed > MOST_TRANSFERS
+
+
+class _Turns(NamedTuple):
+    """The messages of a schedule, of a long pipeline of its head, and their times if no link were shared."""
+
+    head: Schedule
+    schedule: Schedule
+    bytes_us: Floats
+    places: PlaceNumbers
+    messages: Messages
+    routes: Routes
+    times: TurnTimes
 
 
 class Cost:
@@ -82,7 +98,7 @@ class Cost:
     @cached_property
     def alpha_us(self) -> float:
         """Time of the last output without bytes, under the port model."""
-        return port_time_us(self._schedule, *self._traffic)
+        return turn_times(self._schedule, *self._traffic).total_us
 
     @cached_property
     def predicted_us(self) -> float:
@@ -93,32 +109,84 @@ class Cost:
         """Return `predicted_us`, or infinity as soon as it is known to exceed `most_us`."""
         if "predicted_us" in vars(self):
             return self.predicted_us
-        launches_us, rules = self._launch_us * self.rounds, self._rules
+        launches_us = self._launch_us * self.rounds
         if not self.wire_bytes or adds_rounds(self._whole, self.messages):
             return self.by_rounds_us if self._by_round_us[1] + launches_us <= most_us else inf
-        head, least_us = head_of(self._whole), self._least_us
-        known_us = least_us if head is not self._whole else max(least_us, self._busiest_port_us)
-        if max(max(vars(self).get("alpha_us", 0.0), known_us) + launches_us, self._exceeds_us) > most_us:
+        if max(self.least_us, self.floor_us) > most_us:
             return inf
-        if head is self._whole:
-            work = of_messages(self._schedule, self._messages, self._endpoints, self.places)
-        else:
-            few = unrolled(head)
-            work = of_messages(few, messages_of(few, chunk_bytes(few, self._row_bytes)), self._endpoints)
-        followed = simulate(
-            work,
-            self._paths,
-            ports=rules.ports,
-            port_model=rules.port_model,
-            most_us=most_us - launches_us,
-            exact_instants=EXACT_INSTANTS,
-        )
-        total_us = max(whole_us(self._whole, head, followed), least_us) + launches_us
+        total_us = max(self._followed_us(most_us - launches_us), self._least_us) + launches_us
         if total_us < inf:
             vars(self)["predicted_us"] = total_us
         else:
             self._exceeds_us = np.nextafter(most_us, inf)
         return total_us
+
+    @property
+    def least_us(self) -> float:
+        """What `predicted_us` is at least, soon computed; that itself where it is known."""
+        if "predicted_us" in vars(self):
+            return self.predicted_us
+        launches_us = self._launch_us * self.rounds
+        if not self.wire_bytes or adds_rounds(self._whole, self.messages):
+            return self._by_round_us[1] + launches_us
+        known_us: float = max(vars(self).get("alpha_us", 0.0), self._least_us)
+        if head_of(self._whole) is self._whole:
+            known_us = max(known_us, self._busiest_port_us)
+        floor_us: float = vars(self).get("floor_us", 0.0)
+        return max(known_us + launches_us, floor_us, self._exceeds_us)
+
+    @cached_property
+    def floor_us(self) -> float:
+        """What `predicted_us` is at least, by all messages in their turn as if no link were shared; often that itself.
+
+        Of a schedule whose rounds are added it is the sum.
+        """
+        if not self.wire_bytes or adds_rounds(self._whole, self.messages):
+            return self.by_rounds_us
+        return self._turns.times.total_us * ROUNDED + self._launch_us * self.rounds
+
+    @cached_property
+    def _turns(self) -> _Turns:
+        head, routes = head_of(self._whole), self._routes
+        if head is self._whole:
+            schedule, messages, places = self._schedule, self._messages, self.places
+        else:
+            schedule = unrolled(head)
+            messages = messages_of(schedule, chunk_bytes(schedule, self._row_bytes))
+            routes, places = routes_of(messages, schedule, self._endpoints, self._paths), number_places(schedule)
+        bytes_us = messages.payload_bytes / (routes.gb_per_s * 1e3)
+        traffic = places, messages, routes, self._endpoints, self._paths, self._rules
+        return _Turns(
+            head, schedule, bytes_us, places, messages, routes, turn_times(schedule, *traffic, bytes_us=bytes_us)
+        )
+
+    def _followed_us(self, most_us: float) -> float:
+        """The time with bytes by events, which need no simulation where messages in their turn share no link."""
+        turns, rules = self._turns, self._rules
+        rounds, start_us, arrival_us = turns.messages.round, turns.times.start_us, turns.times.arrival_us
+        total_us, rates = float(arrival_us.max()), (turns.routes.gb_per_s * 1e3, self._paths.link_gb_per_s * 1e3)
+        if not has_room(*self._shareable(turns.routes), start_us, start_us + turns.bytes_us, *rates):
+            followed = simulate(
+                of_messages(turns.schedule, turns.messages, self._endpoints, turns.places),
+                self._paths,
+                ports=rules.ports,
+                port_model=rules.port_model,
+                most_us=most_us,
+                exact_instants=EXACT_INSTANTS,
+            )
+            sent = followed.work.kind == SEND
+            total_us, rounds, arrival_us = followed.total_us, followed.work.round[sent], followed.arrival_us[sent]
+        return whole_us(self._whole, turns.head, total_us, rounds, arrival_us)
+
+    def _shareable(self, routes: Routes) -> tuple[Ints, Ints]:
+        """(number on each route, links of all routes) but those of an endpoint whose one port serves them in turn."""
+        kept = np.ones(len(routes.links), dtype=bool)
+        if self._rules.ports == 1:
+            is_end = self._paths.classes.is_end
+            src, dst = self._paths.link_ends
+            kept = ~(is_end[src] | is_end[dst])[routes.links]
+        of = np.repeat(np.arange(len(routes)), routes.hops)
+        return np.bincount(of[kept], minlength=len(routes)), routes.links[kept]
 
     def exceeds(self, most_us: float) -> bool:
         """Whether a pipeline takes more than this, in however many slices more, by bytes or without bytes."""
@@ -143,7 +211,7 @@ class Cost:
         """
         total_us = self.alpha_us + self._by_round_us[1]
         if self.wire_bytes and self._whole.repeat is not None:
-            total_us = min(total_us, port_time_us(self._schedule, *self._traffic, busy_us=self._busy_us))
+            total_us = min(total_us, turn_times(self._schedule, *self._traffic, busy_us=self._busy_us).total_us)
         return total_us + self._launch_us * self.rounds
 
     @cached_property
@@ -234,6 +302,29 @@ class Cost:
         load_bytes = np.bincount(links, np.repeat(sizes[low:high], hops))  # whole numbers: exact
         used = np.flatnonzero(load_bytes)
         return float((load_bytes[used] / (self._paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
+
+
+def soonest(costs: Sequence[Cost], same_us: float) -> list[int]:
+    """Return the numbers of the costs of the least `predicted_us`, and of some others.
+
+    The one of the least bound comes first, and its bound is made tighter before it is simulated; those that a bound
+    rules out never are.
+
+    Args:
+        costs: Any, also none.
+        same_us: How much more than the least is still the least.
+    """
+    waiting = [(cost.least_us, False, number) for number, cost in enumerate(costs)]
+    heapify(waiting)
+    kept, least_us = [], inf
+    while waiting and waiting[0][0] <= least_us + same_us:
+        _, by_turns, number = heappop(waiting)
+        if not by_turns:
+            heappush(waiting, (costs[number].floor_us, True, number))
+        elif (time_us := costs[number].predicted_within(least_us + same_us)) < inf:
+            kept.append(number)
+            least_us = min(least_us, time_us)
+    return kept
 
 
 def memory_us(schedule: Schedule, *, row_bytes: int, cores: int) -> float:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from topocomm.planning.routing.routes import Floats, Ints
 
+SAME, ROOM = 1e-9, 1 + 1e-9
+"""Time in us, and of all of it, for which a flow may last into the next; rate of a link that flows may have."""
 _NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
@@ -161,6 +163,30 @@ def max_min_rates(
         left -= np.bincount(local[ended], np.repeat(held[done], hops[done]), minlength=len(used))
         flows, hops, local = flows[~done], hops[~done], local[~ended]
     return rates
+
+
+def has_room(
+    hops: Ints, links: Ints, start_us: Floats, end_us: Floats, rate: Floats, link_bytes_per_us: Floats
+) -> bool:
+    """Return whether no link ever has flows of more than its rate: then max-min fair rates are these all the time.
+
+    Args:
+        hops: int64 [flows]: number of links of each flow.
+        links: int64: numbers of the links of all flows, one flow after the other.
+        start_us: float64 [flows].
+        end_us: float64 [flows].
+        rate: float64 [flows]: bytes of each flow in a microsecond, of a flow alone.
+        link_bytes_per_us: float64: bandwidth of each link by number.
+    """
+    of = np.repeat(np.arange(len(hops)), hops)
+    in_all = np.bincount(links, rate[of], len(link_bytes_per_us))
+    some = (in_all > link_bytes_per_us * ROOM)[links] & (end_us > start_us)[of]
+    of, links = of[some], links[some]
+    time_us = np.concatenate([start_us[of] * (1 + SAME) + SAME, end_us[of]])  # an end comes before what follows it
+    change = np.concatenate([rate[of], -rate[of]])
+    order = np.lexsort((time_us, np.tile(links, 2)))
+    used = np.cumsum(change[order])  # of each link all that began has ended
+    return bool((used <= link_bytes_per_us[np.tile(links, 2)[order]] * ROOM).all())
 
 
 def span_places(first: Ints, counts: Ints) -> Ints:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from topocomm.planning.cost.simulated_work import SEND
-from topocomm.planning.cost.timeline import Timeline
+from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import Repeat, Schedule
 from topocomm.planning.schedule.transforms import most_slices
 
@@ -33,18 +32,22 @@ def head_of(schedule: Schedule) -> Schedule:
     return replace(schedule, chunks=tuple(chunks), repeat=Repeat(slices, repeat.stagger_rounds))
 
 
-def whole_us(schedule: Schedule, head: Schedule, timeline: Timeline) -> float:
-    """Return the time of a pipeline from the timeline of its head: a period for every slice that the head lacks.
+def whole_us(schedule: Schedule, head: Schedule, total_us: float, rounds: Ints, arrival_us: Floats) -> float:
+    """Return the time of a pipeline from that of its head: a period for every slice that the head lacks.
 
     The period is the time between the last arrivals of rounds in the steady state, one stagger apart.
+
+    Args:
+        schedule: The pipeline.
+        head: Its `head_of`.
+        total_us: The time of the head; infinite where it is not known.
+        rounds: int64 [n]: the round of each message of the head.
+        arrival_us: float64 [n]: when it arrives.
     """
-    if head is schedule or schedule.repeat is None or head.repeat is None or not timeline.total_us < np.inf:
-        return timeline.total_us
+    if head is schedule or schedule.repeat is None or head.repeat is None or not total_us < np.inf:
+        return total_us
     stagger, lacking = head.repeat.stagger_rounds, schedule.repeat.count - head.repeat.count
     last = stagger * (head.repeat.count - 1)  # the round in which the last slice begins
     half = STEADY_SLICES // 2
-    work = timeline.work
-    sent = work.kind == SEND
-    rounds, arrival_us = work.round[sent], timeline.arrival_us[sent]
     until_us = [arrival_us[rounds <= round_].max() for round_ in (last - half * stagger, last)]
-    return timeline.total_us + lacking * float(until_us[1] - until_us[0]) / half
+    return total_us + lacking * float(until_us[1] - until_us[0]) / half

@@ -1,4 +1,4 @@
-"""Time of a schedule without bytes: one pass over the messages in the order in which their ports serve them.
+"""Time of a schedule without shared links: one pass over the messages in the order in which their ports serve them.
 
 The rules of ports are in docs/concepts/cost-models.md: K places to send at the source endpoint, K to receive at the
 destination's, and under loggp one at every NIC of the route.
@@ -56,7 +56,22 @@ def ports_of(
     return starts, ports, 2 * len(numbers)
 
 
-def port_time_us(
+@dataclass(frozen=True, eq=False)
+class TurnTimes:
+    """Times of messages that start as their slots and ports allow.
+
+    Attributes:
+        total_us: Time of the last output.
+        start_us: float64 [messages].
+        arrival_us: float64 [messages].
+    """
+
+    total_us: float
+    start_us: Floats
+    arrival_us: Floats
+
+
+def turn_times(
     schedule: Schedule,
     places: PlaceNumbers,
     messages: Messages,
@@ -66,28 +81,38 @@ def port_time_us(
     rules: PortRules,
     *,
     busy_us: Floats | None = None,
-) -> float:
-    """Return the time of the last output of a verified schedule without `repeat`, in us.
+    bytes_us: Floats | None = None,
+) -> TurnTimes:
+    """Return the times of a verified schedule without `repeat`, without bytes.
 
-    With `busy_us`, of every round the time of its busiest link or port, it is that of rounds with bytes, one after the
-    other: the latency of a message passes while later rounds run that do not wait for it.
+    With `bytes_us`, what the bytes of every message take on its route alone, they are the times with bytes if no link
+    were shared, the least that the events of the schedule can take. With `busy_us`, of every round the time of its
+    busiest link or port, they are those of rounds with bytes, one after the other: the latency of a message passes
+    while later rounds run that do not wait for it.
     """
     ready_us = np.zeros(places.count)
     combines = _Combines(schedule, places.folded, places.operands, places.fold_of)
-    ports = _Ports(messages, routes, endpoints, paths, rules) if busy_us is None else _Rounds(routes, busy_us)
+    if busy_us is None:
+        ports: _Ports | _Rounds = _Ports(messages, routes, endpoints, paths, rules, bytes_us)
+    else:
+        ports = _Rounds(routes, busy_us)
     rounds = np.arange(schedule.rounds + 1)
     moves, folds = (np.searchsorted(table[:, 0], rounds).tolist() for table in (schedule.transfers, schedule.combines))
     sent = np.searchsorted(messages.round, rounds).tolist()
+    start_us, arrival_us = np.zeros(len(messages)), np.zeros(len(messages))
     for round_ in range(schedule.rounds):
         own = slice(moves[round_], moves[round_ + 1])
         if own.start < own.stop:
-            of = messages.of_transfer[own] - sent[round_]
-            slots_us = np.zeros(sent[round_ + 1] - sent[round_])
+            which = slice(sent[round_], sent[round_ + 1])
+            of = messages.of_transfer[own] - which.start
+            slots_us = np.zeros(which.stop - which.start)
             np.maximum.at(slots_us, of, ready_us[places.sent[own]])
-            ready_us[places.received[own]] = ports.serve(round_, slice(sent[round_], sent[round_ + 1]), slots_us)[of]
+            start_us[which] = ports.serve(round_, which, slots_us)
+            arrival_us[which] = start_us[which] + ports.takes_us[which]
+            ready_us[places.received[own]] = arrival_us[which][of]
         if folds[round_] < folds[round_ + 1]:
             combines.run(ready_us, folds[round_], folds[round_ + 1])
-    return float(ready_us[places.outputs].max(initial=0.0))
+    return TurnTimes(float(ready_us[places.outputs].max(initial=0.0)), start_us, arrival_us)
 
 
 class _Combines:
@@ -116,11 +141,22 @@ class _Ports:
     """Times at which each place of each port is free: of endpoints to send, then to receive, then of NICs."""
 
     def __init__(
-        self, messages: Messages, routes: Routes, endpoints: Sequence[str], paths: PathFinder, rules: PortRules
+        self,
+        messages: Messages,
+        routes: Routes,
+        endpoints: Sequence[str],
+        paths: PathFinder,
+        rules: PortRules,
+        bytes_us: Floats | None,
     ) -> None:
-        self._latency_us = routes.latency_us
-        self._holds_us = routes.gap_us if rules.loggp else routes.latency_us
+        self.takes_us = routes.latency_us if bytes_us is None else routes.latency_us + bytes_us
         self._starts, self._held, ends = ports_of(messages, routes, endpoints, paths, rules)
+        self._holds_us = np.repeat(routes.gap_us if rules.loggp else routes.latency_us, np.diff(self._starts))
+        """Time that each message holds each of its ports: with bytes those of endpoints until the last has left."""
+        if bytes_us is not None:
+            first = self._starts[:-1]
+            self._holds_us[first] += bytes_us
+            self._holds_us[first + 1] += bytes_us
         self._free_us = np.zeros((int(self._held.max(initial=ends - 1)) + 1, rules.ports))
         self._free_us[ends:, 1:] = np.inf  # a NIC has one place
         rounds = np.repeat(messages.round, np.diff(self._starts))
@@ -133,68 +169,67 @@ class _Ports:
             self._crowded = frozenset(rounds[first[counts > 1]].tolist())
 
     def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
-        """Start the messages of one round as early as slots and ports allow; returns their arrival times."""
-        held = self._held[self._starts[which.start] : self._starts[which.stop]]
+        """Start the messages of one round as early as slots and ports allow; returns when."""
+        entries = slice(int(self._starts[which.start]), int(self._starts[which.stop]))
+        held, holds_us = self._held[entries], self._holds_us[entries]
         counts = np.diff(self._starts[which.start : which.stop + 1])
-        holds_us = self._holds_us[which]
         if round_ not in self._crowded:
-            return self._at_once(held, counts, slots_us, holds_us) + self._latency_us[which]
+            return self._at_once(held, counts, slots_us, holds_us)
         waves = _waves(held, counts)
         if waves is None:
-            return self._in_turn(held, counts, slots_us, holds_us) + self._latency_us[which]
+            return self._in_turn(held, counts, slots_us, holds_us)
         start_us = np.empty(len(counts))
         first = np.cumsum(counts) - counts
         for wave in waves:
-            ports = held[spans(first[wave], counts[wave])[1]]
-            start_us[wave] = self._at_once(ports, counts[wave], slots_us[wave], holds_us[wave])
-        return start_us + self._latency_us[which]
+            own = spans(first[wave], counts[wave])[1]
+            start_us[wave] = self._at_once(held[own], counts[wave], slots_us[wave], holds_us[own])
+        return start_us
 
     def _at_once(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
         place = self._free_us[held].argmin(axis=1)
         free_us = np.maximum.reduceat(self._free_us[held, place], np.cumsum(counts) - counts)
         start_us = np.maximum(slots_us, free_us)
-        self._free_us[held, place] = np.repeat(start_us + holds_us, counts)
+        self._free_us[held, place] = np.repeat(start_us, counts) + holds_us
         return start_us
 
     def _in_turn(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
-        known, which = np.unique(held, return_inverse=True)
         ends = np.cumsum(counts)
-        messages = zip((ends - counts).tolist(), ends.tolist(), slots_us.tolist(), holds_us.tolist(), strict=True)
-        free_us = self._free_us[known].tolist()
+        messages = zip((ends - counts).tolist(), ends.tolist(), slots_us.tolist(), strict=True)
+        free_us = self._free_us.tolist()
         if self._free_us.shape[1] == 1:
-            starts_us, free_us = _one_by_one(which.tolist(), messages, [first for (first,) in free_us])
-            self._free_us[known, 0] = free_us
+            starts_us, self._free_us[:, 0] = _one_by_one(
+                held.tolist(), holds_us.tolist(), messages, [first for (first,) in free_us]
+            )
             return np.array(starts_us)
         for queue in free_us:
             heapq.heapify(queue)
-        needed = [free_us[port] for port in which.tolist()]
+        needed, holds = [free_us[port] for port in held.tolist()], holds_us.tolist()
         starts_us = []
-        for low, high, start_us, hold_us in messages:
-            own = needed[low:high]
-            for queue in own:
+        for low, high, start_us in messages:
+            for queue in needed[low:high]:
                 if queue[0] > start_us:
                     start_us = queue[0]
-            for queue in own:
-                heapq.heapreplace(queue, start_us + hold_us)
+            for at in range(low, high):
+                heapq.heapreplace(needed[at], start_us + holds[at])
             starts_us.append(start_us)
-        self._free_us[known] = free_us
+        self._free_us[:] = free_us
         return np.array(starts_us)
 
 
 def _one_by_one(
-    held: list[int], messages: Iterable[tuple[int, int, float, float]], free_us: list[float]
+    held: list[int], holds_us: list[float], messages: Iterable[tuple[int, int, float]], free_us: list[float]
 ) -> tuple[list[float], list[float]]:
     """(start of every message, when each port is free then), of ports with one place each.
 
-    A message has (place of its first port in `held`, of the one after its last, earliest start, time that it holds).
+    A message has (place of its first port in `held`, of the one after its last, earliest start).
     """
     starts_us = []
-    for low, high, start_us, hold_us in messages:
+    for low, high, start_us in messages:
         own = held[low:high]
         for port in own:
             if free_us[port] > start_us:
                 start_us = free_us[port]
-        for port in own:
+        for port, hold_us in zip(own, holds_us[low:high], strict=True):
             free_us[port] = start_us + hold_us
         starts_us.append(start_us)
     return starts_us, free_us
@@ -204,12 +239,12 @@ class _Rounds:
     """All messages of a round start together, when the round before has sent its bytes, and all of theirs is there."""
 
     def __init__(self, routes: Routes, busy_us: Floats) -> None:
-        self._latency_us, self._busy_us, self._free_us = routes.latency_us, busy_us, 0.0
+        self.takes_us, self._busy_us, self._free_us = routes.latency_us, busy_us, 0.0
 
     def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
-        """Return the arrival times of the messages of one round."""
+        """Return when the bytes of one round have passed, from when on its messages take their latency."""
         self._free_us = max(self._free_us, float(slots_us.max())) + float(self._busy_us[round_])
-        return self._free_us + self._latency_us[which]
+        return np.full(len(slots_us), self._free_us)
 
 
 def _waves(held: Ints, counts: Ints) -> list[Ints] | None:

@@ -30,7 +30,7 @@ NO_PATH = -1
 _NONE: Rows = np.zeros(0, dtype=np.int64)
 _LARGEST = np.iinfo(np.int64).max
 SPARSE = 8
-"""Ratio of the largest key to the number of rows above which keys are renumbered."""
+"""Ratio of the largest key to the number of rows above which keys are renumbered by sorting them."""
 
 
 class Transfer(NamedTuple):
@@ -183,14 +183,16 @@ def input_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
 
 def input_table(schedule: Schedule) -> IntTable:
     """Return int32 [n, 4]: rank, slot, chunk, row of `inputs`, of the `input_pieces` of all ranks, by row and chunk."""
-    chunks = len(schedule.chunks)
-    rows = np.repeat(np.arange(len(schedule.inputs)), chunks)
-    chunk = np.tile(np.arange(chunks), len(schedule.inputs))
+    chunks, given = len(schedule.chunks), len(schedule.inputs)
     if schedule.owners:
         own = [schedule._chunks_by_owner.get(rank, _NONE) for rank in schedule.inputs[:, 0].tolist()]
-        rows = np.repeat(np.arange(len(own)), [len(chunks_of) for chunks_of in own])
-        chunk = np.concatenate([_NONE, *own])
-    return np.column_stack([schedule.inputs[rows, :2], chunk, rows]).astype(np.int32)
+        rows = np.repeat(np.arange(given), [len(chunks_of) for chunks_of in own])
+        return np.column_stack([schedule.inputs[rows, :2], np.concatenate([_NONE, *own]), rows]).astype(np.int32)
+    table = np.empty((given, chunks, 4), dtype=np.int32)
+    table[:, :, :2] = schedule.inputs[:, None, :2]
+    table[:, :, 2] = np.arange(chunks)
+    table[:, :, 3] = np.arange(given)[:, None]
+    return table.reshape(-1, 4)
 
 
 def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -211,14 +213,6 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
     return keys
 
 
-def dense_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return `row_keys`, renumbered where they are sparse, as indices of tables."""
-    keys = row_keys(*columns)
-    if len(keys) and int(keys.max()) >= SPARSE * len(keys):
-        keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    return keys
-
-
 def spans(first: Rows, counts: Rows) -> tuple[Rows, Rows]:
     """Return (start of each of n ranges when they follow each other, the numbers of all of them).
 
@@ -233,7 +227,7 @@ class PlaceNumbers:
     """The places of a schedule by number, 0 to count - 1, and the number of every read and write.
 
     Attributes:
-        rank, chunk: int64 [count]: of each place.
+        rank, chunk: int64 [count]: of each place that something writes.
         sent: Place that each transfer reads.
         received: Place that each transfer writes.
         folded: Place that each combine writes.
@@ -265,19 +259,43 @@ def number_places(schedule: Schedule) -> PlaceNumbers:
         tuple(input_table(schedule)[:, :3].T),
         tuple(schedule.outputs.T),
     ]
-    rank, slot, chunk = (np.concatenate([part[column] for part in parts]) for column in range(3))
-    keys = dense_keys(rank, slot, chunk)
-    used = np.zeros(int(keys.max(initial=-1)) + 1, dtype=bool)
-    used[keys] = True
-    known = np.flatnonzero(used)
-    numbers, reads = np.empty(len(used), dtype=np.int32), np.empty(len(known), dtype=np.int64)
-    numbers[known] = np.arange(len(known))
-    number = numbers[keys].astype(np.int64)
-    reads[number] = np.arange(len(number))  # of each place a read or write that names it
-    rank_of, chunk_of = rank[reads].astype(np.int64), chunk[reads].astype(np.int64)
-    ends = np.cumsum([len(part[0]) for part in parts])[:-1]
-    sent, received, folded, operands, inputs, outputs = np.split(number, ends)
-    return PlaceNumbers(len(known), rank_of, chunk_of, sent, received, folded, operands, inputs, outputs, fold_of)
+    keys, size = _keys_of(parts)
+    ends = np.cumsum([len(own) for own in keys])
+    if size >= SPARSE * ends[-1]:
+        known, dense = np.unique(np.concatenate(keys), return_inverse=True)
+        keys, size = np.split(dense, ends[:-1]), len(known)
+    writes = [4, 1, 2]  # a place has the number of its write; all that nothing writes have one number, the last
+    written = np.concatenate([keys[part] for part in writes])
+    numbers = np.full(size, len(written), dtype=np.int32)
+    numbers[written] = np.arange(len(written))
+    numbered = [numbers[own].astype(np.int64) for own in keys]
+    rank, chunk = (np.concatenate([parts[part][column] for part in writes]).astype(np.int64) for column in (0, 2))
+    if any((numbered[part] == len(written)).any() for part in (0, 3, 5)):
+        rank, chunk = np.append(rank, 0), np.append(chunk, 0)
+    sent, received, folded, operands, inputs, outputs = numbered
+    return PlaceNumbers(len(rank), rank, chunk, sent, received, folded, operands, inputs, outputs, fold_of)
+
+
+def _keys_of(parts: Sequence[Sequence[IntTable]]) -> tuple[list[Rows], int]:
+    """`row_keys` of the rows of several tables with three columns, and more than the greatest."""
+    lows, widths = [], []
+    for column in range(3):
+        edges = [(int(part[column].min()), int(part[column].max())) for part in parts if len(part[column])]
+        lows.append(min((low for low, _ in edges), default=0))
+        widths.append(max((high for _, high in edges), default=0) - lows[-1] + 1)
+    size = widths[0] * widths[1] * widths[2]
+    if size > _LARGEST:
+        every = row_keys(*(np.concatenate([part[column] for part in parts]) for column in range(3)))
+        return np.split(every, np.cumsum([len(part[0]) for part in parts])[:-1]), size
+    keyed = []
+    for rank, *others in parts:
+        keys = rank.astype(np.int64)
+        for other, low, width in zip(others, lows[1:], widths[1:], strict=True):
+            keys *= width
+            keys += other
+            keys -= low
+        keyed.append(keys - lows[0] * widths[1] * widths[2] if lows[0] else keys)
+    return keyed, size
 
 
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
