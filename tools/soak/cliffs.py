@@ -20,6 +20,7 @@ from topocomm import Plan
 from topocomm.topology.catalog.systems import SYSTEMS
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan")
+PREFIXES = ("scan", "exscan")
 MOST_HOSTS, MOST_RANKS, MOST_BYTES = 130, 1100, 1 << 32
 CLIFF = 1.5
 """Greatest ratio to a neighbour."""
@@ -42,7 +43,17 @@ class Limit(NamedTuple):
 
 
 LIMITS = (
-    Limit(("",), ("scan", "exscan"), 12.0, 12.0, "values pass ranks that have no link to each other, or move twice"),
+    Limit(
+        ("dgx-1", "p3dn"),
+        PREFIXES,
+        10.0,
+        5.0,
+        "in rank order values pass pairs without a link, and NICs that two GPUs share",
+    ),
+    Limit(("cpu",), PREFIXES, 8.0, 6.0, "chains in rank order over all cores, whose messages share the buses"),
+    Limit(("mi250x", "mi100"), PREFIXES, 6.0, 5.5, "in rank order values pass pairs without a link"),
+    Limit(("dgx-2", "v100-4"), PREFIXES, 3.0, 2.6, "ranks share a NIC, which the chain over hosts waits for"),
+    Limit(("",), PREFIXES, 3.0, 1.9, "what goes to owners of pieces inside hosts does not overlap what goes between"),
     Limit(
         ("rtx", "a100-pcie", "cpu"),
         (),

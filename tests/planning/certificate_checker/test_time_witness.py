@@ -22,6 +22,8 @@ CASES = {
     "group of a broadcast": (hosts(4, 4), "broadcast", 64 * MIB, 1),
     "group of a scan": (hosts(2, 9), "scan", 8 * MIB, 1),
     "weights": (hosts(4, 4), "scan", 16 * MIB, 1),
+    "prefix": (hosts(16, 2), "scan", MIB, 1),
+    "prefix of endpoints": (switch(32), "exscan", MIB, 2),
     "endpoint": (catalog("mi300x-8"), "scatter", 8 * MIB, 1),
     "latency": (switch(4), "allreduce", 0, 1),
 }
@@ -158,3 +160,20 @@ def test_a_border_has_a_cut_or_a_partition():
     refused(
         machine, one, "expected a witness of throughput, got one of rounds", of={"bounds": "rounds", "kind": "none"}
     )
+
+
+def test_a_prefix_that_does_not_pass_the_groups_is_found():
+    machine, one = made("prefix")
+    groups = one.certificate.witness["groups"]
+    refused(machine, one, "its first and last rank in two groups", groups=[groups[0] + groups[-1], *groups[1:-1]])
+    refused(machine, one, "5.1 us across, some message takes 5.0", across_us=5.1)
+    refused(machine, one, "0.7 us across, some message takes 0.6", apart_us=0.7)
+    refused(machine, one, "expected a latency, between groups no less", across_us=0.5)
+    refused(machine, one, "time bound is", across_us=4.0)
+    refused(machine, one, "every endpoint with ranks in one of", groups=groups[1:])
+
+
+def test_other_collectives_have_no_prefix():
+    machine = hosts(16, 2)
+    other = plan(machine, "reduce", payload_bytes=MIB)
+    refused(machine, other, "expected a prefix", **made("prefix")[1].certificate.witness)

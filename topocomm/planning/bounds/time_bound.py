@@ -15,7 +15,9 @@ import numpy as np
 
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
-from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints, Machine
+from topocomm.planning.bounds.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
+from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
+from topocomm.planning.bounds.prefix_bound import Prefix, prefix_arguments
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
 from topocomm.planning.bounds.weighted_groups import weighted_groups
 
@@ -57,7 +59,7 @@ class Relayed:
         return relayed_us(self.across_us, payload_bytes / self.gb_per_s / 1e3, self.groups, rooted=self.rooted)
 
 
-TimeArgument = Crossing | Relayed
+TimeArgument = Crossing | Relayed | Prefix
 
 
 def relayed_us(across_us: float, value_us: float, groups: int, *, rooted: bool) -> float:
@@ -101,6 +103,7 @@ def time_arguments(
         arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
     arguments += _at_weighted_groups(demand, machine, ports, cheapest_us)
+    arguments += prefix_arguments(demand, single, others, ports)
     return tuple(arguments)
 
 
@@ -136,7 +139,7 @@ def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
         # One that nothing needs to cross may have no border at all, as the root of a broadcast on links of one way.
         times = np.divide(share, level.border(direction), out=np.zeros(level.count), where=share > 0)
         group = int(times.argmax())
-        ids = _ids(level.machine, level.devices([group], direction)[0])
+        ids = ids_of(level.machine, level.devices([group], direction)[0])
         capacity, much = float(level.border(direction)[group]), float(share[group])
         across_us = level.machine.cheapest_across_us(np.where(level.machine.is_end, level.owned[0] == group, NOBODY))
         cut = witness_of("throughput", "cut", direction=direction, group=ids, share=much)
@@ -163,9 +166,9 @@ def _relays(demand: Demand, level: Level, across_us: float, ports: int = 0) -> I
         root = int((demand.gives if direction == "out" else demand.gets).argmax())
         root = demand.ranks - 1 if demand.prefix else root  # the last of a prefix hears of all
         order.insert(0, order.pop(int(level.of_rank[root])))
-    border = (_fastest_at(level.machine, direction, ports) if ports else level.border(direction))[order]
+    border = (fastest_at(level.machine, direction, ports) if ports else level.border(direction))[order]
     capacity = float(border[0] if rooted else border.sum())
-    groups = [_ids(level.machine, devices) for devices in level.devices(order, direction)]
+    groups = [ids_of(level.machine, devices) for devices in level.devices(order, direction)]
     where = "at that of the root" if rooted else "in all"
     yield Relayed(
         across_us,
@@ -184,14 +187,14 @@ def _at_ports(demand: Demand, chain: Sequence[Level], ports: int, cheapest_us: f
     machine = chain[0].machine
     us_of, before, rate, levels = 0.0, 0.0, np.inf, []
     for level in chain:
-        fastest, labels = _fastest_across(level)
+        fastest, labels = fastest_across(level)
         rate = min(rate, fastest)
         us_of += _values_between(demand, level) * (1 / rate - before)
         before = 1 / rate
         if level is not chain[0]:  # the endpoints one by one
             order = np.argsort(labels, kind="stable")
             edges = np.searchsorted(labels[order], np.arange(level.count + 1))
-            levels.append([_ids(machine, order[low:high]) for low, high in pairwise(edges.tolist())])
+            levels.append([ids_of(machine, order[low:high]) for low, high in pairwise(edges.tolist())])
     return Crossing(
         cheapest_us,
         ports * len(machine.ends) / us_of,
@@ -199,15 +202,6 @@ def _at_ports(demand: Demand, chain: Sequence[Level], ports: int, cheapest_us: f
         + (f", those between {chain[-1].count} groups at most at {rate:g} GB/s" if len(chain) > 1 else ""),
         witness_of("time", "ports", cheapest_us=cheapest_us, levels=levels),
     )
-
-
-def _fastest_across(level: Level) -> tuple[float, Ints]:
-    """GB/s of the fastest link that leaves a group, in the assignment of devices that makes it least; and that one."""
-    machine, options = level.machine, []
-    for labels in level.owned if level.count < len(machine.ends) else level.owned[:1]:
-        leaves = (labels[machine.src] != labels[machine.dst]) & (labels[machine.src] != NOBODY)
-        options.append((float(machine.gb_per_s[leaves].max(initial=0.0)), labels))
-    return min(options, key=lambda option: option[0])
 
 
 def _values_between(demand: Demand, level: Level) -> float:
@@ -231,10 +225,10 @@ def _at_ports_of_a_group(
         side = direction == "out"
         moved, crossing = (demand.crossing(each.of_rank, each.count)[side] for each in (single, level))
         in_all = np.maximum(np.bincount(level.owned[0][machine.ends], moved, level.count), crossing)
-        fastest = _fastest_of(single.owned[0], machine, direction, single.count)
+        fastest = fastest_of(single.owned[0], machine, direction, single.count)
         at_ends = np.zeros(level.count)
         np.maximum.at(at_ends, level.owned[0][machine.ends], fastest)
-        options = np.stack([_fastest_of(labels, machine, direction, level.count) for labels in level.owned])
+        options = np.stack([fastest_of(labels, machine, direction, level.count) for labels in level.owned])
         across = np.minimum(options.min(axis=0), at_ends)
         wanted = (crossing > 0) & (across > 0)
         if not wanted.any():
@@ -242,7 +236,7 @@ def _at_ports_of_a_group(
         slow, fast = (np.where(wanted, rates, 1.0) for rates in (across, at_ends))
         us_of = np.where(wanted, crossing / slow + (in_all - crossing) / fast, 0.0) / (ports * ends)
         group = int(us_of.argmax())
-        ids = _ids(machine, np.flatnonzero(level.owned[int(options[:, group].argmin())] == group))
+        ids = ids_of(machine, np.flatnonzero(level.owned[int(options[:, group].argmin())] == group))
         after_us, named = cheapest_us, {"cheapest_us": cheapest_us}
         if side and demand.name == "reduce" and not demand.gets[level.of_rank == group].any():  # all of it must leave
             after_us = machine.cheapest_across_us(np.where(machine.is_end, level.owned[0] == group, NOBODY))
@@ -256,22 +250,13 @@ def _at_ports_of_a_group(
         )
 
 
-def _fastest_of(labels: Ints, machine: Machine, direction: str, count: int) -> Floats:
-    """GB/s of the fastest link that enters (leaves) each group of devices."""
-    own, other = (machine.dst, machine.src) if direction == "in" else (machine.src, machine.dst)
-    crosses = (labels[own] != NOBODY) & (labels[own] != labels[other])
-    rates = np.zeros(count)
-    np.maximum.at(rates, labels[own][crosses], machine.gb_per_s[crosses])
-    return rates
-
-
 def _at_one_endpoint(demand: Demand, machine: Machine, ports: int, cheapest_us: float) -> Iterator[Crossing]:
     """What must enter or leave the endpoint that takes longest, over as many links at once as it has ports."""
     label = np.searchsorted(machine.ends, machine.place)
     for direction, share in zip(("in", "out"), demand.crossing(label, len(machine.ends)), strict=True):
         if not (share > 0).any():
             continue
-        rates = _fastest_at(machine, direction, ports)
+        rates = fastest_at(machine, direction, ports)
         worst = int(np.divide(share, rates, out=np.zeros_like(rates), where=rates > 0).argmax())
         name, rate, much = machine.ids[int(machine.ends[worst])], float(rates[worst]), float(share[worst])
         if much > 0 < rate:
@@ -294,20 +279,6 @@ def _at_weighted_groups(demand: Demand, machine: Machine, ports: int, cheapest_u
             f"{weights[0][0]} pass what must cross {len(groups)} borders among them, at the rates of their pairs",
             witness_of("time", "weights", cheapest_us=cheapest_us, groups=groups, ports=weights),
         )
-
-
-def _fastest_at(machine: Machine, direction: str, ports: int) -> Floats:
-    """GB/s of the fastest links into (out of) each endpoint, as many as it has ports."""
-    at = machine.dst if direction == "in" else machine.src
-    order = np.lexsort((-machine.gb_per_s, at))
-    first = np.searchsorted(at[order], at[order])
-    fastest = order[np.arange(len(order)) - first < ports]
-    rates = np.bincount(at[fastest], machine.gb_per_s[fastest], machine.devices)
-    return np.asarray(rates[machine.ends], float)
-
-
-def _ids(machine: Machine, devices: Ints) -> list[str]:
-    return [machine.ids[device] for device in np.sort(devices).tolist()]
 
 
 def _ports_text(ports: int) -> str:

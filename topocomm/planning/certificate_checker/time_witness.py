@@ -28,6 +28,7 @@ class TimeWitnesses:
             ("time", "endpoint"): self._endpoint,
             ("time", "weights"): self._weights,
             ("time", "lengths"): self._lengths,
+            ("time", "prefix"): self._prefix,
         }
 
     def _us(self, gb_per_s: float) -> float:
@@ -180,3 +181,49 @@ class TimeWitnesses:
                     )
         needed = sum(weight * self._share(own, into=way == "in") for own, way, weight in groups)
         return self._cheapest_us(witness) + self._us(self.plan.ports * sum(held.values()) / needed)
+
+    def _prefix(self, witness: Witness) -> float:
+        """Derive the least time in which paths are so long that what they leave to exchange takes no longer."""
+        groups, graph = self.checker.every_endpoint_once(witness["groups"]), self.graph
+        first, last = self.plan.ranks[0], self.plan.ranks[-1]
+        (begins,), (ends,) = ([group for group in groups if end in group] for end in (first, last))
+        if self.needs.name not in ("scan", "exscan") or begins is ends or first == last:
+            raise PlanError("certificate: prefix witness: expected a prefix, its first and last rank in two groups")
+        singles = [{end} for end in sorted(graph.ends)]
+        inside_us = self._across_us({"across_us": witness["apart_us"]}, [sorted(end) for end in singles])
+        across_us = self._across_us(witness, witness["groups"])
+        if not 0 < inside_us <= across_us:
+            raise PlanError("certificate: prefix witness: expected a latency, between groups no less")
+        fastest = graph.fastest_leaving(singles)
+        slowest = min(fastest, graph.fastest_leaving(groups))
+        out, into = (self._by_ports([{end}], into=end == last) for end in (first, last))
+        waits_us = (self._us(out) + self._us(into)) / 2
+        border_us = (self._us(graph.borders([begins], into=False)) + self._us(graph.borders([ends], into=True))) / 2
+        all_borders_us = self._us(graph.borders(groups, into=True))
+        port_us, more_us = (us / (self.plan.ports * len(singles)) for us in (self._us(fastest), self._us(slowest)))
+
+        def held_us(across: float, within_us: float) -> float:
+            """Time at the ports of all endpoints, with so many messages of a path between groups."""
+            steps = (within_us - waits_us - (across - 1) * (across_us - inside_us)) / inside_us
+            values, crossing = (max(n - 1, 2 * n - 2 - d) for n, d in ((len(singles), steps), (len(groups), across)))
+            return inside_us + values * port_us + crossing * (more_us - port_us)
+
+        def is_enough(within_us: float) -> bool:
+            steps_us = min(within_us - border_us, within_us - waits_us + across_us - inside_us)
+            low, high = 1.0, steps_us / across_us
+            if high < low:
+                return False
+            crossing = max(len(groups) - 1, 2 * len(groups) - 2 - high)
+            for _ in range(100):  # `held_us` is convex in the messages between groups
+                third = (high - low) / 3
+                less = held_us(low + third, within_us) <= held_us(high - third, within_us)
+                low, high = (low, high - third) if less else (low + third, high)
+            return within_us >= max(held_us(low, within_us), across_us + crossing * all_borders_us)
+
+        short_us, long_us = 0.0, across_us
+        while not is_enough(long_us):
+            short_us, long_us = long_us, 2 * long_us
+        for _ in range(100):
+            middle_us = (short_us + long_us) / 2
+            short_us, long_us = (short_us, middle_us) if is_enough(middle_us) else (middle_us, long_us)
+        return short_us
