@@ -74,6 +74,16 @@ def test_values_fork_inside_hosts_behind_one_nic(system, count, payload_bytes, m
     check_certificate(machine, made)
 
 
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+@pytest.mark.parametrize(("system", "count", "most"), [("dgx-2", 4, 1.4), ("v100-4", 8, 1.25)])
+def test_members_that_share_a_nic_send_inside_while_it_serves_another(system, count, most, name):
+    """In turns by colour and step both held their ports while it served them: 1.45 to 1.62 times the bound."""
+    machine = catalog(system, hosts=count)
+    made = plan(machine, name, payload_bytes=64 * MIB)
+    assert made.algorithm.startswith("rails-turns") and made.certificate.gap <= most
+    check_certificate(machine, made)
+
+
 @pytest.mark.parametrize("name", ["scan", "exscan"])
 def test_scans_go_along_a_chain_in_slices(name):
     """Every rank sends a value, also of one host: the chain is as near the bound as its slices are many."""

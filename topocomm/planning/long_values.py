@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice, pairwise, product
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy, cuts_of
+from topocomm.planning.routing.host_turns import host_turns
 from topocomm.planning.routing.message_pace import MessagePace, pace_across, pace_of
 from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
@@ -111,31 +112,37 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
 
     The radix and the slices are those of the least time if every message has its turn; names have both.
     """
-    name, bare, rings = request.collective.name, groups.hierarchy.groups, groups.rings()
-    root = groups.order.index(request.collective.root)
-    ends = tuple(request.endpoints[rank] for rank in groups.order)
-    for through, families in ((False, ("rails-trees",)), (True, ("rails-through", "rails-fork")))[
-        : 1 if groups.hierarchy.flat else 2
-    ]:
-        try:
-            ways = [tuple(range(inside.members)) for inside in bare.insides] if through and not rings else rings
-            of_byte = pace_of(bare, ends, groups.paths, ways, rails=1 if through else len(ends))
-        except NoRouteError:
+    for families in (("rails-trees",), ("rails-turns",), ("rails-through", "rails-fork")):
+        if groups.hierarchy.flat and families != ("rails-trees",):
             continue
-        options: list[tuple[float, int, str, Build]] = []
-        radices = dict.fromkeys(max(1, min(radix, bare.count - 2)) for radix in TREE_RADICES)
-        for radix, family in product(radices, families):
-            forked, at_once = family == "rails-fork", request.ports > 1
-            trees = rail_trees(bare, root, rings, radix=radix, through=through, forked=forked, at_once=at_once)
-            for slices in _tree_slices(request, groups, trees)[-TREE_OPTIONS:]:
-                pace = of_byte.times(request.payload_bytes / slices)
-                build: Build = partial(_of_trees, request, groups, trees, pace, slices)
-                us, messages = trees.predicted_us(name, pace, slices), trees.messages * slices
-                options.append((us, messages, f"{family}-{trees.radix}.{slices}", build))
-        least_us = min((us for us, *_ in options), default=0.0)
-        near = [option for option in options if option[0] <= NEARLY * least_us]
-        for _, _, label, made in sorted(near, key=lambda option: (option[1], option[0]))[:1]:
-            yield label, made
+        with suppress(NoRouteError):
+            options = [option for family in families for option in _tree_options(request, groups, family)]
+            least_us = min((us for us, *_ in options), default=0.0)
+            near = [option for option in options if option[0] <= NEARLY * least_us]
+            for _, _, label, made in sorted(near, key=lambda option: (option[1], option[0]))[:1]:
+                yield label, made
+
+
+def _tree_options(request: Request, groups: RankPatterns, family: str) -> Iterator[tuple[float, int, str, Build]]:
+    """Yield time, messages, name and builder of trees of a family, by radix and slices."""
+    bare, rings = groups.hierarchy.groups, None if family == "rails-turns" else groups.rings()
+    name, root, at_once = request.collective.name, groups.order.index(request.collective.root), request.ports > 1
+    ends = tuple(request.endpoints[rank] for rank in groups.order)
+    through, forked = family in ("rails-through", "rails-fork"), family == "rails-fork"
+    rails = len(ends) if family == "rails-trees" else 1
+    of_byte = pace_of(bare, ends, groups.paths, rings, rails=rails)
+    for radix in dict.fromkeys(max(1, min(radix, bare.count - 2)) for radix in TREE_RADICES):
+        trees = rail_trees(bare, root, rings, radix=radix, through=through, forked=forked, at_once=at_once)
+        if family == "rails-turns":
+            turns = host_turns(bare, ends, groups.paths, trees.colours, 1 / trees.radix) if not at_once else None
+            if turns is None:
+                return
+            trees = trees.in_turns(turns)
+        for slices in _tree_slices(request, groups, trees)[-TREE_OPTIONS:]:
+            pace = of_byte.times(request.payload_bytes / slices)
+            build: Build = partial(_of_trees, request, groups, trees, pace, slices)
+            us, messages = trees.predicted_us(name, pace, slices), trees.messages * slices
+            yield us, messages, f"{family}-{trees.radix}.{slices}", build
 
 
 def _of_trees(request: Request, groups: RankPatterns, trees: RailTrees, pace: Pace, slices: int) -> Schedule:

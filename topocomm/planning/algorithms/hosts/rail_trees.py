@@ -17,7 +17,7 @@ one is on its way, ports serve other slices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal, NamedTuple
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from topocomm.planning.algorithms.hosts.rails_parts import Ints, Rings, common_rails
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
+from topocomm.planning.routing.host_turns import HostTurns
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import schedule_of_columns
 
@@ -195,6 +196,7 @@ class RailTrees:
         period: Rounds between slices.
         shares: Chunks of a part.
         copies: Shares of a part that take the same way between groups, as one message.
+        held: How many turns a message has, each a part `turn` of one between groups; None: one, as long as it takes.
     """
 
     root: int
@@ -204,6 +206,22 @@ class RailTrees:
     period: int
     shares: int
     copies: int
+    held: Ints | None = None
+    turn: float = 1.0
+
+    def in_turns(self, made: HostTurns) -> RailTrees:
+        """Return the trees of groups that are alike, without rings, with other turns: their own are the colours."""
+        count, used = len(made.inside), self.parents != NO_PARENT
+        child, parent = np.arange(self.parents.shape[1]) % count, np.where(used, self.parents, 0) % count
+        colours = np.where(self.across, self.turns, 0)
+        turns = np.where(self.across, made.across[child, colours], made.inside[child, parent])
+        held = np.where(self.across, made.held_across, made.held[child, parent])
+        return replace(self, turns=turns * used, held=held, period=made.period, turn=made.part)
+
+    @property
+    def colours(self) -> int:
+        """Messages that a group sends, and receives, to others on each rail in a period."""
+        return int(self.turns[self.across].max(initial=0)) + 1
 
     @property
     def radix(self) -> int:
@@ -220,7 +238,7 @@ class RailTrees:
     def predicted_us(self, name: str, pace: Pace, slices: int) -> float:
         """Return the time in which so many slices of this pace pass if every message takes its turn."""
         first, turn_us = self._starts_us(pace, up=name == "reduce"), self._turn_us(pace)
-        sent_us = first + turn_us[self.turns] + np.array(pace.latency_us)[self.across.astype(int)]
+        sent_us = first + self._held_us(turn_us) + np.array(pace.latency_us)[self.across.astype(int)]
         return float(sent_us[self.parents != NO_PARENT].max() + (slices - 1) * turn_us.sum())
 
     def reduce(self, rows: int, pace: Pace = ROUNDS) -> Schedule:
@@ -267,6 +285,9 @@ class RailTrees:
 
     def _turn_us(self, pace: Pace) -> Floats:
         """What each turn takes: the bytes of its messages at the port that has most."""
+        if self.held is not None:
+            across_us = pace.slice_us[1] * self.copies / len(self.parents) + pace.gap_us[1]
+            return np.full(self.period, across_us * self.turn)
         chunk, child = np.nonzero(self.parents != NO_PARENT)
         ranks = self.parents.shape[1]
         held_us = np.array(pace.slice_us) / len(self.parents) + pace.gap_us
@@ -275,6 +296,10 @@ class RailTrees:
         ports = [at + end for end in (child, self.parents[chunk, child])]
         busy_us = [np.bincount(port, held_us, self.period * ranks).reshape(self.period, ranks) for port in ports]
         return np.asarray(np.maximum(*busy_us).max(axis=1))
+
+    def _held_us(self, turn_us: Floats) -> Floats:
+        """What each message takes, in its turns, [chunks, ranks]."""
+        return turn_us[self.turns] if self.held is None else turn_us[0] * self.held
 
     def _starts_us(self, pace: Pace, *, up: bool) -> Floats:
         """When the messages of the first slice start, [chunks, ranks], each in the turn that is soonest.
@@ -285,7 +310,7 @@ class RailTrees:
         first_us, period_us = (np.cumsum(turn_us) - turn_us)[self.turns], float(turn_us.sum())
         chunk, child = np.nonzero(self.parents != NO_PARENT)
         parent = self.parents[chunk, child]
-        arrives_us = (turn_us[self.turns] + latency_us * up)[chunk, child]
+        arrives_us = (self._held_us(turn_us) + latency_us * up)[chunk, child]
         starts_us, before_us = first_us, None
         while before_us is None or (starts_us != before_us).any():
             before_us, ready_us = starts_us, np.zeros_like(starts_us)
