@@ -9,7 +9,7 @@ from tests.plans import request_on
 from topocomm import SUM, catalog, check_certificate, plan
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost
-from topocomm.planning.long_values import PROCESSOR_SLICE_BYTES, TREE_SLICES
+from topocomm.planning.long_values import TREE_SLICES
 from topocomm.planning.planner import chosen_from, every_plan
 from topocomm.planning.routing.paths import PathFinder
 
@@ -32,9 +32,56 @@ def test_trees_over_rails_have_slices_of_eight_kib(name):
     assert offered(switch(8), name, 512 * MIB, "rails-t") == ["2.128"]
 
 
-def test_between_processors_slices_are_longer():
-    machine = catalog("cpu-2-socket", hosts=3)
-    assert offered(machine, "reduce", 2 * 8 * PROCESSOR_SLICE_BYTES, "rails-through") == ["1.16"]
+def test_slices_are_shorter_where_links_between_hosts_are_slow():
+    """As long as 8 KiB on a port of 400 Gb/s; between processors as long as 64 KiB in shared memory."""
+    on_gpus, on_processors = (catalog(name, hosts=3) for name in ("rtx4090-pcie-8-1-socket", "cpu-1-socket"))
+    assert offered(on_gpus, "reduce", 16 * 2000, "rails-fork") == ["1.16"]
+    assert offered(on_gpus, "reduce", 16 * 1990, "rails-fork") == ["1.8"]
+    assert offered(on_processors, "reduce", 16 * 8192, "rails-fork") == ["1.16"]
+    assert offered(on_processors, "reduce", 16 * 8188, "rails-fork") == ["1.8"]
+
+
+@pytest.mark.parametrize(
+    ("system", "count", "name", "payload_bytes", "most"),
+    [
+        ("cpu-1-socket", 33, "allreduce", 1024, 1.25),  # was 2.4
+        ("cpu-1-socket", 33, "reduce", 2048, 1.4),  # 3.1
+        ("rtx3090-pair", 40, "allreduce", 2048, 1.5),
+    ],
+)
+def test_parts_of_short_values_go_over_slow_links(system, count, name, payload_bytes, most):
+    """A host hears from all others at once: whole values would wait for each other in its NIC."""
+    machine = catalog(system, hosts=count)
+    made = plan(machine, name, payload_bytes=payload_bytes)
+    assert made.algorithm.startswith("rails-by") and made.certificate.gap <= most
+    check_certificate(machine, made)
+    assert offered(machine, name, 64, "rails-by") == []
+
+
+@pytest.mark.parametrize(
+    ("system", "count", "payload_bytes", "most"),
+    [
+        ("rtx4090-pcie-8", 8, 256 << 10, 1.6),
+        ("rtx4090-pcie-8-1-socket", 8, 256 << 10, 1.75),
+    ],
+)
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+def test_values_fork_inside_hosts_behind_one_nic(system, count, payload_bytes, most, name):
+    """Along a chain of all members it was 2.28 to 2.58 times the bound."""
+    machine = catalog(system, hosts=count)
+    made = plan(machine, name, payload_bytes=payload_bytes)
+    assert made.algorithm.startswith("rails-fork") and made.certificate.gap <= most
+    check_certificate(machine, made)
+
+
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+@pytest.mark.parametrize(("system", "count", "most"), [("dgx-2", 4, 1.4), ("v100-4", 8, 1.25)])
+def test_members_that_share_a_nic_send_inside_while_it_serves_another(system, count, most, name):
+    """In turns by colour and step both held their ports while it served them: 1.45 to 1.62 times the bound."""
+    machine = catalog(system, hosts=count)
+    made = plan(machine, name, payload_bytes=64 * MIB)
+    assert made.algorithm.startswith("rails-turns") and made.certificate.gap <= most
+    check_certificate(machine, made)
 
 
 @pytest.mark.parametrize("name", ["scan", "exscan"])
@@ -176,7 +223,7 @@ def test_sixteen_hosts_are_as_near_the_bound_as_latencies_let_them(name, payload
         ("dgx-h100", 2, "rails-trees", 1.2),
         ("mi300x-8", 5, "rails-trees", 1.3),
         ("rtx4090-pcie-8", 5, "rails-through", 1.15),
-        ("cpu-1-socket", 4, "rails-t", 1.25),
+        ("cpu-1-socket", 4, "rails-", 1.1),
     ],
 )
 def test_long_values_to_and_from_one_root_come_near_the_bound(system, count, algorithm, most, name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise
 
@@ -26,7 +27,8 @@ from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy, cuts_of
-from topocomm.planning.routing.message_pace import pace_of
+from topocomm.planning.routing.host_turns import host_turns
+from topocomm.planning.routing.message_pace import MessagePace, pace_across, pace_of
 from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
@@ -36,8 +38,9 @@ from topocomm.planning.tiered import tiered_allreduces
 
 MOST_FLAT_RANKS = 72
 """Largest rank count for algorithms in which everybody sends to everybody, an NVLink domain: beyond, others win."""
-LONG_BYTES = 8 << 10
-"""Least payload for pipelined trees with objective auto."""
+LONG_BYTES, HEARD_LATENCIES = 8 << 10, 2
+"""Least payload for pipelined trees with objective auto; over rails also one that, heard from every group as a whole,
+takes so many times the latency of a message."""
 HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
 MOST_TRANSFERS = 1 << 21
@@ -48,8 +51,8 @@ SCAN_PIECES = (1, 2, 4, 8, 16, 32, 48, 64)
 """The same of a scan: pieces of a part, the most that fit."""
 MOST_DIRECT_GROUPS = 96
 """Most hosts of which all send to each other."""
-HALVED_SLICES, HALVED_SLICE_BYTES = (1, 2, 4, 8, 16, 32), 8 << 10
-"""Slices of such a piece, and the least bytes of one."""
+HALVED_SLICES = (1, 2, 4, 8, 16, 32)
+"""Slices of such a piece."""
 TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 19
 """Slices of trees over rails, and of chains, and the most transfers with which more than the fewest are tried."""
 TREE_RADICES, TREE_OPTIONS, NEARLY = (2, 4, 8, 16), 2, 1.03
@@ -59,8 +62,10 @@ MOST_TREE_RANKS = 2048
 """Most ranks for them, and for a chain of a scan in slices."""
 MOST_AT_ONCE_BYTES = 1 << 20
 """Largest payload of which members send parts to each other at once where rings have more bytes a second."""
-PROCESSOR_SLICE_BYTES = 64 << 10
-"""The least bytes of a slice between processors: what a message costs them is in no model."""
+SLICE_US, SLICE_BYTES = 0.16, (1 << 10, 8 << 10)
+"""The least time of a slice that a message between groups carries alone, and the least bytes of one in any case."""
+PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES = 6.5, (8 << 10, 64 << 10)
+"""The same between processors: what a message costs them is in no model."""
 
 MOST_TURNED_RANKS, TURNED_SLICES = 32, (1, 2, 4, 8, 16, 32)
 """Most ranks for parts whose messages have turns, P^2 a slice; and their slices."""
@@ -70,15 +75,15 @@ _known_turns: SharedResults[tuple[str, tuple[str, ...], str], tuple[PartTrees, T
 
 def over_rails(request: Request, groups: RankPatterns) -> Builds:
     """Yield name and builder for an allreduce, reduce or broadcast of a long value."""
-    bare, name = groups.hierarchy.groups, request.collective.name
+    name = request.collective.name
     if not (request.operator.commutative or name == "broadcast"):
         return
     if _long_enough(request, groups.hosts):
         for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
-            yield from _sliced(request, _rooted(request, schedule), algorithm)
+            yield from _sliced(request, groups, _rooted(request, schedule), algorithm)
     if name == "allreduce":
         yield from _around_hosts(request, groups)
-    if _long_enough(request, bare):
+    if _is_long_across(request, groups):
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
         trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
         yield from trees
@@ -99,7 +104,7 @@ def _around_hosts(request: Request, groups: RankPatterns) -> Builds:
         schedule = (rails_reduce_scatter if name == "reduce_scatter" else rails_allgather)(hosts, parts, rings)
     else:
         return
-    yield from _sliced(request, schedule, "host-rings")
+    yield from _sliced(request, groups, schedule, "host-rings")
 
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
@@ -107,26 +112,37 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
 
     The radix and the slices are those of the least time if every message has its turn; names have both.
     """
-    name, bare, rings = request.collective.name, groups.hierarchy.groups, groups.rings()
-    root = groups.order.index(request.collective.root)
-    ends = tuple(request.endpoints[rank] for rank in groups.order)
-    for through, family in ((False, "rails-trees"), (True, "rails-through"))[: 1 if groups.hierarchy.flat else 2]:
-        try:
-            of_byte = pace_of(bare, ends, groups.paths, rings, rails=1 if through else len(ends))
-        except NoRouteError:
+    for families in (("rails-trees",), ("rails-turns",), ("rails-through", "rails-fork")):
+        if groups.hierarchy.flat and families != ("rails-trees",):
             continue
-        options: list[tuple[float, int, str, Build]] = []
-        for radix in TREE_RADICES:
-            trees = rail_trees(bare, root, rings, radix=radix, through=through, at_once=request.ports > 1)
-            for slices in _tree_slices(request, groups, trees)[-TREE_OPTIONS:]:
-                pace = of_byte.times(request.payload_bytes / slices)
-                build: Build = partial(_of_trees, request, groups, trees, pace, slices)
-                us, messages = trees.predicted_us(name, pace, slices), trees.messages * slices
-                options.append((us, messages, f"{family}-{trees.radix}.{slices}", build))
-        least_us = min((us for us, *_ in options), default=0.0)
-        near = [option[1:] for option in options if option[0] <= NEARLY * least_us]
-        for _, label, made in sorted(near, key=lambda option: option[0])[:1]:
-            yield label, made
+        with suppress(NoRouteError):
+            options = [option for family in families for option in _tree_options(request, groups, family)]
+            least_us = min((us for us, *_ in options), default=0.0)
+            near = [option for option in options if option[0] <= NEARLY * least_us]
+            for _, _, label, made in sorted(near, key=lambda option: (option[1], option[0]))[:1]:
+                yield label, made
+
+
+def _tree_options(request: Request, groups: RankPatterns, family: str) -> Iterator[tuple[float, int, str, Build]]:
+    """Yield time, messages, name and builder of trees of a family, by radix and slices."""
+    bare, rings = groups.hierarchy.groups, None if family == "rails-turns" else groups.rings()
+    name, root, at_once = request.collective.name, groups.order.index(request.collective.root), request.ports > 1
+    ends = tuple(request.endpoints[rank] for rank in groups.order)
+    through, forked = family in ("rails-through", "rails-fork"), family == "rails-fork"
+    rails = len(ends) if family == "rails-trees" else 1
+    of_byte = pace_of(bare, ends, groups.paths, rings, rails=rails)
+    for radix in dict.fromkeys(max(1, min(radix, bare.count - 2)) for radix in TREE_RADICES):
+        trees = rail_trees(bare, root, rings, radix=radix, through=through, forked=forked, at_once=at_once)
+        if family == "rails-turns":
+            turns = host_turns(bare, ends, groups.paths, trees.colours, 1 / trees.radix) if not at_once else None
+            if turns is None:
+                return
+            trees = trees.in_turns(turns)
+        for slices in _tree_slices(request, groups, trees)[-TREE_OPTIONS:]:
+            pace = of_byte.times(request.payload_bytes / slices)
+            build: Build = partial(_of_trees, request, groups, trees, pace, slices)
+            us, messages = trees.predicted_us(name, pace, slices), trees.messages * slices
+            yield us, messages, f"{family}-{trees.radix}.{slices}", build
 
 
 def _of_trees(request: Request, groups: RankPatterns, trees: RailTrees, pace: Pace, slices: int) -> Schedule:
@@ -147,9 +163,22 @@ def _tree_slices(request: Request, groups: RankPatterns, trees: RailTrees) -> li
 
 
 def slice_bytes(request: Request, groups: RankPatterns) -> int:
-    """The least bytes of a slice."""
+    """The least bytes of a slice: fewer where links between groups are slow."""
     by_id = groups.paths.topology.by_id
-    return HALVED_SLICE_BYTES if {by_id[end].kind for end in request.endpoints} == {"gpu"} else PROCESSOR_SLICE_BYTES
+    on_gpus = {by_id[end].kind for end in request.endpoints} == {"gpu"}
+    least_us, (least, most) = (SLICE_US, SLICE_BYTES) if on_gpus else (PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES)
+    across = _across(request, groups, groups.hierarchy.groups, rails=1)
+    return most if across is None else max(least, min(most, int(least_us / across.us_of_byte)))
+
+
+def _across(request: Request, groups: RankPatterns, bare: Groups, *, rails: int) -> MessagePace | None:
+    """The pace of messages between groups; None where they have none, or no bytes to wait for."""
+    if bare.count < 2 or not common_rails(bare):
+        return None
+    with suppress(NoRouteError):
+        made = pace_across(bare, [request.endpoints[rank] for rank in groups.order], groups.paths, rails=rails)
+        return made if made.us_of_byte > 0 else None
+    return None
 
 
 def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
@@ -175,7 +204,7 @@ def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Build
             schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], rings, radix)
             if not groups.in_order:
                 schedule = relabelled(schedule, groups.order)
-            builds = _sliced(request, _rooted(request, schedule), _name(radix) + inside)
+            builds = _sliced(request, groups, _rooted(request, schedule), _name(radix) + inside)
             yield from builds if in_slices else islice(builds, 1)
 
 
@@ -188,7 +217,8 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
     schedule = rail_blocks_allreduce(bare, request.layout.rows, pieces, groups.rings())
     if not groups.in_order:
         schedule = relabelled(schedule, groups.order)
-    yield from islice(_sliced(request, _rooted(request, schedule), f"rails-blocks-{-(-bare.count // pieces)}"), 1)
+    label = f"rails-blocks-{-(-bare.count // pieces)}"
+    yield from islice(_sliced(request, groups, _rooted(request, schedule), label), 1)
 
 
 def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Rings]]:
@@ -212,7 +242,7 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
     wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
     if wanted:
         yield from _around_hosts(request, groups)
-    if not wanted or not _long_enough(request, bare) or not fits_parts(bare):
+    if not wanted or not _is_long_across(request, groups) or not fits_parts(bare):
         return
     radices = _radices(request, groups.hierarchy)
     for radix in radices:
@@ -221,7 +251,7 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
         if few or (radix == radices[-1] and transfers <= MOST_TRANSFERS):
             for inside, rings in islice(_ways_inside(request, groups), None if few else 1):
                 made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, rings, radix)
-                yield from _sliced(request, made, _name(radix) + inside)
+                yield from _sliced(request, groups, made, _name(radix) + inside)
 
 
 def in_turns(request: Request, groups: RankPatterns) -> Builds:
@@ -283,10 +313,26 @@ def _turns_of(
     return trees, trees.turns() if trees.is_worth() else None
 
 
+def _may_cut(request: Request) -> bool:
+    return request.layout.splittable and request.objective in ("auto", "throughput")
+
+
 def _is_long(request: Request) -> bool:
     """Whether the value may be cut, and parts of it are worth a plan."""
-    wanted = request.layout.splittable and request.objective in ("auto", "throughput")
-    return wanted and request.payload_bytes >= LONG_BYTES
+    return _may_cut(request) and request.payload_bytes >= LONG_BYTES
+
+
+def _is_long_across(request: Request, groups: RankPatterns) -> bool:
+    """Whether parts over rails are worth a plan: of a long value, or of one that takes slow links long."""
+    bare = groups.hierarchy.groups
+    if groups.hierarchy.flat or _is_long(request) or not _may_cut(request):
+        return _long_enough(request, bare)
+    rails = len(common_rails(bare))
+    across = _across(request, groups, bare, rails=rails)
+    if across is None:
+        return False
+    heard_us = (bare.count - 1) / rails * request.payload_bytes * across.us_of_byte
+    return heard_us >= HEARD_LATENCIES * across.latency_us
 
 
 def _long_enough(request: Request, groups: Groups) -> bool:
@@ -309,10 +355,10 @@ def _name(radix: int) -> str:
     return "rails-halving" if radix == 2 else f"rails-by-{radix}"
 
 
-def _sliced(request: Request, schedule: Schedule, name: str) -> Builds:
+def _sliced(request: Request, groups: RankPatterns, schedule: Schedule, name: str) -> Builds:
     """The schedule in as many slices as are worth their messages and can be planned at once."""
     most = min(
-        request.payload_bytes // len(schedule.chunks) // HALVED_SLICE_BYTES,
+        request.payload_bytes // len(schedule.chunks) // min(SLICE_BYTES[1], slice_bytes(request, groups)),
         MOST_HALVED_TRANSFERS // len(schedule.transfers),
     )
     options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
@@ -334,7 +380,7 @@ def scans(request: Request, groups: RankPatterns) -> Builds:
         wanted = groups.in_order and fits_parts(bare) and (name != "direct" or not hierarchy.flat)
         fits = [n for n in SCAN_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS]
         if wanted and bare.count <= MOST_RING_RANKS and fits:
-            yield from _sliced(request, rails_scan(bare, rows, max(fits), own=own), name)
+            yield from _sliced(request, groups, rails_scan(bare, rows, max(fits), own=own), name)
         if wanted and 2 < bare.count <= MOST_RING_RANKS and name != "direct":
             chained = rails_scan(bare, rows, 1, own=own, chained=True)
             yield from _pipelined(request, groups, chained, 1, "rails-chain")

@@ -31,7 +31,7 @@ MOST_LISTED_RANKS = 2048
 
 WIDTHS, MOST_WIDE_BYTES = (2, 4), 256 << 10
 """Messages of a port at once under loggp, tried beside the ports, and the largest payload for which they are."""
-MOST_WIDE_RANKS, MOST_DIRECT_HOSTS = 1024, 64
+MOST_WIDE_RANKS, MOST_DIRECT_HOSTS = 1280, 160
 """Most ranks for that, and most hosts that may all send to each other."""
 
 

@@ -14,7 +14,9 @@ from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.routing.routes import Ints
 
 
-class _Figures(NamedTuple):
+class MessagePace(NamedTuple):
+    """Time of a byte, latency and gap of messages that are sent at once."""
+
     us_of_byte: float = 0.0
     latency_us: float = 0.0
     gap_us: float = 0.0
@@ -33,16 +35,25 @@ def pace_of(groups: Groups, endpoints: Sequence[str], paths: PathFinder, rings: 
     order = np.array(rings[groups.sorts[largest]]) if rings else np.arange(size)
     steps = [1] if rings else range(1, size)
     inside = [_together(endpoints, first + order, first + np.roll(order, -step), paths) for step in steps if size > 1]
-    on = [
-        [groups.starts[group] + groups.members_on[group][rail] for rail in common_rails(groups)[:rails]]
-        for group in (0, 1)
-    ]
-    both = _mean(inside), _together(endpoints, np.array(on[0]), np.array(on[1]), paths)
+    both = _mean(inside), pace_across(groups, endpoints, paths, rails=rails)
     us_of_byte, latency_us, gap_us = zip(*both, strict=True)
     return Pace(us_of_byte, latency_us, gap_us)
 
 
-def _together(endpoints: Sequence[str], src: Ints, dst: Ints, paths: PathFinder) -> _Figures:
+def pace_across(groups: Groups, endpoints: Sequence[str], paths: PathFinder, *, rails: int) -> MessagePace:
+    """Return the pace of messages between the first two groups on so many common rails at once.
+
+    Raises:
+        NoRouteError: One of these messages has no route.
+    """
+    src, dst = (
+        np.array([groups.starts[group] + groups.members_on[group][rail] for rail in common_rails(groups)[:rails]])
+        for group in (0, 1)
+    )
+    return _together(endpoints, src, dst, paths)
+
+
+def _together(endpoints: Sequence[str], src: Ints, dst: Ints, paths: PathFinder) -> MessagePace:
     """The figures of these messages at once: links are shared."""
     routes = paths.routes(endpoints, src, dst)
     lost = (~np.isfinite(routes.latency_us)).nonzero()[0]
@@ -50,12 +61,12 @@ def _together(endpoints: Sequence[str], src: Ints, dst: Ints, paths: PathFinder)
         raise NoRouteError(f"{endpoints[src[lost[0]]]} -> {endpoints[dst[lost[0]]]}: no route for a long value")
     shared = paths.link_gb_per_s[routes.links] / np.bincount(routes.links)[routes.links]
     rate = min(float(shared.min(initial=np.inf)), float(routes.gb_per_s.min()))
-    return _Figures(1 / rate / 1e3, float(routes.latency_us.max()), float(routes.gap_us.max()))
+    return MessagePace(1 / rate / 1e3, float(routes.latency_us.max()), float(routes.gap_us.max()))
 
 
-def _mean(steps: list[_Figures]) -> _Figures:
+def _mean(steps: list[MessagePace]) -> MessagePace:
     """The mean time of several steps, and the longest latency and gap."""
     if not steps:
-        return _Figures()
+        return MessagePace()
     of_byte, latency_us, gap_us = zip(*steps, strict=True)
-    return _Figures(sum(of_byte) / len(steps), max(latency_us), max(gap_us))
+    return MessagePace(sum(of_byte) / len(steps), max(latency_us), max(gap_us))

@@ -18,7 +18,8 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.transforms import sliced, unrolled
 
 COUNTS = [*range(2, 18), 33]
-KINDS = {"flat": (False, False), "ring": (True, False), "through": (False, True), "through a ring": (True, True)}
+IN_TURNS = {"flat": (False, False), "ring": (True, False), "through": (False, True), "through a ring": (True, True)}
+KINDS = (*IN_TURNS, "fork", "fork of a ring")
 
 
 def rings_of(groups):
@@ -31,8 +32,9 @@ SLOW_ACROSS = Pace((1.0, 6.0), (0.3, 7.0), (0.0, 0.1))
 
 
 def trees_of(groups, root, kind, **options):
-    ring, through = KINDS[kind]
-    return rail_trees(groups, root, rings_of(groups) if ring else None, through=through, **options)
+    forked = kind not in IN_TURNS
+    ring, through = ("ring" in kind, True) if forked else IN_TURNS[kind]
+    return rail_trees(groups, root, rings_of(groups) if ring else None, through=through, forked=forked, **options)
 
 
 def check(trees, ranks, slices=1, pace=ROUNDS):
@@ -63,7 +65,7 @@ def test_any_number_of_groups_and_any_root(count, members, kind):
         check(trees_of(groups, root, kind, radix=radix), ranks)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", IN_TURNS)
 @pytest.mark.parametrize("shape", [(2, 8), (5, 4), (8, 2), (9, 3)])
 def test_no_port_has_two_messages_in_a_round(shape, kind):
     groups = groups_of(*[shape[1]] * shape[0])
@@ -113,6 +115,20 @@ def test_a_rank_moves_one_value_and_between_groups_one_part(kind, chunks):
     part = rows if kind == "through" else rows // 4
     for ends in (src, dst):
         assert np.bincount(ends, size * across, minlength=28).max() <= part
+
+
+@pytest.mark.parametrize("root", [0, 5, 11, 47])
+def test_a_fork_sends_a_value_on_at_once_and_joins_halves_of_a_group_once(root):
+    """From the member that it enters straight to the one that it leaves; members have two children at most."""
+    trees = trees_of(groups_of(*[8] * 6), root, "fork")
+    for parents, across in zip(trees.parents, trees.across, strict=True):
+        inside = (parents != NO_PARENT) & ~across
+        child, parent = np.flatnonzero(inside), parents[inside]
+        assert np.bincount(parent).max() == 2
+        halves = np.stack([child // 4, parent // 4], 1)
+        assert np.unique(halves[halves[:, 0] != halves[:, 1]] // 2, axis=0, return_counts=True)[1].tolist() == [1] * 6
+        for enters in np.unique(parents[across]):
+            assert enters == root or (across[parents[enters]] or parents[enters] == root)
 
 
 @pytest.mark.parametrize("name", ["reduce", "broadcast"])

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from topocomm.planning.algorithms.hosts.turn_packing import packed_turns
+from topocomm.planning.algorithms.hosts.turn_packing import SAME, packed_turns, rows_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
@@ -28,8 +28,6 @@ NO_PARENT = -1
 """Parent of the owner of a part."""
 GRAINS = (1, 2, 3)
 """Turns of the shortest message that are tried: more follow the durations more closely, and are harder to pack."""
-SAME = 1e-6
-"""Part by which rates and times may differ that are equal."""
 WORTH = 1.05
 """How many times as long the phases must take one after the other as all at once."""
 
@@ -96,21 +94,8 @@ class PartTrees:
 
     @cached_property
     def rows(self) -> list[tuple[int, ...]]:
-        """The ports that every message holds, and the links that it needs, as numbers.
-
-        A link that carries k messages at their rates counts as k, of which each message needs one; not where fewer
-        ranks send over it, or get something, at once.
-        """
-        ends = zip(self.src.tolist(), (self.ranks + self.dst).tolist(), strict=True)
-        rows: list[list[int]] = [list(own) for own in ends]
-        of = np.repeat(np.arange(len(self.src)), self.routes.hops)
-        for link in np.unique(self.routes.links).tolist():
-            over = of[self.routes.links == link]
-            at_once = int(self.link_gb_per_s[link] / self.routes.gb_per_s[over].max() + SAME)
-            if at_once < min(len(np.unique(side[over])) for side in (self.src, self.dst)):
-                for index, message in enumerate(over.tolist()):
-                    rows[message].append(2 * self.ranks + len(self.link_gb_per_s) * (index % at_once) + link)
-        return [tuple(own) for own in rows]
+        """The ports that every message holds, and the links that it needs, as numbers."""
+        return rows_of(self.src, self.dst, self.routes, self.link_gb_per_s, self.ranks)
 
     def is_worth(self) -> bool:
         """Whether all have routes, and would take clearly longer in phases, by depth, than all at once."""

@@ -5,7 +5,8 @@ The owners of a rail send up trees of groups (`wide_trees.py`), an equal share o
 owners send to the root, and shares of its own part come by way of other members in turn, or in a chain over all. So
 every rank sends and receives about one value in its group, and one part between groups. `through` is for few rails: the
 value enters a group at one member, passes all, and leaves at the last, so that no port has a value from inside and one
-from outside.
+from outside. With `forked` it goes straight from the first to the last, where a tree of the others joins it: less
+latency, but two values enter one member from inside.
 
 A slice begins a period after the one before. Every message has its turn in a period: between groups by the colours of
 the trees, inside by the step from member to member, last along chains. So no port has two messages in a round. A
@@ -15,10 +16,10 @@ one is on its way, ports serve other slices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from topocomm.planning.algorithms.hosts.rails_parts import Ints, Rings, common_rails
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
+from topocomm.planning.routing.host_turns import HostTurns
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import schedule_of_columns
 
@@ -35,6 +37,8 @@ NO_PARENT = -1
 """Parent of the root."""
 LAST = -1
 """The last turn of a period."""
+Shape = Literal["star", "chain", "through", "fork"]
+"""How values of a group join: at its owner, along a chain to it, or on the way from its first member to its last."""
 FEWEST_SHARES = 4
 """Shares of the root's own part where its group has as many members, so that none has much more of it than others."""
 SAME = 1e-9
@@ -65,6 +69,7 @@ def rail_trees(
     *,
     radix: int = 2,
     through: bool = False,
+    forked: bool = False,
     at_once: bool = False,
 ) -> RailTrees:
     """Return the trees of all chunks, about `radix` to a part; groups have a common rail.
@@ -77,7 +82,8 @@ def rail_trees(
     most, at_home = max(inside.members for inside in groups.insides), groups.members(home)
     copies = 1 if through or rings or at_home < FEWEST_SHARES else -(-FEWEST_SHARES // len(trees))
     trees = np.repeat(trees, copies, axis=0)
-    parents, turns, ends = _inside_groups(groups, root, home, rings, rails, len(trees), through=through)
+    way: Shape = "fork" if forked else "through" if through else "chain" if rings else "star"
+    parents, turns, ends = _inside_groups(groups, root, home, rings, rails, len(trees), way)
     if through:  # inside and between at once: no port has both
         period, turns = level, turns + np.arange(len(trees))[:, None]
     else:
@@ -96,11 +102,11 @@ def rail_trees(
 
 
 def _inside_groups(
-    groups: Groups, root: int, home: int, rings: Rings, rails: Sequence[int], shares: int, *, through: bool
+    groups: Groups, root: int, home: int, rings: Rings, rails: Sequence[int], shares: int, shape: Shape
 ) -> tuple[Ints, Ints, Ints]:
     """(parents, turns) inside groups [parts, shares, ranks], and [2, parts, groups]: where values enter and leave."""
-    shape = len(rails), shares, groups.starts[-1]
-    parents, turns = np.full(shape, NO_PARENT), np.zeros(shape, np.int64)
+    size = len(rails), shares, groups.starts[-1]
+    parents, turns = np.full(size, NO_PARENT), np.zeros(size, np.int64)
     first, ends = np.array(groups.starts[:-1]), np.zeros((2, len(rails), groups.count), np.int64)
     for part, rail in enumerate(rails):
         alike: dict[tuple[int, int, int], list[int]] = {}
@@ -111,7 +117,7 @@ def _inside_groups(
             members = range(groups.insides[sort].members)
             order, ranks = tuple(rings[sort] if rings else members), first[where][:, None] + np.array(members)
             for numbers in [np.arange(shares)] if goal == NO_PARENT else np.arange(shares)[:, None]:
-                way = _inside(order, owner, goal, int(numbers[0]), chained=through or bool(rings), through=through)
+                way = _inside(order, owner, goal, int(numbers[0]), shape)
                 own = part, numbers[:, None, None], ranks
                 parents[own] = np.where(way.parents == NO_PARENT, NO_PARENT, first[where][:, None] + way.parents)
                 turns[own] = way.turns
@@ -129,20 +135,25 @@ class _Way(NamedTuple):
 
 
 @cache
-def _inside(order: tuple[int, ...], owner: int, root: int, number: int, *, chained: bool, through: bool) -> _Way:
+def _inside(order: tuple[int, ...], owner: int, root: int, number: int, shape: Shape) -> _Way:
     """Return the way to the owner of a part, and on to the root if it is a member; `order` is that of the ring.
 
     Share `number` of the root's own part comes by way of another member.
     """
-    count = len(order)
+    count, at = len(order), order.index(owner if root == NO_PARENT else root)
     parents, turns = np.full(count, NO_PARENT), np.zeros(count, np.int64)
-    at = order.index(owner if root == NO_PARENT else root) + 1
-    chain = [*order[at:], *order[:at]]
-    if through and root == NO_PARENT:
+    if shape == "fork":
+        near = order[at ^ 1 if at ^ 1 < count else max(0, at - 1)]  # in the same half
+        entry, last = (owner, near) if root == NO_PARENT else (near, root)
+        for child, parent in _fork(order, entry, last):
+            parents[child] = parent
+        return _Way(parents, turns, entry, last)
+    chain = [*order[at + 1 :], *order[: at + 1]]
+    if shape == "through" and root == NO_PARENT:
         chain = [owner, *chain[:-1]]
-    if chained:
+    if shape != "star":
         parents[chain[:-1]] = chain[1:]
-        turns += 0 if through else LAST
+        turns += 0 if shape == "through" else LAST
     elif count > 1:
         via = (root + 1 + number % (count - 1)) % count if owner == root else owner
         parents += 1 + via
@@ -150,7 +161,28 @@ def _inside(order: tuple[int, ...], owner: int, root: int, number: int, *, chain
         if root != NO_PARENT:
             parents[root] = NO_PARENT
         turns = (parents - np.arange(count)) % count - 1
-    return _Way(parents, turns, chain[0] if through else owner, chain[-1])
+    return _Way(parents, turns, chain[0] if shape == "through" else owner, chain[-1])
+
+
+def _fork(order: tuple[int, ...], entry: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield (child, parent): the entry is a child of the last member, and so is a binary tree of the others.
+
+    Under a parent comes a member of its half of the members, and under that the rest of this half, and the other half:
+    so one message joins two sockets.
+    """
+    if entry != last:
+        yield entry, last
+    below = [([place for place, member in enumerate(order) if member not in (entry, last)], last, 0, len(order))]
+    while below:
+        places, parent, low, high = below.pop()
+        if not places:
+            continue
+        middle = (low + high) // 2
+        lower, upper = ([p for p in places if p < middle], [p for p in places if p >= middle])
+        head = (upper if not lower or (upper and middle <= order.index(parent) < high) else lower)[0]
+        yield order[head], parent
+        for half, start, end in ((lower, low, middle), (upper, middle, high)):
+            below.append(([place for place in half if place != head], order[head], start, end))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +196,7 @@ class RailTrees:
         period: Rounds between slices.
         shares: Chunks of a part.
         copies: Shares of a part that take the same way between groups, as one message.
+        held: How many turns a message has, each a part `turn` of one between groups; None: one, as long as it takes.
     """
 
     root: int
@@ -173,6 +206,22 @@ class RailTrees:
     period: int
     shares: int
     copies: int
+    held: Ints | None = None
+    turn: float = 1.0
+
+    def in_turns(self, made: HostTurns) -> RailTrees:
+        """Return the trees of groups that are alike, without rings, with other turns: their own are the colours."""
+        count, used = len(made.inside), self.parents != NO_PARENT
+        child, parent = np.arange(self.parents.shape[1]) % count, np.where(used, self.parents, 0) % count
+        colours = np.where(self.across, self.turns, 0)
+        turns = np.where(self.across, made.across[child, colours], made.inside[child, parent])
+        held = np.where(self.across, made.held_across, made.held[child, parent])
+        return replace(self, turns=turns * used, held=held, period=made.period, turn=made.part)
+
+    @property
+    def colours(self) -> int:
+        """Messages that a group sends, and receives, to others on each rail in a period."""
+        return int(self.turns[self.across].max(initial=0)) + 1
 
     @property
     def radix(self) -> int:
@@ -189,7 +238,7 @@ class RailTrees:
     def predicted_us(self, name: str, pace: Pace, slices: int) -> float:
         """Return the time in which so many slices of this pace pass if every message takes its turn."""
         first, turn_us = self._starts_us(pace, up=name == "reduce"), self._turn_us(pace)
-        sent_us = first + turn_us[self.turns] + np.array(pace.latency_us)[self.across.astype(int)]
+        sent_us = first + self._held_us(turn_us) + np.array(pace.latency_us)[self.across.astype(int)]
         return float(sent_us[self.parents != NO_PARENT].max() + (slices - 1) * turn_us.sum())
 
     def reduce(self, rows: int, pace: Pace = ROUNDS) -> Schedule:
@@ -236,6 +285,9 @@ class RailTrees:
 
     def _turn_us(self, pace: Pace) -> Floats:
         """What each turn takes: the bytes of its messages at the port that has most."""
+        if self.held is not None:
+            across_us = pace.slice_us[1] * self.copies / len(self.parents) + pace.gap_us[1]
+            return np.full(self.period, across_us * self.turn)
         chunk, child = np.nonzero(self.parents != NO_PARENT)
         ranks = self.parents.shape[1]
         held_us = np.array(pace.slice_us) / len(self.parents) + pace.gap_us
@@ -244,6 +296,10 @@ class RailTrees:
         ports = [at + end for end in (child, self.parents[chunk, child])]
         busy_us = [np.bincount(port, held_us, self.period * ranks).reshape(self.period, ranks) for port in ports]
         return np.asarray(np.maximum(*busy_us).max(axis=1))
+
+    def _held_us(self, turn_us: Floats) -> Floats:
+        """What each message takes, in its turns, [chunks, ranks]."""
+        return turn_us[self.turns] if self.held is None else turn_us[0] * self.held
 
     def _starts_us(self, pace: Pace, *, up: bool) -> Floats:
         """When the messages of the first slice start, [chunks, ranks], each in the turn that is soonest.
@@ -254,7 +310,7 @@ class RailTrees:
         first_us, period_us = (np.cumsum(turn_us) - turn_us)[self.turns], float(turn_us.sum())
         chunk, child = np.nonzero(self.parents != NO_PARENT)
         parent = self.parents[chunk, child]
-        arrives_us = (turn_us[self.turns] + latency_us * up)[chunk, child]
+        arrives_us = (self._held_us(turn_us) + latency_us * up)[chunk, child]
         starts_us, before_us = first_us, None
         while before_us is None or (starts_us != before_us).any():
             before_us, ready_us = starts_us, np.zeros_like(starts_us)

@@ -11,12 +11,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topocomm.planning.routing.routes import Ints
+from topocomm.planning.routing.routes import Floats, Ints, Routes
 
 MOST_MORE = 128
 """Messages placed before a period is given up, more than there are."""
 GROWTH = 16
 """A period that is given up grows by this part of itself."""
+SAME = 1e-6
+"""Part by which rates and times may differ that are equal."""
+
+
+def rows_of(src: Ints, dst: Ints, routes: Routes, link_gb_per_s: Floats, ranks: int) -> list[tuple[int, ...]]:
+    """Return the ports that every message holds, and the links that it needs, as numbers.
+
+    A link that carries k messages at their rates counts as k, of which each message needs one; not where fewer ranks
+    send over it, or get something, at once.
+    """
+    rows = [[src, ranks + dst] for src, dst in zip(src.tolist(), dst.tolist(), strict=True)]
+    of = np.repeat(np.arange(len(src)), routes.hops)
+    for link in np.unique(routes.links).tolist():
+        over = of[routes.links == link]
+        at_once = int(link_gb_per_s[link] / routes.gb_per_s[over].max() + SAME)
+        if at_once < min(len(np.unique(side[over])) for side in (src, dst)):
+            for index, message in enumerate(over.tolist()):
+                rows[message].append(2 * ranks + len(link_gb_per_s) * (index % at_once) + link)
+    return [tuple(own) for own in rows]
 
 
 def packed_turns(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> tuple[Ints, int]:

@@ -1,0 +1,43 @@
+"""Turns of the members of a host: every message has one, and no port or shared link serves more than it can."""
+
+import numpy as np
+import pytest
+
+from tests.plans import request_on
+from topocomm import SUM, catalog
+from topocomm.planning.rank_patterns import RankPatterns
+from topocomm.planning.routing.host_turns import host_turns
+from topocomm.planning.routing.paths import PathFinder
+
+COLOURS, SHARE = 2, 0.5
+
+
+def turns_on(system):
+    machine = catalog(system, hosts=3)
+    request, paths = request_on(machine, "reduce", SUM, SUM.default_layout(4096)), PathFinder(machine)
+    groups = RankPatterns(request, paths).hierarchy.groups
+    return host_turns(groups, request.endpoints, paths, COLOURS, SHARE), request, paths, groups.members(0)
+
+
+@pytest.mark.parametrize("system", ["dgx-2", "v100-4", "p4d", "rtx3090-pair"])
+def test_no_port_has_two_messages_at_once_and_no_link_more_than_its_rate(system):
+    made, request, paths, members = turns_on(system)
+    pairs = [(a, b, made.inside[a, b], made.held[a, b]) for a in range(members) for b in range(members) if a != b]
+    for rail in range(members):
+        for first in made.across[rail]:
+            pairs += [(rail, members + rail, first, made.held_across), (members + rail, rail, first, made.held_across)]
+    src, dst, first, held = (np.array(column) for column in zip(*pairs, strict=True))
+    routes = paths.routes(request.endpoints, src, dst)
+    assert (held >= 1).all() and (first >= 0).all() and (first < made.period).all()
+    for turn in range(made.period):
+        busy = (turn - first) % made.period < held
+        for side in (src, dst):
+            assert np.bincount(side[busy]).max(initial=0) <= 1
+        carried = np.zeros(len(paths.link_gb_per_s))
+        on_link = np.repeat(busy, routes.hops)
+        np.add.at(carried, routes.links[on_link], np.repeat(routes.gb_per_s, routes.hops)[on_link])
+        assert (carried <= paths.link_gb_per_s * 1.001).all()
+
+
+def test_members_with_links_of_their_own_need_no_turns():
+    assert turns_on("dgx-h100")[0] is None
