@@ -31,6 +31,7 @@ from topocomm.planning.algorithms.hosts.rails import rails_allreduce
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
+from topocomm.planning.forests.edge_forest import edge_forest
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.port_forest import port_forest
 from topocomm.planning.forests.routed import routed
@@ -46,6 +47,7 @@ from topocomm.planning.long_values import (
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
+from topocomm.planning.routing.earliest_edges import MOST_MEMBERS, pairs_differ
 from topocomm.planning.routing.member_relays import NO_RELAY, member_relays, nic_turns
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
@@ -61,6 +63,8 @@ MOST_PORT_MESSAGES = 8192
 """Most messages of all slices: more take longer to follow than they gain."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
+MOST_EDGES_BYTES = 4 << 20
+"""Largest payload that goes by the edges that complete first: of more, packed trees have more bytes a second."""
 MOST_PATTERN_BYTES = 128 << 10
 """Largest payload in parts of many ranks for which a pattern is tried where parts also go over rails."""
 MOST_PIECES = 1 << 22
@@ -144,8 +148,22 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
     if not reduces and request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
+    yield from _by_edges(request, groups)
     yield from over_rails(request, groups)
     yield from relay_chains(request, groups)
+
+
+def _by_edges(request: Request, groups: RankPatterns) -> Builds:
+    """Chunks by the edges that complete first, one message of a port after the other."""
+    wanted = request.objective == "auto" and request.ports == 1 and not request.cores and request.layout.splittable
+    fits = wanted and (request.operator.commutative or request.collective.name == "broadcast")
+    ends, paths = request.endpoints, groups.paths
+    if not fits or groups.hosts.count > 1 or len(set(ends)) < len(ends) or not 2 < len(ends) <= MOST_MEMBERS:
+        return
+    if LONG_BYTES <= request.payload_bytes <= MOST_EDGES_BYTES and pairs_differ(ends, paths):
+        schedule = edge_forest(request.collective, paths, ends, request.layout.rows, request.layout.row_bytes)
+        if schedule is not None:
+            yield "edge-forest", lambda: schedule
 
 
 def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
