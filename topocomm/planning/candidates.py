@@ -57,7 +57,7 @@ MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
 SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
-PORT_SLICE_BYTES, MOST_PORT_SLICES = 128 << 10, 64
+PORT_SLICE_BYTES, MOST_PORT_SLICES = 8 << 10, 64
 """Least bytes of a slice of trees packed into ports, and the most such slices."""
 MOST_PORT_MESSAGES = 8192
 """Most messages of all slices: more take longer to follow than they gain."""

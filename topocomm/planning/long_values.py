@@ -116,8 +116,10 @@ def _in_parts(request: Request, groups: RankPatterns, inside: Inside) -> Schedul
 
 
 def _trees_of(request: Request, groups: RankPatterns, members: Groups) -> MemberTrees | None:
-    """Trees inside groups for parts of a value that is not long; None where all members have rings of their own."""
-    if request.payload_bytes > MOST_AT_ONCE_BYTES or not fits_parts(members) or request.port_model != "loggp":
+    """Trees inside groups for parts of a value, of a long one where no rings have more bytes a second."""
+    if not fits_parts(members) or request.port_model != "loggp" or request.objective != "auto":
+        return None
+    if request.payload_bytes > MOST_AT_ONCE_BYTES and groups.rings_of(members) is not None:
         return None
     return groups.trees_of(members, request.payload_bytes)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
+from topocomm.planning.bounds.flow_over_time import FlowOverTime, flows_over_time
 from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
 from topocomm.planning.bounds.weighted_groups import weighted_groups
@@ -57,7 +58,7 @@ class Relayed:
         return relayed_us(self.across_us, payload_bytes / self.gb_per_s / 1e3, self.groups, rooted=self.rooted)
 
 
-TimeArgument = Crossing | Relayed
+TimeArgument = Crossing | Relayed | FlowOverTime
 
 
 def relayed_us(across_us: float, value_us: float, groups: int, *, rooted: bool) -> float:
@@ -101,6 +102,7 @@ def time_arguments(
         arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
     arguments += _at_weighted_groups(demand, machine, ports, cheapest_us)
+    arguments += flows_over_time(demand, machine, ports)
     return tuple(arguments)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 
 from topocomm.errors import PlanError
+from topocomm.planning.certificate_checker.flow_witness import least_flow_us
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
+from topocomm.planning.collectives import IN_PARTS, PARTS_GIVEN
 
 
 class TimeWitnesses:
@@ -26,6 +28,7 @@ class TimeWitnesses:
             ("time", "group"): self._group,
             ("time", "endpoint"): self._endpoint,
             ("time", "weights"): self._weights,
+            ("time", "flow"): self._flow,
         }
 
     def _us(self, gb_per_s: float) -> float:
@@ -173,3 +176,17 @@ class TimeWitnesses:
                     )
         needed = sum(weight * self._share(own, into=way == "in") for own, way, weight in groups)
         return self._cheapest_us(witness) + self._us(self.plan.ports * sum(held.values()) / needed)
+
+    def _flow(self, witness: Witness) -> float:
+        """What one rank needs of another comes to it over all ways at once."""
+        ends, src, dst = self.checker.pair(witness), witness["from"], witness["to"]
+        share = 1.0
+        if self.needs.pairs:
+            share = self.needs.pairs[src][dst]
+        elif self.plan.collective.name in IN_PARTS:
+            share = self.needs.shares[src if self.plan.collective.name in PARTS_GIVEN else dst]
+        if ends[0] == ends[1] or not share > 0:
+            raise PlanError(f"certificate: flow witness: nothing must get from {ends[0]} to {ends[1]}")
+        return least_flow_us(
+            self.graph, ends, witness["links"], witness["ports"], self.plan.ports, share * self._us(1.0)
+        )
