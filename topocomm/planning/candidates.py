@@ -57,13 +57,12 @@ MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
 SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
-PORT_SLICE_BYTES, MOST_PORT_SLICES = 8 << 10, 64
-"""Least bytes of a slice of trees packed into ports, and the most such slices."""
-MOST_PORT_MESSAGES = 8192
-"""Most messages of all slices: more take longer to follow than they gain."""
+PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
+"""Of trees packed into ports (least bytes of a slice, most slices, most messages of all): those that give more slices.
+More messages take longer to follow than they gain, of short values sooner."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
-MOST_EDGES_BYTES = 4 << 20
+MOST_EDGES_BYTES = 512 << 10
 """Largest payload that goes by the edges that complete first: of more, packed trees have more bytes a second."""
 MOST_PATTERN_BYTES = 128 << 10
 """Largest payload in parts of many ranks for which a pattern is tried where parts also go over rails."""
@@ -344,8 +343,8 @@ def _port_forests(request: Request, paths: PathFinder) -> Builds:
     if forest is None:
         return
     shortest = min(rows for rows, _ in forest.chunks)
-    most = min(request.payload_bytes // PORT_SLICE_BYTES, MOST_PORT_MESSAGES // len(forest.turns), shortest)
-    slices = 1 << (max(1, min(most, MOST_PORT_SLICES)).bit_length() - 1)
+    sizes = [min(request.payload_bytes // least, n, most // len(forest.turns)) for least, n, most in PORT_SLICES]
+    slices = 1 << (max(1, min(max(sizes), shortest)).bit_length() - 1)
     yield f"port-forest-{slices}", partial(forest.schedule, slices, request.layout.row_bytes)
 
 

@@ -209,10 +209,10 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
         and bare.count <= MOST_WHOLE_GROUPS
         and request.payload_bytes <= MOST_AT_ONCE_BYTES
     ):
-        for inside, way in islice(reversed(list(_ways_inside(request, groups))), 1):
-            schedule = rail_blocks_allreduce(bare, request.layout.rows, 1, way)
-            schedule = schedule if groups.in_order else relabelled(schedule, groups.order)
-            yield f"rails-blocks-{bare.count}{inside}", partial(_rooted, request, schedule)
+        inside, way = list(_ways_inside(request, groups))[-1]
+        schedule = rail_blocks_allreduce(bare, request.layout.rows, 1, way)
+        schedule = schedule if groups.in_order else relabelled(schedule, groups.order)
+        yield f"rails-blocks-{bare.count}{inside}", partial(_rooted, request, schedule)
     pieces = min(most_blocks_pieces(bare, MOST_HALVED_TRANSFERS), -(-bare.count // 2))
     if request.port_model != "loggp" or bare.count <= MOST_FLAT_RANKS or groups.hierarchy.flat or pieces < 2:
         return
@@ -223,13 +223,13 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Inside]]:
-    """Parts inside groups: around rings where these have more bytes a second; of short values also by trees."""
+    """Parts inside groups: around rings that have more bytes a second; of short values also at once, and by trees."""
     rings = groups.rings()
     yield "", rings
+    if rings and request.payload_bytes <= MOST_AT_ONCE_BYTES:
+        yield "-flat", None
     if trees := _trees_of(request, groups, groups.hierarchy.groups):
         yield "-trees", trees
-    elif rings and request.payload_bytes <= MOST_AT_ONCE_BYTES:
-        yield "-flat", None
 
 
 def _rooted(request: Request, schedule: Schedule) -> Schedule:

@@ -28,7 +28,7 @@ def test_it_is_proved(system, name, rows):
     machine = catalog(system)
     collective, schedule = made(machine, name, rows, root=2)
     assert verify(schedule, collective).each_contribution_once
-    assert len(schedule.chunks) <= min(rows, CHUNKS[-1])
+    assert len(schedule.chunks) <= min(rows, CHUNKS)
 
 
 @pytest.mark.parametrize("name", ["reduce", "broadcast"])
@@ -38,11 +38,11 @@ def test_events_take_as_long_as_the_edges_said(system, name):
     collective, schedule = made(machine, name, rows)
     paths, ends = PathFinder(machine), machine.endpoints
     cost = Cost(schedule, ends, paths, row_bytes=4, port_model="loggp", collective=collective)
-    soonest = min(earliest_edges(ends, paths, [0] * count, rows * 4 / count).us for count in CHUNKS)
-    assert cost.predicted_us == pytest.approx(soonest, rel=0.02)
+    order = earliest_edges(ends, paths, [0] * CHUNKS, rows * 4 / CHUNKS)
+    assert cost.predicted_us == pytest.approx(order.us, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "most"), [("reduce", 5.0), ("broadcast", 5.1)])
+@pytest.mark.parametrize(("name", "most"), [("reduce", 5.1), ("broadcast", 5.1)])
 def test_64_kib_on_a_dgx_1(name, most):
     """By halves over two rails it was 6.73 and 6.03 us."""
     machine = catalog("dgx-1-v100")
@@ -63,5 +63,5 @@ def test_where_it_is_offered():
     assert not offered(switch(8)) and not offered(catalog("dgx-1-v100", hosts=2))
     assert not offered(machine, "reduce", operator=first)
     assert not offered(machine, ports=2) and not offered(machine, objective="latency")
-    assert not offered(machine, payload_bytes=4 * KIB) and not offered(machine, payload_bytes=8192 * KIB)
+    assert not offered(machine, payload_bytes=4 * KIB) and not offered(machine, payload_bytes=1024 * KIB)
     assert not offered(machine, ranks=[machine.endpoints[0]] * 3)

@@ -131,8 +131,10 @@ class _Ways:
         return np.where(self.machine.is_end, at_ends, reached)
 
     def bounds(self, share: float) -> Iterator[FlowOverTime]:
-        """Yield the bounds for values of several sizes."""
+        """Yield the bounds for values of several sizes; none without latency: those of bytes alone are as good."""
         apart_us = self.apart_us
+        if apart_us <= SAME:
+            return
         fastest = float(self.machine.gb_per_s.max()) * 1e3
         for size in SIZES:
             value_bytes, found = size * apart_us * fastest, None

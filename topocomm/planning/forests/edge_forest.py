@@ -17,24 +17,18 @@ from topocomm.planning.routing.earliest_edges import earliest_edges
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 
-CHUNKS = (1, 4, 8, 16)
-"""Numbers of chunks, of which the one is taken whose last arrives first."""
+CHUNKS = 8
+"""Most chunks: more take as long to plan, and what is long enough for them goes by packed trees."""
 
 
 def edge_forest(
     collective: Collective, paths: PathFinder, endpoints: Sequence[str], rows: int, row_bytes: int
 ) -> Schedule | None:
     """Return the schedule of a broadcast, or of a reduce for a commutative operator; None where there are no edges."""
-    made = []
-    for count in CHUNKS:
-        if count <= rows:
-            order = earliest_edges(endpoints, paths, [collective.root] * count, rows * row_bytes / count)
-            if order is None:
-                return None
-            made.append((order.us, count, order))
-    if not made:
+    count = min(CHUNKS, rows)
+    order = earliest_edges(endpoints, paths, [collective.root] * count, rows * row_bytes / count) if count else None
+    if order is None:
         return None
-    _, count, order = min(made, key=lambda option: option[:2])
     network, reduces = network_of(paths, endpoints), collective.name == "reduce"
     number = {device: index for index, device in enumerate(network.devices)}
     edges: list[list[Edge]] = [[] for _ in range(count)]
