@@ -43,10 +43,12 @@ def test_a_prefix_over_uneven_hosts_is_planned(sizes, collective):
 
 def test_slices_are_as_many_as_the_payload_is_worth():
     """What auto takes is no worse than any number of slices, and it has every power of two."""
-    one = plan(catalog("mi250x"), payload_bytes=4 << 20, ports=2)
-    assert one.algorithm == "forest-8"
-    assert one.schedule.repeat is not None and one.schedule.repeat.count == 8
-    assert plan(catalog("mi250x"), payload_bytes=64 << 10, ports=2).schedule.repeat is None
+    machine = catalog("mi250x")
+    one = plan(machine, payload_bytes=4 << 20, ports=2)
+    forests = [each for each in ranked(one, machine, topocomm.SUM) if each.algorithm.startswith("forest-")]
+    assert forests[0].algorithm == "forest-8" and {"forest-2", "forest-4"} <= {each.algorithm for each in forests}
+    assert one.figures.predicted_us <= forests[0].predicted_us
+    assert plan(machine, payload_bytes=64 << 10, ports=2).schedule.repeat is None
 
 
 def test_long_payloads_on_gpus_are_pipelined_where_the_model_says_so():

@@ -4,12 +4,17 @@ import pytest
 
 import topocomm
 from tests.machines import hosts, joined, switch
+from tests.planning.bounds.test_weighted_groups import mesh
 from topocomm.operators.operator import Field
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import collective_of
 from topocomm.planning.left_out import left_out
 from topocomm.planning.request import Request, layout_of, whole_layout
 from topocomm.planning.routing.paths import PathFinder
+
+
+def ring_of(count):
+    return mesh({tuple(sorted((end, (end + 1) % count))): 25.0 for end in range(count)} | {(0, 2): 50.0})
 
 
 def request(machine, name, payload_bytes, operator=topocomm.SUM, ranks=None):
@@ -60,6 +65,26 @@ def test_relays_are_for_hosts_of_few_ranks():
     assert "relay-chain" not in tried(machine, wanted)
     assert "relay-chain" in tried(machine, request(machine, "scan", 1 << 20))
     assert "relay-chain: for at most 8 ranks of a host" in left_out(machine, request(machine, "reduce", 1 << 20))
+
+
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+def test_trees_in_ports_are_for_few_ranks_of_meshes(name):
+    line = "port-forest: with one port for at most 16 ranks, and 500 messages a slice"
+    machine = topocomm.catalog("dgx-1-v100", hosts=3)
+    beyond, within = (request(machine, name, 1 << 20, ranks=machine.endpoints[:count]) for count in (17, 16))
+    assert line in left_out(machine, beyond) and "port-forest" not in tried(machine, beyond)
+    assert line not in left_out(machine, within) and "port-forest" in tried(machine, within)
+    plain = topocomm.catalog("dgx-h100", hosts=3)
+    assert line not in left_out(plain, request(plain, name, 1 << 20, ranks=plain.endpoints[:17]))
+
+
+@pytest.mark.parametrize(("name", "family"), [("reduce", "edge-forest"), ("allgather", "host-trees")])
+def test_trees_of_edges_are_for_hosts_of_few_ranks(name, family):
+    machine = ring_of(17)
+    beyond, within = (request(machine, name, 64 << 10, ranks=machine.endpoints[:count]) for count in (17, 16))
+    assert f"{family}: for at most 16 ranks of a host" in left_out(machine, beyond)
+    assert family not in tried(machine, beyond)
+    assert family in tried(machine, within) and family not in named(machine, within)
 
 
 def test_processors_are_not_pipelined():

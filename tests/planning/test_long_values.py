@@ -166,8 +166,8 @@ def test_turns_are_for_few_ranks_and_one_port_whose_rounds_cost_nothing():
 def test_parts_go_around_the_fastest_links_of_a_host(name):
     """By quads it was 1.66 times the bound on a DGX-1."""
     machine = catalog("dgx-1-v100")
-    made = plan(machine, name, payload_bytes=4 * MIB)
-    assert made.algorithm.startswith("host-rings") and made.certificate.gap <= 1.1
+    made = plan(machine, name, payload_bytes=16 * MIB)
+    assert made.algorithm.startswith("host-rings") and made.certificate.gap <= 1.05
     check_certificate(machine, made)
 
 

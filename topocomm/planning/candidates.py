@@ -29,6 +29,7 @@ from topocomm.planning.algorithms.hosts.rails import rails_allreduce
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import IN_PAIRS
+from topocomm.planning.forests.edge_forest import edge_forest
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.port_forest import port_forest
 from topocomm.planning.forests.routed import routed
@@ -44,6 +45,7 @@ from topocomm.planning.long_values import (
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
+from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, pairs_differ
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
@@ -53,14 +55,15 @@ MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
 SLICE_BYTES = 64 << 10
 """Least bytes of a slice of a pipelined chunk."""
-PORT_SLICE_BYTES, MOST_PORT_SLICES = 128 << 10, 64
-"""Least bytes of a slice of trees packed into ports, and the most such slices."""
-MOST_PORT_MESSAGES = 8192
-"""Most messages of all slices: more take longer to follow than they gain."""
+PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
+"""Of trees packed into ports (least bytes of a slice, most slices, most messages of all): those that give more slices.
+More messages take longer to follow than they gain, of short values sooner."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
 MOST_WHOLE_BYTES = 256 << 10
 """Largest value of many ranks that is also sent whole where it may go in parts over rails."""
+MOST_EDGES_BYTES = 512 << 10
+"""Largest payload that goes by the edges that complete first: of more, packed trees have more bytes a second."""
 MOST_PIECES = 1 << 22
 """Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 
@@ -151,8 +154,22 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
     if not reduces and request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
+    yield from _by_edges(request, groups)
     yield from in_parts
     yield from relay_chains(request, groups)
+
+
+def _by_edges(request: Request, groups: RankPatterns) -> Builds:
+    """Chunks by the edges that complete first, one message of a port after the other."""
+    wanted = request.objective == "auto" and request.ports == 1 and not request.cores and request.layout.splittable
+    fits = wanted and (request.operator.commutative or request.collective.name == "broadcast")
+    ends, paths = request.endpoints, groups.paths
+    if not fits or groups.hosts.count > 1 or len(set(ends)) < len(ends) or not 2 < len(ends) <= MOST_EDGE_MEMBERS:
+        return
+    if LONG_BYTES <= request.payload_bytes <= MOST_EDGES_BYTES and pairs_differ(ends, paths):
+        schedule = edge_forest(request.collective, paths, ends, request.layout.rows, request.layout.row_bytes)
+        if schedule is not None:
+            yield "edge-forest", lambda: schedule
 
 
 def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -319,8 +336,8 @@ def _port_forests(request: Request, paths: PathFinder) -> Builds:
     if forest is None:
         return
     shortest = min(rows for rows, _ in forest.chunks)
-    most = min(request.payload_bytes // PORT_SLICE_BYTES, MOST_PORT_MESSAGES // len(forest.turns), shortest)
-    slices = 1 << (max(1, min(most, MOST_PORT_SLICES)).bit_length() - 1)
+    sizes = [min(request.payload_bytes // least, n, most // len(forest.turns)) for least, n, most in PORT_SLICES]
+    slices = 1 << (max(1, min(max(sizes), shortest)).bit_length() - 1)
     yield f"port-forest-{slices}", partial(forest.schedule, slices, request.layout.row_bytes)
 
 

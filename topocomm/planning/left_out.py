@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_parts
-from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS
+from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS, MOST_EDGES_BYTES
 from topocomm.planning.forests.chain_flow import MOST_PERIOD
-from topocomm.planning.long_values import LONG_BYTES, MOST_FLAT_RANKS, MOST_TREE_RANKS, MOST_TURNED_RANKS
+from topocomm.planning.forests.port_forest import MOST_MESSAGES, MOST_RANKS, has_unlike_links
+from topocomm.planning.long_values import (
+    LONG_BYTES,
+    MOST_AT_ONCE_BYTES,
+    MOST_FLAT_RANKS,
+    MOST_TREE_RANKS,
+    MOST_TURNED_RANKS,
+)
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request
+from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, pairs_differ
 from topocomm.planning.routing.member_ring import MOST_PATH_MEMBERS
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.ways.member_ways import MOST_MEMBERS
@@ -73,6 +81,7 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         yield _TREES[name], f"with objective auto for at most {MOST_AUTO_FOREST_RANKS} ranks"
     elif name in _TREES and {topology.by_id[end].kind for end in request.endpoints} != {"gpu"}:
         yield _TREES[name], "with objective auto for GPUs only"
+    yield from _of_unlike_pairs(topology, request)
     if name not in _PARTS:
         return
     if name in _FOLDS and not request.operator.commutative:
@@ -96,3 +105,19 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         yield _PARTS[name], "no rail has a rank of every host"
     elif groups.count > 1 and name not in ("allreduce", "reduce", "broadcast") and not fits_parts(groups):
         yield _PARTS[name], "some rank is on no rail that every host has"
+
+
+def _of_unlike_pairs(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
+    """What is for few endpoints, each with one rank, whose pairs are unlike."""
+    ends, paths = request.endpoints, PathFinder(topology)
+    fits = request.collective.name in _TREES and request.ports == 1 and len(set(ends)) == len(ends)
+    in_order = request.collective.name in _FOLDS and not request.operator.commutative
+    if not fits or in_order or {topology.by_id[end].kind for end in ends} != {"gpu"}:
+        return
+    if MOST_RANKS < len(ends) <= MOST_AUTO_FOREST_RANKS and has_unlike_links(paths, ends):
+        yield "port-forest", f"with one port for at most {MOST_RANKS} ranks, and {MOST_MESSAGES} messages a slice"
+    rooted = request.collective.name in ("reduce", "broadcast")
+    short = request.payload_bytes <= (MOST_EDGES_BYTES if rooted else MOST_AT_ONCE_BYTES)
+    one_host = len({topology.by_id[end].host for end in ends}) == 1
+    if short and one_host and len(ends) > MOST_EDGE_MEMBERS and pairs_differ(ends, paths):
+        yield "edge-forest" if rooted else "host-trees", f"for at most {MOST_EDGE_MEMBERS} ranks of a host"

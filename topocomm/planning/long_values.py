@@ -14,7 +14,8 @@ from topocomm.planning.algorithms.hosts.part_trees import PartTrees, Turns
 from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
-    Rings,
+    Inside,
+    MemberTrees,
     common_rails,
     fits_parts,
     rails_allgather,
@@ -61,7 +62,9 @@ times the least, the one of fewest messages is taken."""
 MOST_TREE_RANKS = 2048
 """Most ranks for them, and for a chain of a scan in slices."""
 MOST_AT_ONCE_BYTES = 1 << 20
-"""Largest payload of which members send parts to each other at once where rings have more bytes a second."""
+"""Largest payload of which members send parts to each other at once, or by trees, beside rings."""
+MOST_WHOLE_GROUPS = 8
+"""Most groups that send each other whole parts of a value of at most that size: more bytes, one message in a row."""
 SLICE_US, SLICE_BYTES = 0.16, (1 << 10, 8 << 10)
 """The least time of a slice that a message between groups carries alone, and the least bytes of one in any case."""
 PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES = 6.5, (8 << 10, 64 << 10)
@@ -92,19 +95,38 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _around_hosts(request: Request, groups: RankPatterns) -> Builds:
-    """Parts around a ring of all members of each host, where the ranks are grouped otherwise or on one host."""
+    """Parts around a ring of all members of each host, where the ranks are grouped otherwise or on one host.
+
+    Of shorter values also by trees.
+    """
+    hosts = groups.hosts
+    fits = _is_long(request) and 2 < len(groups.order) <= MOST_RING_RANKS and fits_parts(hosts)
+    if not fits or groups.hierarchy.groups.starts == hosts.starts:
+        return
+    ways = [("host-rings", groups.rings_of(hosts)), ("host-trees", _trees_of(request, groups, hosts))]
+    for name, inside in ways:
+        if inside and (schedule := _in_parts(request, groups, inside)):
+            yield from _sliced(request, groups, schedule, name)
+
+
+def _in_parts(request: Request, groups: RankPatterns, inside: Inside) -> Schedule | None:
+    """Parts over all members of the hosts; None where parts do not suit the ranks."""
     hosts, name, parts = groups.hosts, request.collective.name, request.collective.parts
-    rings = groups.rings_of(hosts) if _is_long(request) and 2 < len(groups.order) <= MOST_RING_RANKS else None
-    if rings is None or groups.hierarchy.groups.starts == hosts.starts or not fits_parts(hosts):
-        return
     if name == "allreduce":
-        schedule = rails_allreduce_in_parts(hosts, request.layout.rows, hosts.count, rings)
-        schedule = schedule if groups.in_order else relabelled(schedule, groups.order)
-    elif groups.in_order and all(parts):
-        schedule = (rails_reduce_scatter if name == "reduce_scatter" else rails_allgather)(hosts, parts, rings)
-    else:
-        return
-    yield from _sliced(request, groups, schedule, "host-rings")
+        schedule = rails_allreduce_in_parts(hosts, request.layout.rows, hosts.count, inside)
+        return schedule if groups.in_order else relabelled(schedule, groups.order)
+    if groups.in_order and all(parts):
+        return (rails_reduce_scatter if name == "reduce_scatter" else rails_allgather)(hosts, parts, inside)
+    return None
+
+
+def _trees_of(request: Request, groups: RankPatterns, members: Groups) -> MemberTrees | None:
+    """Trees inside groups for parts of a value, of a long one where no rings have more bytes a second."""
+    if not fits_parts(members) or request.port_model != "loggp" or request.objective != "auto":
+        return None
+    if request.payload_bytes > MOST_AT_ONCE_BYTES and groups.rings_of(members) is not None:
+        return None
+    return groups.trees_of(members, request.payload_bytes)
 
 
 def _up_trees(request: Request, groups: RankPatterns) -> Builds:
@@ -209,8 +231,17 @@ def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Build
 
 
 def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
-    """Long values over the rails of so many hosts that a piece for each of them is too much."""
+    """Parts over the rails of few hosts whole, and over those of so many that a piece for each of them is too much."""
     bare = groups.hierarchy.groups
+    if (
+        request.port_model == "loggp"
+        and bare.count <= MOST_WHOLE_GROUPS
+        and request.payload_bytes <= MOST_AT_ONCE_BYTES
+    ):
+        inside, way = list(_ways_inside(request, groups))[-1]
+        schedule = rail_blocks_allreduce(bare, request.layout.rows, 1, way)
+        schedule = schedule if groups.in_order else relabelled(schedule, groups.order)
+        yield f"rails-blocks-{bare.count}{inside}", partial(_rooted, request, schedule)
     pieces = min(most_blocks_pieces(bare, MOST_HALVED_TRANSFERS), -(-bare.count // 2))
     if request.port_model != "loggp" or bare.count <= MOST_FLAT_RANKS or groups.hierarchy.flat or pieces < 2:
         return
@@ -221,12 +252,14 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
     yield from islice(_sliced(request, groups, _rooted(request, schedule), label), 1)
 
 
-def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Rings]]:
-    """Parts inside groups: around rings where these have more bytes a second; of short values also all at once."""
+def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Inside]]:
+    """Parts inside groups: around rings that have more bytes a second; of short values also at once, and by trees."""
     rings = groups.rings()
     yield "", rings
     if rings and request.payload_bytes <= MOST_AT_ONCE_BYTES:
         yield "-flat", None
+    if trees := _trees_of(request, groups, groups.hierarchy.groups):
+        yield "-trees", trees
 
 
 def _rooted(request: Request, schedule: Schedule) -> Schedule:

@@ -17,8 +17,10 @@ from topocomm.planning.algorithms.hosts.group_gossip import (
     rails_to_root,
 )
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rails_parts import MemberTrees
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.request import Request
+from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, earliest_edges, pairs_differ
 from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
 from topocomm.planning.routing.member_ring import member_ring
 from topocomm.planning.routing.paths import PathFinder
@@ -49,6 +51,7 @@ class RankPatterns:
 
     def __init__(self, request: Request, paths: PathFinder) -> None:
         self.request, self.paths = request, paths
+        self._trees: dict[tuple[tuple[int, ...], int], MemberTrees | None] = {}
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -133,6 +136,26 @@ class RankPatterns:
         if not any(rings):
             return None
         return [ring or tuple(range(inside.members)) for ring, inside in zip(rings, groups.insides, strict=True)]
+
+    def trees_of(self, groups: Groups, payload_bytes: int) -> MemberTrees | None:
+        """Return trees inside groups for parts of a value; None where all pairs of members are alike."""
+        key = groups.starts, payload_bytes
+        if key not in self._trees:
+            self._trees[key] = self._made_trees(groups, payload_bytes)
+        return self._trees[key]
+
+    def _made_trees(self, groups: Groups, payload_bytes: int) -> MemberTrees | None:
+        orders = []
+        for sort, inside in enumerate(groups.insides):
+            low, high = groups.starts[groups.sorts.index(sort) :][:2]
+            members = [self.request.endpoints[rank] for rank in self.order[low:high]]
+            if not 1 < len(members) <= MOST_EDGE_MEMBERS or not pairs_differ(members, self.paths):
+                return None
+            order = earliest_edges(members, self.paths, range(high - low), payload_bytes / inside.members)
+            if order is None:
+                return None
+            orders.append(order)
+        return MemberTrees(max(order.rounds for order in orders), tuple(order.messages for order in orders))
 
     def patterns(self) -> Iterator[GossipPattern]:
         """Yield patterns that bring all values to all ranks and suit the groups."""

@@ -8,7 +8,7 @@ import pytest
 from tests.machines import hosts, switch
 from topocomm import PlanError, catalog, check_certificate, plan
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 CASES = {
     "border": (switch(4), "allreduce", MIB, 1),
     "relays": (hosts(8, 4), "allreduce", MIB, 1),
@@ -24,6 +24,7 @@ CASES = {
     "weights": (hosts(4, 4), "scan", 16 * MIB, 1),
     "prefix": (hosts(16, 2), "scan", MIB, 1),
     "prefix of endpoints": (switch(32), "exscan", MIB, 2),
+    "flow": (catalog("mi250x"), "broadcast", 64 * KIB, 1),
     "endpoint": (catalog("mi300x-8"), "scatter", 8 * MIB, 1),
     "latency": (switch(4), "allreduce", 0, 1),
 }

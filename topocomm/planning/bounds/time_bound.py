@@ -16,6 +16,7 @@ import numpy as np
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
 from topocomm.planning.bounds.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
+from topocomm.planning.bounds.flow_over_time import FlowOverTime, flows_over_time
 from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
 from topocomm.planning.bounds.prefix_bound import Prefix, prefix_arguments
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
@@ -59,7 +60,7 @@ class Relayed:
         return relayed_us(self.across_us, payload_bytes / self.gb_per_s / 1e3, self.groups, rooted=self.rooted)
 
 
-TimeArgument = Crossing | Relayed | Prefix
+TimeArgument = Crossing | Relayed | Prefix | FlowOverTime
 
 
 def relayed_us(across_us: float, value_us: float, groups: int, *, rooted: bool) -> float:
@@ -104,6 +105,7 @@ def time_arguments(
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
     arguments += _at_weighted_groups(demand, machine, ports, cheapest_us)
     arguments += prefix_arguments(demand, single, others, ports)
+    arguments += flows_over_time(demand, machine, ports)
     return tuple(arguments)
 
 

@@ -121,7 +121,7 @@ class WitnessChecker:
             ("rounds", "messages"): self._messages,
             ("rounds", "hops"): self._hops,
             ("latency", "none"): self._nothing,
-            ("latency", "path"): lambda witness: self.graph.relayed_us(*self._pair(witness)),
+            ("latency", "path"): lambda witness: self.graph.relayed_us(*self.pair(witness)),
             ("latency", "messages"): self._in_a_row,
             ("latency", "levels"): self._levels,
             ("latency", "postal"): self._postal,
@@ -176,7 +176,7 @@ class WitnessChecker:
         self._counted(witness, len(set(self.plan.ranks)), "endpoints")
         return -(-int(witness["messages"]) // (self.plan.ports * len(set(self.plan.ranks))))
 
-    def _pair(self, witness: Witness) -> tuple[str, str]:
+    def pair(self, witness: Witness) -> tuple[str, str]:
         """Return the endpoints of a pair of ranks of which one needs the other."""
         src, dst = self._rank(witness["from"]), self._rank(witness["to"])
         if not self.needs(src, dst):
@@ -184,7 +184,7 @@ class WitnessChecker:
         return self.plan.ranks[src], self.plan.ranks[dst]
 
     def _hops(self, witness: Witness) -> float:
-        hops = self.graph.hops(*self._pair(witness))
+        hops = self.graph.hops(*self.pair(witness))
         self._counted(witness, hops, "hops")
         return hops
 

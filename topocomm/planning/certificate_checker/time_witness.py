@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 
 from topocomm.errors import PlanError
+from topocomm.planning.certificate_checker.flow_witness import least_flow_us
 from topocomm.planning.certificate_checker.lengths_witness import LengthsWitness
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
+from topocomm.planning.collectives import IN_PARTS, PARTS_GIVEN
 
 
 class TimeWitnesses:
@@ -29,6 +31,7 @@ class TimeWitnesses:
             ("time", "weights"): self._weights,
             ("time", "lengths"): self._lengths,
             ("time", "prefix"): self._prefix,
+            ("time", "flow"): self._flow,
         }
 
     def _us(self, gb_per_s: float) -> float:
@@ -227,3 +230,17 @@ class TimeWitnesses:
             middle_us = (short_us + long_us) / 2
             short_us, long_us = (short_us, middle_us) if is_enough(middle_us) else (middle_us, long_us)
         return short_us
+
+    def _flow(self, witness: Witness) -> float:
+        """What one rank needs of another comes to it over all ways at once."""
+        ends, src, dst = self.checker.pair(witness), witness["from"], witness["to"]
+        share = 1.0
+        if self.needs.pairs:
+            share = self.needs.pairs[src][dst]
+        elif self.plan.collective.name in IN_PARTS:
+            share = self.needs.shares[src if self.plan.collective.name in PARTS_GIVEN else dst]
+        if ends[0] == ends[1] or not share > 0:
+            raise PlanError(f"certificate: flow witness: nothing must get from {ends[0]} to {ends[1]}")
+        return least_flow_us(
+            self.graph, ends, witness["links"], witness["ports"], self.plan.ports, share * self._us(1.0)
+        )

@@ -102,6 +102,12 @@ def port_forest(collective: Collective, paths: PathFinder, endpoints: Sequence[s
     return PortForest(collective, network, paths, chunks, *_turns(chunks, network))
 
 
+def has_unlike_links(paths: PathFinder, endpoints: Sequence[str]) -> bool:
+    """Whether some endpoints have links to each other, and these are unlike or join some pairs only."""
+    network = network_of(paths, endpoints)
+    return bool(network.links) and _is_unlike(network)
+
+
 def _is_unlike(network: Network) -> bool:
     """Whether links between endpoints have several rates, or some endpoints have none."""
     src, dst = np.array(network.links, dtype=np.int64).T

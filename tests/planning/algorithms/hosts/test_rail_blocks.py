@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.planning.algorithms.hosts.machines import GONE, groups_of, without
+from tests.planning.algorithms.hosts.test_rails_parts import trees_of
 from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.collectives import Collective
 from topocomm.planning.proof.verify import verify
@@ -20,9 +21,18 @@ def check(groups, rows, most_pieces, rings=None):
 @pytest.mark.parametrize("count", [*range(2, 18), 33])
 @pytest.mark.parametrize("members", [1, 2, 3])
 def test_any_number_of_groups(count, members):
+    groups = groups_of(*[members] * count)
     for most_pieces in {2, 3, 5, max(1, count - 1)}:
-        for rings in (None, [tuple(reversed(range(members)))]):
-            check(groups_of(*[members] * count), 1000, most_pieces, rings)
+        for inside in (None, [tuple(reversed(range(members)))], trees_of(groups)):
+            check(groups, 1000, most_pieces, inside)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_of_few_groups_all_send_each_other_their_parts_whole(count):
+    """One message in a row between groups."""
+    schedule = check(groups_of(*[4] * count), 1000, 1)
+    crossing = schedule.transfers[:, 1] // 4 != schedule.transfers[:, 3] // 4
+    assert len(np.unique(schedule.transfers[crossing, 0])) == 1 and crossing.sum() == 4 * count * (count - 1)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Every rank gets every value once, for any groups; what goes between groups is the least there is."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.planning.algorithms.hosts.machines import GONE, groups_of, without
 from tests.planning.replay import replay, word
 from tests.thinning import alternating
 from topocomm.planning.algorithms.hosts.rails_parts import (
+    MemberTrees,
     common_rails,
     fits_parts,
     rails_allgather,
@@ -28,6 +30,19 @@ def rings_of(groups):
     return [tuple(reversed(range(inside.members))) for inside in groups.insides]
 
 
+def trees_of(groups):
+    """Two chains from every owner, to the last member and to the first."""
+    tables, longest = [], 0
+    for inside in groups.insides:
+        count, rows = inside.members, []
+        for owner in range(count):
+            up, down = list(range(owner, count)), list(range(owner, -1, -1))
+            rows += [(step, owner, *ends) for way in (up, down) for step, ends in enumerate(pairwise(way))]
+        tables.append(np.array(sorted(rows), np.int64).reshape(-1, 4))
+        longest = max(longest, count - 1)
+    return MemberTrees(longest, tuple(tables))
+
+
 def check(groups, schedule, slices=1):
     ranks = groups.starts[-1]
     verify(sliced(schedule, slices, 1), Collective("allreduce", ranks))
@@ -43,8 +58,8 @@ def test_any_number_of_groups(count, members):
     if groups.starts[-1] < 2:
         return
     for pieces in (1, 3, 16):
-        for rings in (None, rings_of(groups)):
-            schedule = rails_allreduce_in_parts(groups, 1000, pieces, rings)
+        for inside in (None, rings_of(groups), trees_of(groups)):
+            schedule = rails_allreduce_in_parts(groups, 1000, pieces, inside)
             check(groups, schedule)
             assert len(schedule.transfers) <= transfer_count(groups, pieces)
 
@@ -52,8 +67,8 @@ def test_any_number_of_groups(count, members):
 @pytest.mark.parametrize("slices", [2, 5])
 def test_in_slices(slices):
     groups = groups_of(3, 3, 3, 3, 3)
-    for rings in (None, rings_of(groups)):
-        check(groups, rails_allreduce_in_parts(groups, 1000, 16, rings), slices)
+    for inside in (None, rings_of(groups), trees_of(groups)):
+        check(groups, rails_allreduce_in_parts(groups, 1000, 16, inside), slices)
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (3, 5), (8, 7, 8), (1, 2, 3, 4), (4, 4, 3, 4, 4)])
@@ -117,7 +132,7 @@ def test_parts_reach_their_owners_and_come_from_them(count, members, radix):
         return
     parts = tuple(1 + 7 * rank % 5 for rank in range(ranks))
     assert fits_parts(groups)
-    for rings in (None, rings_of(groups)):
+    for rings in (None, rings_of(groups), trees_of(groups)):
         for name, made in (("reduce_scatter", rails_reduce_scatter), ("allgather", rails_allgather)):
             schedule = made(groups, parts, rings, radix)
             collective = Collective(name, ranks, parts=parts)

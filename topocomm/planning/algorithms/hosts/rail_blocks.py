@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topocomm.planning.algorithms.hosts.rails_parts import Ints, RailsInParts, Rings, common_rails
+from topocomm.planning.algorithms.hosts.rails_parts import Inside, Ints, RailsInParts, common_rails
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 
@@ -21,15 +21,16 @@ def most_blocks_pieces(groups: Groups, most_transfers: int) -> int:
     return most_transfers // (2 * groups.count * (members * (members - 1) + rails))
 
 
-def rail_blocks_allreduce(groups: Groups, rows: int, most_pieces: int, rings: Rings = None) -> Schedule:
+def rail_blocks_allreduce(groups: Groups, rows: int, most_pieces: int, inside: Inside = None) -> Schedule:
     """Return the allreduce for a commutative operator, in as few blocks as have `most_pieces` groups at most.
 
-    Groups have a common rail; `rings` has the order of the members inside a group of each sort.
+    Groups have a common rail; `inside` is as of `rails_allreduce_in_parts`. With one piece every group is a block: all
+    groups send each other what they have, in one message each.
     """
     blocks = -(-groups.count // most_pieces)
     pieces, rails = groups.count // blocks, len(common_rails(groups))  # no group owns two pieces
     chunks = [(first + low, n) for first, own in split_rows(rows, rails) for low, n in split_rows(own, pieces)]
-    return _RailBlocks(groups, chunks, pieces, rings, blocks).allreduce()
+    return _RailBlocks(groups, chunks, pieces, inside, blocks).allreduce()
 
 
 class _RailBlocks(RailsInParts):
@@ -40,11 +41,11 @@ class _RailBlocks(RailsInParts):
         owner: The group that owns each piece in each block, [blocks, pieces].
     """
 
-    def __init__(self, groups: Groups, chunks: list[tuple[int, int]], pieces: int, rings: Rings, blocks: int) -> None:
+    def __init__(self, groups: Groups, chunks: list[tuple[int, int]], pieces: int, inside: Inside, blocks: int) -> None:
         edges = np.arange(blocks + 1) * groups.count // blocks
         self.low, self.size = edges[:-1, None], np.diff(edges)[:, None]
         self.owner = self.low + np.arange(pieces) * self.size // pieces
-        super().__init__(groups, chunks, pieces, rings, 2)
+        super().__init__(groups, chunks, pieces, inside, 2)
 
     def _slots_between(self) -> int:
         return int(self.size.max()) + len(self.size) + 1

@@ -13,7 +13,7 @@ to log2(groups / pieces) pieces more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -35,8 +35,25 @@ Rings = Sequence[Sequence[int]] | None
 """For each sort of group the order of its members in which parts travel; None: members send to each owner at once."""
 
 
+@dataclass(frozen=True, eq=False)
+class MemberTrees:
+    """For each sort of group the messages of an allgather of its members' parts; a reduce-scatter is its reverse.
+
+    Attributes:
+        rounds: Rounds of the longest.
+        messages: int64 [messages, 4] each: round, member whose part it is, source, destination.
+    """
+
+    rounds: int
+    messages: tuple[Ints, ...]
+
+
+Inside = Rings | MemberTrees
+"""How parts travel inside groups; by trees where every member is on a rail that no group lacks."""
+
+
 def rails_allreduce_in_parts(
-    groups: Groups, rows: int, most_pieces: int, rings: Rings = None, most_radix: int = 2
+    groups: Groups, rows: int, most_pieces: int, inside: Inside = None, most_radix: int = 2
 ) -> Schedule:
     """Return the allreduce for a commutative operator; groups have a common rail, parts `most_pieces` pieces at most.
 
@@ -45,7 +62,7 @@ def rails_allreduce_in_parts(
     rails = len(common_rails(groups))
     pieces = min(groups.count, most_pieces)
     chunks = [(first + low, n) for first, own in split_rows(rows, rails) for low, n in split_rows(own, pieces)]
-    return RailsInParts(groups, chunks, pieces, rings, most_radix).allreduce()
+    return RailsInParts(groups, chunks, pieces, inside, most_radix).allreduce()
 
 
 def fits_parts(groups: Groups) -> bool:
@@ -53,20 +70,20 @@ def fits_parts(groups: Groups) -> bool:
     return len(common_rails(groups)) * groups.count == groups.starts[-1]
 
 
-def rails_reduce_scatter(groups: Groups, parts: Sequence[int], rings: Rings = None, most_radix: int = 2) -> Schedule:
+def rails_reduce_scatter(groups: Groups, parts: Sequence[int], inside: Inside = None, most_radix: int = 2) -> Schedule:
     """Return the reduce-scatter for a commutative operator; every rank is on a rail. A radix as above."""
-    return _of_parts(groups, parts, rings, most_radix).reduce_scatter()
+    return _of_parts(groups, parts, inside, most_radix).reduce_scatter()
 
 
-def rails_allgather(groups: Groups, parts: Sequence[int], rings: Rings = None, most_radix: int = 2) -> Schedule:
+def rails_allgather(groups: Groups, parts: Sequence[int], inside: Inside = None, most_radix: int = 2) -> Schedule:
     """Return the allgather; every rank is on a rail. A radix as above."""
-    return _of_parts(groups, parts, rings, most_radix).allgather()
+    return _of_parts(groups, parts, inside, most_radix).allgather()
 
 
-def _of_parts(groups: Groups, parts: Sequence[int], rings: Rings, most_radix: int) -> RailsInParts:
+def _of_parts(groups: Groups, parts: Sequence[int], inside: Inside, most_radix: int) -> RailsInParts:
     """Every chunk is the part of one rank: that of group and rail is piece and part here."""
     first = np.cumsum([0, *parts[:-1]]).tolist()
-    made = RailsInParts(groups, list(zip(first, parts, strict=True)), groups.count, rings, most_radix)
+    made = RailsInParts(groups, list(zip(first, parts, strict=True)), groups.count, inside, most_radix)
     made.chunk_of = made.on_rail.T
     return made
 
@@ -100,10 +117,12 @@ class RailsInParts:
     """Columns by phase. Slots: 0 the own value, then those inside, those between groups, and the result."""
 
     def __init__(
-        self, groups: Groups, chunks: list[tuple[int, int]], pieces: int, rings: Rings, most_radix: int
+        self, groups: Groups, chunks: list[tuple[int, int]], pieces: int, inside: Inside, most_radix: int
     ) -> None:
         self.first = np.array(groups.starts[:-1], dtype=np.int64)
-        self.sorts, self.rings = np.array(groups.sorts), rings
+        self.sorts = np.array(groups.sorts)
+        self.trees: MemberTrees | None = inside if isinstance(inside, MemberTrees) else None
+        self.rings: Rings = None if isinstance(inside, MemberTrees) else inside
         self.sizes = np.diff(np.array(groups.starts))
         self.ranks, self.most = groups.starts[-1], int(self.sizes.max())
         rails = common_rails(groups)
@@ -122,7 +141,9 @@ class RailsInParts:
         self.chunks = chunks
         self.chunk_of = np.arange(len(chunks)).reshape(len(rails), -1)
         """The chunk of each part and piece."""
-        self.inside_rounds = self.most - 1 if rings else min(1, self.most - 1)
+        self.inside_rounds = self.most - 1 if self.rings else min(1, self.most - 1)
+        if self.trees:
+            self.inside_rounds = self.trees.rounds
         self.steps = _halvings(count, most_radix)
         self.result = self.most + 2 + self._slots_between()
         self.transfers: list[Ints] = []
@@ -153,7 +174,8 @@ class RailsInParts:
         """Write the reduce-scatter; returns the slot of each group's pieces on their rails, and the round after."""
         held = np.zeros((len(self.first), len(self.pieces)), np.int64)
         for where, size, order in self._alike():
-            held[where] = (self._ring_in if self.rings else self._flat_in)(where, size, order)
+            way = self._tree_in if self.trees else self._ring_in if self.rings else self._flat_in
+            held[where] = way(where, size, order)
         return held, self._collect(held, round_ + self.inside_rounds)
 
     def _slots_between(self) -> int:
@@ -181,7 +203,7 @@ class RailsInParts:
         """Write the allgather; `held` becomes the slot of the results."""
         round_ = self._spread(held, round_)
         for where, size, order in self._alike():
-            out = self._ring_out if self.rings else self._flat_out
+            out = self._tree_out if self.trees else self._ring_out if self.rings else self._flat_out
             out(round_, (where, size, order), held[where], self.result)
 
     def _spread(self, held: Ints, round_: int) -> int:
@@ -226,12 +248,15 @@ class RailsInParts:
         )
 
     def _alike(self) -> Iterator[tuple[Ints, int, Ints]]:
-        """(groups, their members, order of these in the ring), for each sort of groups of several members."""
+        """(groups, their members, order of these in the ring, or messages), for each sort of groups of several."""
         for sort in np.unique(self.sorts).tolist():
             where = np.flatnonzero(self.sorts == sort)
             size = int(self.sizes[where[0]])
             if size > 1:
-                yield where, size, np.array(self.rings[sort]) if self.rings else np.arange(size)
+                if self.trees:
+                    yield where, size, self.trees.messages[sort]
+                else:
+                    yield where, size, np.array(self.rings[sort]) if self.rings else np.arange(size)
 
     def _between(self, low: int, high: int) -> tuple[Ints, Ints, Ints]:
         """(group that sends, the one `low` further, piece) of the message about the groups low..high-1 ahead."""
@@ -304,15 +329,48 @@ class RailsInParts:
         chunk = self.chunk(self.rails[:, None], self.pieces)
         return first[:, None, None], chunk, places[self.on_rail[where] - first[:, None]]
 
+    def _tree_in(self, where: Ints, size: int, messages: Ints) -> int:
+        """Parts go up the trees of their owners, the last message of an allgather first; as `_flat_in`."""
+        rounds, owner, parent, child = messages.T
+        rounds, folded = self.inside_rounds - 1 - rounds, 1 + self.most
+        children = np.zeros((size, size, size), bool)  # of every part and member
+        children[owner, parent, child] = True
+        last = np.zeros((size, size), np.int64)
+        np.maximum.at(last, (owner, parent), rounds)
+        first, forwards = self.first[where][:, None, None], np.asarray(children.any(axis=2))
+        slots = np.where(forwards[owner, child], folded, 0)[:, None]
+        chunk = self.chunk(self.part[first + owner[:, None]], self.pieces)
+        ends = first + child[:, None], slots, first + parent[:, None], 1 + child[:, None]
+        self.send(rounds[:, None], *ends, chunk)
+        operands = children | np.eye(size, dtype=bool)
+        for count in np.unique(operands[forwards].sum(axis=1)).tolist():
+            part, rank = np.nonzero(forwards & (operands.sum(axis=2) == count))
+            chunk = self.chunk(self.part[first + part[:, None]], self.pieces)
+            self.combine(last[part, rank][:, None], first + rank[:, None], folded, chunk)
+            of = np.nonzero(operands[part, rank])[1].reshape(-1, count)
+            of = np.where(of == rank[:, None], 0, 1 + of)
+            self.operands.append(np.tile(np.repeat(of, len(self.pieces), axis=0), (len(where), 1)))
+        return folded
+
+    def _tree_out(self, round_: int, alike: tuple[Ints, int, Ints], held: Ints, result: int) -> None:
+        """Results go down the trees of their owners; as `_flat_out`."""
+        where, _, messages = alike
+        rounds, owner, src, dst = messages.T
+        first = self.first[where][:, None, None]
+        part = self.part[first + owner[:, None]]
+        slots = np.where((src == owner)[:, None], held[:, None, :], result)
+        ends = first + src[:, None], slots, first + dst[:, None], result
+        self.send(round_ + rounds[:, None], *ends, self.chunk(part, self.pieces))
+
     def chunk(self, part: Ints, piece: Ints) -> Ints:
         """Return the chunks of parts and pieces."""
         chunks: Ints = self.chunk_of[part, piece]
         return chunks
 
-    def send(self, round_: int, *columns: Ints | int) -> None:
+    def send(self, round_: Ints | int, *columns: Ints | int) -> None:
         """Write transfers: source, its slot, destination, its slot, chunk."""
         self.transfers.append(np.stack(np.broadcast_arrays(round_, *columns, NO_PATH), -1).reshape(-1, 7))
 
-    def combine(self, round_: int, *columns: Ints | int) -> None:
+    def combine(self, round_: Ints | int, *columns: Ints | int) -> None:
         """Write combines: rank, slot, chunk."""
         self.combines.append(np.stack(np.broadcast_arrays(round_, *columns), -1).reshape(-1, 4))
