@@ -4,7 +4,7 @@ import pytest
 
 import topocomm
 from tests.machines import hosts, joined, switch
-from tests.planning.bounds.test_weighted_groups import mesh
+from tests.planning.bounds.time.test_weighted_groups import mesh
 from topocomm.operators.operator import Field
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import collective_of

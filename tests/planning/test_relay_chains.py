@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.machines import hosts, switch
-from tests.planning.test_long_values import MIB, offered
+from tests.planning.hierarchical.test_long_values import MIB, offered
 from tests.plans import request_on
 from topocomm import SUM, catalog, check_certificate, plan
 from topocomm.operators.operator import Field, Operator

@@ -34,14 +34,14 @@ from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.port_forest import port_forest
 from topocomm.planning.forests.routed import routed
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
-from topocomm.planning.long_values import (
+from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
     MOST_FLAT_RANKS,
-    in_turns,
     over_rails,
     parts_over_rails,
     scans,
 )
+from topocomm.planning.hierarchical.turned_parts import in_turns
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request

@@ -8,13 +8,13 @@ from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_pa
 from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS, MOST_EDGES_BYTES
 from topocomm.planning.forests.chain_flow import MOST_PERIOD
 from topocomm.planning.forests.port_forest import MOST_MESSAGES, MOST_RANKS, has_unlike_links
-from topocomm.planning.long_values import (
+from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
     MOST_AT_ONCE_BYTES,
     MOST_FLAT_RANKS,
     MOST_TREE_RANKS,
-    MOST_TURNED_RANKS,
 )
+from topocomm.planning.hierarchical.turned_parts import MOST_TURNED_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request

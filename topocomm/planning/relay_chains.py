@@ -11,7 +11,13 @@ import numpy as np
 from topocomm.planning.algorithms.relay_chain import relay_chain
 from topocomm.planning.cost.cost_models import adds_rounds
 from topocomm.planning.forests.chain_flow import chain_flow, period_of
-from topocomm.planning.long_values import LONG_BYTES, MOST_TREE_RANKS, MOST_TREE_TRANSFERS, TREE_SLICES, slice_bytes
+from topocomm.planning.hierarchical.long_values import (
+    LONG_BYTES,
+    MOST_TREE_RANKS,
+    MOST_TREE_TRANSFERS,
+    TREE_SLICES,
+    slice_bytes,
+)
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.member_ring import member_path

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.planning.bounds.test_weighted_groups import mesh
+from tests.planning.bounds.time.test_weighted_groups import mesh
 from tests.planning.certificate_checker.test_time_witness import KIB, made, refused
 from topocomm import PlanError
 from topocomm.planning.certificate_checker.flow_witness import least_flow_us

@@ -4,11 +4,11 @@ import pytest
 
 import topocomm
 from tests.machines import switch
-from tests.planning.bounds.test_weighted_groups import TRIANGLE, mesh
+from tests.planning.bounds.time.test_weighted_groups import TRIANGLE, mesh
 from topocomm import check_certificate, plan
 from topocomm.planning.bounds.demand import demand_of
 from topocomm.planning.bounds.machine_columns import Machine
-from topocomm.planning.bounds.weighted_groups import weighted_groups
+from topocomm.planning.bounds.time.weighted_groups import weighted_groups
 from topocomm.planning.collectives import collective_of
 from topocomm.planning.forests.linear_program.integer_network import network_of
 from topocomm.planning.forests.linear_program.packing import pack

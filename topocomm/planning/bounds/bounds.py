@@ -12,7 +12,7 @@ from topocomm.planning.bounds.lengths_bound import lengths_bounds
 from topocomm.planning.bounds.machine_columns import Machine
 from topocomm.planning.bounds.rounds_bound import Bound, rounds_bound, witness_of
 from topocomm.planning.bounds.throughput_bound import throughput_bound
-from topocomm.planning.bounds.time_bound import TimeArgument, time_arguments
+from topocomm.planning.bounds.time.time_bound import TimeArgument, time_arguments
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost.cost_models import TIME_DIGITS
 from topocomm.planning.cost.port_time import PortModel

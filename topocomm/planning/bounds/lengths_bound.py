@@ -13,7 +13,7 @@ import numpy as np
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.machine_columns import Floats, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
-from topocomm.planning.bounds.time_bound import Crossing
+from topocomm.planning.bounds.time.time_bound import Crossing
 from topocomm.planning.collectives import PARTS_GIVEN
 from topocomm.planning.forests.linear_program.integer_network import Network, network_of
 from topocomm.planning.forests.linear_program.pair_flow import Lengths, least_lengths

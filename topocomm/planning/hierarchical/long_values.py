@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice, pairwise
-
-import numpy as np
+from itertools import islice
 
 from topocomm.planning.algorithms import prefix
-from topocomm.planning.algorithms.hosts.part_trees import PartTrees, Turns
 from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
@@ -25,17 +22,16 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
 )
 from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
+from topocomm.planning.hierarchical.tiered import tiered_allreduces
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.hierarchy import Hierarchy, cuts_of
+from topocomm.planning.routing.hierarchy import Hierarchy
 from topocomm.planning.routing.host_turns import host_turns
 from topocomm.planning.routing.message_pace import MessagePace, pace_across, pace_of
 from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
-from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
+from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
-from topocomm.planning.shared_results import SharedResults
-from topocomm.planning.tiered import tiered_allreduces
 
 MOST_FLAT_RANKS = 72
 """Largest rank count for algorithms in which everybody sends to everybody, an NVLink domain: beyond, others win."""
@@ -70,11 +66,6 @@ SLICE_US, SLICE_BYTES = 0.16, (1 << 10, 8 << 10)
 PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES = 6.5, (8 << 10, 64 << 10)
 """The same between processors: what a message costs them is in no model."""
 
-MOST_TURNED_RANKS, TURNED_SLICES = 32, (1, 2, 4, 8, 16, 32)
-"""Most ranks for parts whose messages have turns, P^2 a slice; and their slices."""
-_known_turns: SharedResults[tuple[str, tuple[str, ...], str], tuple[PartTrees, Turns | None]] = SharedResults(most=64)
-"""By machine, endpoints and collective: they depend on no payload."""
-
 
 def over_rails(request: Request, groups: RankPatterns) -> Builds:
     """Yield name and builder for an allreduce, reduce or broadcast of a long value."""
@@ -100,7 +91,7 @@ def _around_hosts(request: Request, groups: RankPatterns) -> Builds:
     Of shorter values also by trees.
     """
     hosts = groups.hosts
-    fits = _is_long(request) and 2 < len(groups.order) <= MOST_RING_RANKS and fits_parts(hosts)
+    fits = is_long(request) and 2 < len(groups.order) <= MOST_RING_RANKS and fits_parts(hosts)
     if not fits or groups.hierarchy.groups.starts == hosts.starts:
         return
     ways = [("host-rings", groups.rings_of(hosts)), ("host-trees", _trees_of(request, groups, hosts))]
@@ -287,70 +278,11 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
                 yield from _sliced(request, groups, made, _name(radix) + inside)
 
 
-def in_turns(request: Request, groups: RankPatterns) -> Builds:
-    """Yield name and builder for parts down trees in slices whose messages have turns (`part_trees.py`)."""
-    name, parts, count = request.collective.name, request.collective.parts, request.collective.ranks
-    ends = tuple(request.endpoints[rank] for rank in groups.order)
-    if not _may_take_turns(request, groups) or (coordinates := _coordinates(ends, groups)) is None:
-        return
-    trees, turns = _known_turns.get(
-        (groups.paths.topology.digest, ends, name), lambda: _turns_of(coordinates, ends, groups, name)
-    )
-    if turns is None:
-        return
-    options = []
-    for slices in TURNED_SLICES:
-        part_bytes = request.payload_bytes / count / slices
-        if slices == 1 or part_bytes >= slice_bytes(request, groups):
-            starts, first_us = trees.starts(turns, part_bytes)
-            options.append((first_us + (slices - 1) * turns.period * turns.byte_us * part_bytes, slices, starts))
-    _, slices, starts = min(options, key=lambda option: option[:2])
-    chunks = part_chunks(parts)[0] if parts else split_rows(request.layout.rows, count)
-
-    def build() -> Schedule:
-        schedule = trees.schedule(chunks, starts)
-        return sliced(schedule if groups.in_order else relabelled(schedule, groups.order), slices, turns.period)
-
-    yield f"turns-{slices}", build
-
-
-def _may_take_turns(request: Request, groups: RankPatterns) -> bool:
-    """Whether turns help: one port sends by its NIC or inside its host. Rounds must cost nothing, as there are many."""
-    name, parts = request.collective.name, request.collective.parts
-    if request.objective != "auto" or request.port_model != "loggp" or request.cores or request.launch_us:
-        return False
-    in_any_order = request.operator.commutative or name == "allgather"
-    each_a_part = (
-        request.layout.rows >= len(request.endpoints) if name == "allreduce" else groups.in_order and all(parts)
-    )
-    few = 2 < len(request.endpoints) <= MOST_TURNED_RANKS and len(set(request.endpoints)) == len(request.endpoints)
-    return request.ports == 1 and few and in_any_order and each_a_part and _is_long(request)
-
-
-def _coordinates(ends: tuple[str, ...], groups: RankPatterns) -> list[int] | None:
-    """The numbers of groups in each group, outermost first; None where there is one alone, or they are unlike."""
-    sizes = [len(ends)]
-    for cut in (*reversed(cuts_of(ends, groups.paths)), tuple(range(len(ends) + 1))):
-        size = cut[1] - cut[0]
-        if set(np.diff(cut).tolist()) != {size} or sizes[-1] % size:
-            return None
-        sizes.append(size)
-    coordinates = [outer // inner for outer, inner in pairwise(sizes) if outer > inner]
-    return coordinates if len(coordinates) > 1 else None
-
-
-def _turns_of(
-    coordinates: list[int], ends: tuple[str, ...], groups: RankPatterns, name: str
-) -> tuple[PartTrees, Turns | None]:
-    trees = PartTrees(coordinates, ends, groups.paths, name)
-    return trees, trees.turns() if trees.is_worth() else None
-
-
 def _may_cut(request: Request) -> bool:
     return request.layout.splittable and request.objective in ("auto", "throughput")
 
 
-def _is_long(request: Request) -> bool:
+def is_long(request: Request) -> bool:
     """Whether the value may be cut, and parts of it are worth a plan."""
     return _may_cut(request) and request.payload_bytes >= LONG_BYTES
 
@@ -358,7 +290,7 @@ def _is_long(request: Request) -> bool:
 def _is_long_across(request: Request, groups: RankPatterns) -> bool:
     """Whether parts over rails are worth a plan: of a long value, or of one that takes slow links long."""
     bare = groups.hierarchy.groups
-    if groups.hierarchy.flat or _is_long(request) or not _may_cut(request):
+    if groups.hierarchy.flat or is_long(request) or not _may_cut(request):
         return _long_enough(request, bare)
     rails = len(common_rails(bare))
     across = _across(request, groups, bare, rails=rails)
@@ -370,7 +302,7 @@ def _is_long_across(request: Request, groups: RankPatterns) -> bool:
 
 def _long_enough(request: Request, groups: Groups) -> bool:
     """Whether parts of the value over rails are worth a plan."""
-    return _is_long(request) and groups.count > 1 and bool(common_rails(groups))
+    return is_long(request) and groups.count > 1 and bool(common_rails(groups))
 
 
 def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:

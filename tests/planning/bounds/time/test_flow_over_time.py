@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tests.machines import hosts, line
-from tests.planning.bounds.test_weighted_groups import mesh
+from tests.planning.bounds.time.test_weighted_groups import mesh
 from tests.plans import request_on
 from topocomm import SUM, catalog, check_certificate, plan
 from topocomm.planning.bounds.demand import demand_of
-from topocomm.planning.bounds.flow_over_time import flows_over_time, window_us
 from topocomm.planning.bounds.machine_columns import Machine
+from topocomm.planning.bounds.time.flow_over_time import flows_over_time, window_us
 from topocomm.planning.collectives import collective_of
 from topocomm.planning.planner import every_plan
 from topocomm.planning.routing.paths import PathFinder

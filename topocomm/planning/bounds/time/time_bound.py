@@ -15,12 +15,12 @@ import numpy as np
 
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
-from topocomm.planning.bounds.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
-from topocomm.planning.bounds.flow_over_time import FlowOverTime, flows_over_time
 from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
-from topocomm.planning.bounds.prefix_bound import Prefix, prefix_arguments
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
-from topocomm.planning.bounds.weighted_groups import weighted_groups
+from topocomm.planning.bounds.time.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
+from topocomm.planning.bounds.time.flow_over_time import FlowOverTime, flows_over_time
+from topocomm.planning.bounds.time.prefix_bound import Prefix, prefix_arguments
+from topocomm.planning.bounds.time.weighted_groups import weighted_groups
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import numpy as np
 
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
-from topocomm.planning.bounds.fastest_links import fastest_across, fastest_at, ids_of
 from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints
 from topocomm.planning.bounds.rounds_bound import witness_of
+from topocomm.planning.bounds.time.fastest_links import fastest_across, fastest_at, ids_of
 
 HALVINGS = 100
 """Steps in which the least time is enclosed: more than a float64 has digits."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import topocomm
 from tests.machines import hosts, switch
 from topocomm.planning.bounds.bounds import bounds_of
-from topocomm.planning.bounds.time_bound import relayed_us
+from topocomm.planning.bounds.time.time_bound import relayed_us
 from topocomm.planning.collectives import collective_of
 from topocomm.planning.routing.paths import PathFinder
 

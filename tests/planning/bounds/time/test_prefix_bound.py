@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.machines import hosts, switch
-from tests.planning.bounds.test_time_bound import MIB, bound
+from tests.planning.bounds.time.test_time_bound import MIB, bound
 from topocomm.planning.algorithms.prefix import chain_scan, doubling_exscan, doubling_scan, one_two_three_exscan
-from topocomm.planning.bounds.prefix_bound import Exchange, Prefix
+from topocomm.planning.bounds.time.prefix_bound import Exchange, Prefix
 from topocomm.planning.planner import every_plan, plan
 
 

@@ -8,9 +8,9 @@ import pytest
 from tests.plans import request_on
 from tools.netlab.network import racks
 from topocomm import SUM, catalog, plan
+from topocomm.planning.hierarchical.tiered import tiered_allreduces
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.tiered import tiered_allreduces
 
 ROWS = 8 * 960
 

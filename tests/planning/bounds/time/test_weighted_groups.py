@@ -9,7 +9,7 @@ import topocomm
 from topocomm import Device, Link, Topology, check_certificate, plan
 from topocomm.planning.bounds.demand import demand_of
 from topocomm.planning.bounds.machine_columns import Machine
-from topocomm.planning.bounds.weighted_groups import weighted_groups
+from topocomm.planning.bounds.time.weighted_groups import weighted_groups
 from topocomm.planning.collectives import collective_of
 from topocomm.planning.routing.paths import PathFinder
 

@@ -5,8 +5,8 @@ import pytest
 
 import topocomm
 from topocomm.planning.bounds.endpoint_groups import families
-from topocomm.planning.bounds.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
 from topocomm.planning.bounds.machine_columns import Machine
+from topocomm.planning.bounds.time.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
 from topocomm.planning.routing.paths import PathFinder
 
 
