@@ -39,7 +39,7 @@ def test_names_of_radices():
 def test_short_values_of_one_root_go_to_all_hosts_at_once(name):
     """From 65 hosts on they took two hops between hosts, 1.85 times as long as over 64."""
     made = {count: plan(catalog("dgx-b200", hosts=count), name, payload_bytes=2048) for count in (64, 65)}
-    assert made[65].algorithm == "rails-tree-k8"
+    assert made[65].algorithm in ("rails-tree-k8", "rails-65-k8")
     assert made[65].figures.predicted_us < 1.05 * made[64].figures.predicted_us
 
 

@@ -22,7 +22,7 @@ def test_the_messages_of_a_result_hand_on_only_what_came_before_to_its_rank(coll
 
 
 def test_a_result_hears_from_every_rank():
-    made = plan(catalog("dgx-h100", hosts=2), "allreduce", payload_bytes=16384)
+    made = plan(catalog("dgx-h100", hosts=2), "allreduce", payload_bytes=1024)
     tree = focus(made)
     heard = {tree.rank}
     for move in sorted(tree.moves, key=lambda move: -move.round):

@@ -37,7 +37,7 @@ def test_a_bar_ends_when_the_last_message_of_its_round_is_there():
         assert abs(end - arrivals_us[made.schedule.transfers[:, 0] == round_].max()) < 0.05
         assert start < end
     assert abs(found[-1][1] - made.figures.predicted_us) < 0.05
-    assert "16 messages of 16384 B, network" in words(root)
+    assert "16 messages of 2048 B, network" in words(root)
 
 
 def test_a_pipeline_is_slices_each_after_the_one_before():

@@ -226,6 +226,7 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
     bare = groups.hierarchy.groups
     if (
         request.port_model == "loggp"
+        and not groups.hierarchy.flat  # there it is `flat`
         and bare.count <= MOST_WHOLE_GROUPS
         and request.payload_bytes <= MOST_AT_ONCE_BYTES
     ):

@@ -14,6 +14,7 @@ from topocomm.planning.algorithms.hosts.rail_trees import NO_PARENT, ROUNDS, Pac
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.host_turns import host_turns
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.transforms import sliced, unrolled
 
@@ -155,3 +156,18 @@ def test_rows_that_are_fewer_than_chunks():
     trees = trees_of(groups_of(3, 3, 3), 4, "flat")
     verify(trees.reduce(2), Collective("reduce", 9, 4))
     verify(trees.broadcast(2), Collective("broadcast", 9, 4))
+
+
+@pytest.mark.parametrize("root", [0, 5])
+@pytest.mark.parametrize(("system", "count"), [("v100-4", 3), ("v100-4", 8), ("dgx-2", 2)])
+def test_messages_in_turns_of_their_host_are_proved_and_as_long_as_they_are_held(system, count, root):
+    machine = catalog(system, hosts=count)
+    ends = tuple(device.id for device in machine.devices if device.kind == "gpu")
+    paths, groups = PathFinder(machine), groups_of(*[len(ends) // count] * count)
+    trees = rail_trees(groups, root, None, radix=1)
+    turns = host_turns(groups, ends, paths, trees.colours, 1.0)
+    made = trees.in_turns(turns)
+    check(made, len(ends))
+    used = made.parents != NO_PARENT
+    assert made.period == turns.period and (made.held[used] >= 1).all() and (made.turns[used] < made.period).all()
+    assert set(made.held[made.across & used].tolist()) == {turns.held_across}

@@ -39,12 +39,14 @@ class _RailBlocks(RailsInParts):
     Attributes:
         low, size: First group and number of groups of every block.
         owner: The group that owns each piece in each block, [blocks, pieces].
+        collects: Rounds in which blocks collect, and spread: none where every group is a block.
     """
 
     def __init__(self, groups: Groups, chunks: list[tuple[int, int]], pieces: int, inside: Inside, blocks: int) -> None:
         edges = np.arange(blocks + 1) * groups.count // blocks
         self.low, self.size = edges[:-1, None], np.diff(edges)[:, None]
         self.owner = self.low + np.arange(pieces) * self.size // pieces
+        self.collects = int(self.size.max() > 1)
         super().__init__(groups, chunks, pieces, inside, 2)
 
     def _slots_between(self) -> int:
@@ -65,7 +67,8 @@ class _RailBlocks(RailsInParts):
             own = held[self.owner[block], self.pieces]
             self._fold(round_, self.owner[block], self.pieces, folded, np.column_stack([own, others]))
             held[self.owner[block], self.pieces] = folded
-        return self._exchange(held, round_ + 1, folded + 1) if blocks > 1 else round_ + 1
+        round_ += self.collects
+        return self._exchange(held, round_, folded + 1) if blocks > 1 else round_
 
     def _exchange(self, held: Ints, round_: int, arrived: int) -> int:
         """The owners of a piece in all blocks send each other its sums, and fold them in the order of the blocks."""
@@ -90,4 +93,4 @@ class _RailBlocks(RailsInParts):
             group = (self.low + (self.owner - self.low + ahead) % self.size)[gets]
             self._move(round_, self.owner[gets], held[self.owner[gets], piece[gets]], group, self.result, piece[gets])
             held[group, piece[gets]] = self.result
-        return round_ + 1
+        return round_ + self.collects
