@@ -71,6 +71,13 @@ def test_spans_that_follow_each_other_are_one():
     assert send.start_us == pytest.approx(3.0, abs=1e-5) and end_us == pytest.approx(3.0 + 1.024, abs=1e-5)
 
 
+def test_a_port_is_free_again_after_spans_too_short_to_tell():
+    lines, _ = all_pairs(switch(2, gb_per_s=1.0))
+    taken = {0: [(0.0, 0.0), (0.5, 0.5 + 1e-8), (2.0, 3.0)]}
+    _, (first, second) = list_schedule(lines, [Piece(KIB, (0,)), Piece(KIB, (0,))], taken)
+    assert first.start_us == pytest.approx(0.5, abs=1e-5) and second.start_us == pytest.approx(3.0, abs=1e-5)
+
+
 def test_hops_follow_each_other_after_the_latency():
     machine = line(3)
     paths, ends = PathFinder(machine), machine.endpoints

@@ -1,6 +1,7 @@
 """What is only moved, on machines of every kind: near the bound, whatever the hosts share."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.machines import switch
 from tests.planning.replay import builds, collective_of
 from topocomm import Device, Link, Topology, catalog, check_certificate, plan
 from topocomm.planning.planner import every_plan
+from topocomm.planning.routing.paths import NoRouteError
 
 MIB = 1 << 20
 
@@ -56,6 +58,17 @@ def test_trays_of_one_fabric_are_one_host():
     machine = catalog("gb200-nvl72", hosts=2)
     made = plan(machine, "alltoall", payload_bytes=64 * MIB)
     assert made.algorithm == "by-hosts-1" and made.certificate.gap <= 1.01
+
+
+def test_a_rank_that_reaches_no_other_host_gets_its_blocks_by_another():
+    """Its bus has no NIC: messages between the hosts in turns on the NIC have no route."""
+    machine = catalog("v100-4", hosts=2)
+    kept = tuple(link for link in machine.links if "h1/GPU3" not in (link.src, link.dst) or link.kind == "nvlink")
+    cut = replace(machine, links=kept)
+    with pytest.raises(NoRouteError, match=r"h0/GPU0 -> h1/GPU3.*no route"):
+        builds(cut, collective_of("alltoall", 8, rows=64 * MIB), 64 * MIB)["by-nics-1"]()
+    made = plan(cut, "alltoall", payload_bytes=64 * MIB)
+    assert made.proof.complete and made.algorithm.startswith("ways-")
 
 
 def test_nothing_to_send_and_ranks_that_are_alike():

@@ -10,7 +10,7 @@ import numpy as np
 from topocomm.planning.algorithms.hosts.rail_trees import Pace
 from topocomm.planning.algorithms.hosts.rails_parts import Rings, common_rails
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
-from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
 
 
@@ -55,10 +55,7 @@ def pace_across(groups: Groups, endpoints: Sequence[str], paths: PathFinder, *, 
 
 def _together(endpoints: Sequence[str], src: Ints, dst: Ints, paths: PathFinder) -> MessagePace:
     """The figures of these messages at once: links are shared."""
-    routes = paths.routes(endpoints, src, dst)
-    lost = (~np.isfinite(routes.latency_us)).nonzero()[0]
-    if len(lost):
-        raise NoRouteError(f"{endpoints[src[lost[0]]]} -> {endpoints[dst[lost[0]]]}: no route for a long value")
+    routes = paths.routes_of_all(endpoints, src, dst)
     shared = paths.link_gb_per_s[routes.links] / np.bincount(routes.links)[routes.links]
     rate = min(float(shared.min(initial=np.inf)), float(routes.gb_per_s.min()))
     return MessagePace(1 / rate / 1e3, float(routes.latency_us.max()), float(routes.gap_us.max()))

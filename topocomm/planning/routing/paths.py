@@ -155,6 +155,19 @@ class PathFinder:
         of = np.repeat(np.arange(len(a)), hops[inverse])
         return Routes(latency_us, gb_per_s, gap_us, starts, classes.links[begin[owner, of] + position])
 
+    def routes_of_all(self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]) -> Routes:
+        """Return `routes`, of which every message must have one.
+
+        Raises:
+            NoRouteError: One of these messages has no route.
+        """
+        routes = self.routes(endpoints, src, dst)
+        lost = np.flatnonzero(~np.isfinite(routes.latency_us))
+        if len(lost):
+            ends = f"{endpoints[src[lost[0]]]} -> {endpoints[dst[lost[0]]]}"
+            raise NoRouteError(f"topology {self.topology.name!r}: {ends}: no route")
+        return routes
+
     def explicit(self, devices: Sequence[str], src: str, dst: str) -> Route:
         """Return the route along the given devices, checked link by link.
 

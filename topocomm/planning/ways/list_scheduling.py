@@ -145,10 +145,10 @@ class _Shop:
         """When each port is taken next."""
         self.taken = {port: list(spans) for port, spans in taken.items() if spans}
         self.events: list[tuple[float, int, int, int]] = []
-        """(time, 0 and number of a message that ends, or 1 and port whose time is taken or free again, hop)."""
+        """(time, 0 and number of a message that ends, hop) or (time, 1, port, -1 where it is taken, 1: free again)."""
         for port, spans in self.taken.items():
             self.until_us[port] = spans[0][0]
-            self.events += [(time_us, 1, port, 0) for span in spans for time_us in span]
+            self.events += [(span[end], 1, port, 2 * end - 1) for span in spans for end in (0, 1)]
         heapify(self.events)
         self.queues: list[list[tuple[int, int, int]]] = [[] for _ in lines.us_per_byte]
         """Pieces that wait for each line: (hops before the last, less than 0; number; hop)."""
@@ -171,7 +171,7 @@ class _Shop:
             while self.events and self.events[0][0] <= now_us + SAME_US:
                 _, kind, number, hop = heappop(self.events)
                 if kind:
-                    self._turn(number, now_us)
+                    self._turn(number, hop)
                 elif hop < 0:
                     self.free[self.lines.held[number]] += 1
                 else:
@@ -217,12 +217,9 @@ class _Shop:
             heappush(self.events, (now_us + us + float(self.lines.latency_us[line]), 0, piece, hop + 1))
         return now_us + us
 
-    def _turn(self, port: int, now_us: float) -> None:
+    def _turn(self, port: int, freed: int) -> None:
         """Take a port, or free it again."""
-        _, high_us = self.taken[port][0]
-        if now_us + SAME_US < high_us:
-            self.free[port] -= 1
-            return
-        self.free[port] += 1
-        self.taken[port].pop(0)
-        self.until_us[port] = self.taken[port][0][0] if self.taken[port] else inf
+        self.free[port] += freed
+        if freed > 0:
+            self.taken[port].pop(0)
+            self.until_us[port] = self.taken[port][0][0] if self.taken[port] else inf

@@ -77,4 +77,4 @@ def _joined_hosts(groups: RankPatterns) -> tuple[int, ...]:
 
 
 def _us_per_byte(endpoints: tuple[str, ...], paths: PathFinder, src: Ints, dst: Ints) -> Floats:
-    return np.asarray(1e-3 / paths.routes(endpoints, src, dst).gb_per_s)
+    return np.asarray(1e-3 / paths.routes_of_all(endpoints, src, dst).gb_per_s)
