@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import time
 from collections import Counter
 from typing import Any
@@ -29,6 +30,8 @@ from topocomm.planning.schedule.transforms import unrolled
 from topocomm.topology.model import ENDPOINT_KINDS, DeviceKind
 
 MOST_RANKS = 12
+MOST_SECONDS = 120
+"""Longest that a plan and its check may take: the signal of the alarm, whose default ends a program, is an error."""
 EXPECTED = (
     r"falls into (more than )?\d+ pieces: ",
     r"no way leads from \S+ to \S+, also with relays, and rank \d+ needs what rank \d+ has",
@@ -217,6 +220,10 @@ def check(seed: int) -> str:
     return plan.algorithm
 
 
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"no plan, or no end of its check, in {MOST_SECONDS} s")
+
+
 def main() -> None:
     """Run until the time is over or a plan fails."""
     parser = argparse.ArgumentParser(description="Odd machines and calls: a proved plan, or a clear error.")
@@ -224,10 +231,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     args = parser.parse_args()
     until = time.monotonic() + args.seconds
+    signal.signal(signal.SIGALRM, _too_long)
     seed, ended = args.seed, Counter[str]()
     while time.monotonic() < until:
         try:
+            signal.alarm(MOST_SECONDS)  # a plan that never ends is a failure too
             ended[check(seed)] += 1
+            signal.alarm(0)
         except BaseException:
             print(f"FAILED; again with: python tools/soak/odd_plans.py --seed {seed} --seconds 1")
             raise

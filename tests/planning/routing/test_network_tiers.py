@@ -32,6 +32,15 @@ def test_racks_of_unlike_numbers_of_hosts():
     assert near == (0, 1, 2, 3, 4) and turns == (0, 3, 1, 4, 2)
 
 
+def test_hosts_without_a_route_are_the_farthest():
+    """A host that reaches no other, first or last: it ends."""
+    machine = racks(5, 1, 100.0, 2)
+    for lone in (0, 4):
+        links = tuple(link for link in machine.links if not {link.src, link.dst} & {f"host{lone}/nic0"})
+        near, turns = orders_of(replace(machine, links=links), range(5))
+        assert sorted(near) == sorted(turns) == list(range(5)) and near[lone] == lone
+
+
 def test_three_tiers():
     """Two rows of two racks of two hosts."""
     flat = racks(8, 1, 100.0, 4)

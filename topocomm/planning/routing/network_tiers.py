@@ -47,7 +47,7 @@ class _Tiers:
         return list(chain.from_iterable(near)), [host for host in by_turns if host is not None]
 
     def _hops(self, host: int, others: Sequence[int]) -> list[int]:
-        """Links between a host and each of these; 0 to itself."""
-        src = np.full(len(others), host)
-        hops: list[int] = self.paths.routes(self.endpoints, src, np.array(others)).hops.tolist()
-        return [0 if other == host else count for other, count in zip(others, hops, strict=True)]
+        """Links between a host and each of these; 0 to itself, more than any route has where there is none."""
+        hops: list[int] = self.paths.routes(self.endpoints, np.full(len(others), host), np.array(others)).hops.tolist()
+        none = len(self.paths.topology.devices)
+        return [0 if other == host else count or none for other, count in zip(others, hops, strict=True)]
