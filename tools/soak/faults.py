@@ -103,6 +103,7 @@ class Job:
             assert left_s > 0, (
                 f"phase {phase}: after {within_s:g} s {len(heard)} of {count} ranks say: {event}; {heard}"
             )
+            ended = self.mpirun.poll() is not None  # asked first: what ranks said before is in the pipe
             if not self._told and select.select([self._pipe], [], [], min(left_s, 1.0))[0]:
                 self._text += os.read(self._pipe, 1 << 16)
                 *lines, self._text = self._text.split(b"\n")
@@ -112,7 +113,7 @@ class Job:
                 assert (told["event"], told["phase"]) == (event, phase), f"expected {event} in {phase}, got {told}"
                 heard.append(told)
                 self.processes.add(told["process"])
-            elif self.mpirun.poll() is not None:
+            elif ended:
                 raise AssertionError(f"phase {phase}: mpirun has ended before {count} ranks say: {event}; {heard}")
         return heard
 

@@ -208,7 +208,7 @@ def test_every_bound_has_one_witness_and_the_own_one_comes_first():
 @pytest.mark.long
 def test_auto_has_the_witness_of_the_bound_that_takes_longer():
     small, large = made(CLUSTER, objective="auto"), made(CLUSTER, objective="auto", payload_bytes=1 << 26)
-    assert [one.certificate.witness["kind"] for one in (small, large)] == ["latency", "ports"]
+    assert [one.certificate.witness["kind"] for one in (small, large)] == ["flow", "ports"]
     check_certificate(CLUSTER, large)
 
 
