@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.execute.test_faults import run, said
+from topocomm.execute.liveness import shutdown
 
 
 @pytest.mark.parametrize("by", [pytest.param("exit", marks=pytest.mark.long), "end"])
@@ -24,3 +25,24 @@ def test_ranks_that_catch_the_error_end_as_usual(tmp_path):
     lines = said(job)
     assert sorted(lines) == [0, 1, 2]
     assert all(text.startswith("MismatchError") and "rank 1" in text for (text,) in lines.values()), lines
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_a_program_has_said_is_written_before_the_process_may_be_ended(monkeypatch, closed):
+    """With ranks gone MPI_Finalize may end the process, and with it what waits in the buffer of a pipe."""
+    events = []
+
+    class Output:
+        def flush(self):
+            events.append("flushed")
+            if closed:
+                raise ValueError("I/O operation on closed file.")
+
+    class Lost:
+        def finish(self):
+            events.append("finished")
+
+    monkeypatch.setattr(shutdown, "_lost_ranks", [Lost()])
+    monkeypatch.setattr(shutdown.sys, "stdout", Output())
+    shutdown._depart()
+    assert events == ["flushed", "finished"]

@@ -63,6 +63,10 @@ def note_failure(transport: Transport, *, gone: bool) -> None:
 
 
 def _depart() -> None:
+    with suppress(
+        OSError, ValueError, AttributeError
+    ):  # MPI_Finalize may end the process, which loses what a pipe was not given yet
+        sys.stdout.flush()
     if _lost_ranks or (_failed and _failed[0].failed()):
         with open(os.devnull, "w") as nowhere:  # MPI may know that ranks are gone, or wait for them for ever
             faulthandler.dump_traceback_later(FAILED_PATIENCE_S, exit=True, file=nowhere)  # works where Python does not
@@ -84,6 +88,5 @@ def _leave_alone() -> None:
             f"rank {failed[0].rank}: the other ranks do not come to the end of the job; "
             "this process ends without them\n"
         )
-        sys.stdout.flush()
         sys.stderr.flush()
         failed[0].end_process()
