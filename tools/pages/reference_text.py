@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import topocomm
-from tools.pages.command_examples import EXAMPLES
 from topocomm import errors
 from topocomm.cli.main import COMMANDS
+
+from .command_examples import EXAMPLES
 
 SCHEMAS = Path(topocomm.__file__).parent / "schemas"
 
