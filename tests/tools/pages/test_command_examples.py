@@ -39,6 +39,7 @@ def test_each_option_is_in_an_example_of_its_command(name):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_the_examples_run_from_top_to_bottom(tmp_path):
     (tmp_path / "all_reduce.log").write_text(NCCL_LOG)
     (tmp_path / "osu_allreduce.txt").write_text(OSU_LOG)
