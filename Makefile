@@ -39,6 +39,9 @@ $(VENV)/installed: pyproject.toml tools/constraints.txt
 
 # The whole story, of 2,293 tokens: make demo PROMPT=docs/demo/prompt.txt
 PROMPT ?= docs/demo/short-prompt.txt
+# The check is plain transformers on every core: threads that spin while they wait make it take 20 times as long where
+# other programs want a core too.
+demo: export OMP_WAIT_POLICY := passive
 demo: setup
 	topocomm inspect
 	python -m attention.jobs.convert smollm2

@@ -48,6 +48,13 @@ def test_a_hook_of_the_programs_own_has_the_word():
     assert stderr(program, FIRST).startswith("own\nTraceback")
 
 
+@pytest.mark.parametrize("environment", [{}, FIRST])
+def test_a_hook_from_before_the_import_is_called_once_and_with_the_error(environment):
+    program = "import sys\nsys.excepthook = lambda kind, error, trace: sys.stderr.write(f'own {error.filename}\\n')\n"
+    text = stderr(program + "import topocomm\nopen('nowhere')", environment)
+    assert text == "rank 2 of 4 failed:\n" * bool(environment) + "own nowhere\n"
+
+
 def test_the_hook_of_a_communicator_names_the_rank_once():
     program = "import topocomm\nfrom topocomm.execute.liveness.exception_hook import end_on_uncaught\n"
     text = stderr(program + "end_on_uncaught(1, 3, lambda error: None)\nopen('nowhere')", FIRST)

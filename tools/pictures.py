@@ -14,7 +14,7 @@ COMMANDS = {
     "mi300x": "inspect --system mi300x-8",
     "dgx-h100-pair": "inspect --system dgx-h100 --hosts 2",
     "gb200-nvl72": "inspect --system gb200-nvl72",
-    "plan-dgx-h100-pair": "plan --system dgx-h100 --hosts 2 --operator attention.logsumexp --bytes 16512",
+    "plan-dgx-h100-pair": "plan --system dgx-h100 --hosts 2 --operator attention.logsumexp --bytes 4128",
     "plan-sizes": "plan --system dgx-h100 --hosts 2 --sizes 64:64MiB:4",
     "plan-trees": "plan --system dgx-1-v100 --bytes 64MiB --objective throughput",
 }

@@ -5,6 +5,7 @@ import pytest
 from tools.pictures import COMMANDS, FOLDER, draw
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", COMMANDS)
 def test_pictures_are_up_to_date_and_small(tmp_path, name):
     new = draw(name, tmp_path)

@@ -16,6 +16,8 @@ import topocomm
 from topocomm import errors
 from topocomm.cli.main import COMMANDS
 
+from .command_examples import EXAMPLES
+
 SCHEMAS = Path(topocomm.__file__).parent / "schemas"
 
 
@@ -51,7 +53,7 @@ def described(prog: str, modules: dict[str, str], adder: str, summaries: dict[st
 
 
 def command_section(parser: argparse.ArgumentParser, summary: str = "", level: int = 2) -> Iterator[str]:
-    """Yield the Markdown of one parser: its description and a table of its options."""
+    """Yield the Markdown of one parser: its description, a table of its options and examples."""
     yield f"{'#' * level} {parser.prog}\n"
     about = (parser.description or summary).strip()
     yield (about[:1].upper() + about[1:]).rstrip(".") + ".\n"
@@ -59,6 +61,8 @@ def command_section(parser: argparse.ArgumentParser, summary: str = "", level: i
     if rows:
         yield "| option | does |\n| --- | --- |"
         yield "\n".join(rows) + "\n"
+    if parser.prog in EXAMPLES:
+        yield f"```sh\n{EXAMPLES[parser.prog].strip()}\n```\n"
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():

@@ -30,6 +30,7 @@ AT_ONCE_S = 5.0
 def outcome(world: MPI.Comm, where: str, way: Way) -> tuple[str, str, float]:
     """Run a disagreement and return this rank's error class, text and seconds."""
     comm = topocomm.Communicator.from_mpi(world, topology(where, world.size))
+    world.Barrier()  # else a rank that is still in there hears of the error, on a busy machine
     began_s = time.monotonic()
     try:
         way(comm, world.rank == ODD)

@@ -134,7 +134,7 @@ def _check_collective(args: argparse.Namespace) -> None:
     for option in OF_PLANNED:
         if PLANNED not in args.names and getattr(args, option) is not None:
             raise PlanError(
-                f"{_option(option)} goes with planned schedules; {', '.join(args.names)} follow models of their own: "
+                f"{_option(option)} goes with planned schedules, not with {', '.join(args.names)}: "
                 f"add {PLANNED} to --compare, or leave it out"
             )
     if args.bytes is not None:

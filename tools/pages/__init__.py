@@ -1,0 +1,1 @@
+"""Pages of the reference, read from the code."""
