@@ -33,8 +33,8 @@ def compare_local(mib: int, dim: int, processor: str | None, repeats: int) -> No
     print(
         f"{mib} MiB of K and V, head dim {dim}, kernel for {processor or 'this processor'}, one query, "
         f"{torch.get_num_threads()} threads, {repeats} turns\n"
-        "ms: median (quartiles). GB/s: of K and V. read: their memory summed, by as many threads. madd/B: products\n"
-        "and sums for a byte of K and V. Gmadd/s: what independent ones reach in registers, by as many threads, and ours.\n"
+        "ms: median (quartiles). GB/s: of K and V. read: their memory summed, by as many threads\n"
+        "madd/B: multiply-adds for a byte of K and V. Gmadd/s: independent ones by as many threads; ours\n"
         "bound: which of the two takes longer alone; of bound: that time over ours\n"
         f"{'dtype':9} {'KV x query heads':>16} {'keys':>10} {'read ms':>24} {'ours ms':>24} {'SDPA ms':>26} "
         f"{'read':>6} {'ours':>6} {'ours/read':>9} {'madd/B':>6} {'Gmadd/s':>7} {'ours':>6} {'ours/madd':>9} "
