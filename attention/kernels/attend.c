@@ -4,7 +4,9 @@
  * Keys go in blocks. Within a block the scores, their exponentials and the weighted sums stay in the cache; between
  * blocks the usual online softmax keeps a running maximum and sum (Milakov and Gimelshein, arXiv:1805.02867). Up to
  * TILE_ROWS query rows share one pass, so in decoding each key and value byte is read once. While scores of a block
- * are computed its values are asked for, then the next keys, evenly, so that memory is busy all the time.
+ * are computed its values are asked for, then the next keys, evenly, so that memory is busy all the time. Where memory
+ * limits, the next block's keys and values are asked for in turns, each in PARTS: memory answers several streams faster
+ * than one. Where products do, several streams would keep the loads of the cache waiting.
  *
  * A group is of 1, 2 or 4 rows, whose scores are sums over the lanes of vectors along a head; or of WIDE rows, side by
  * side in vectors, to which keys and values of 16 bits are widened once: dearer to begin, cheaper for each key. */
@@ -12,6 +14,7 @@
 #include "products.h"
 
 enum {
+    PARTS = 3,       /* of keys and of values that are asked for in turns */
     TURN_KEYS = 4,   /* values added before more of the next keys are asked for */
     WIDE_KEYS = 256, /* from so many on groups of WIDE rows pay */
 };
@@ -98,9 +101,9 @@ INLINE void add_value(Floats *totals, int span, int vectors, const char *value, 
 }
 
 /* Add `vectors` vectors of the values, each times its weight, to the sums of four rows from `row` on, or of all `span`.
- * Meanwhile as much of the next keys is asked for. */
-INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, Future *next, int dtype, int64_t column,
-                        int vectors, int64_t lanes) {
+ * Meanwhile a share of the first future is asked for, and the two change places. */
+INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, Future **futures, int dtype,
+                        int64_t column, int vectors, int64_t lanes) {
     Floats totals[MOST_SUMS];
     int rows = span < 4 ? span : 4, step = step_of(lanes);
     int64_t width = tile->width_v, bytes = item_bytes(dtype);
@@ -110,8 +113,10 @@ INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, F
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < vectors; i++)
             totals[r * vectors + i] = load_floats(sums + r * width + i * step);
+    Future *future = futures[0]; /* not chosen in the loop: GCC would give its sums fewer registers */
+    futures[0] = futures[1], futures[1] = future;
     for (; key + TURN_KEYS <= last; key += TURN_KEYS) {
-        ask(next, vectors * next->share);
+        ask(future, vectors * future->share);
         const char *const *values = block->values + key;
 #pragma GCC unroll 4
         for (int i = 0; i < TURN_KEYS; i++)
@@ -126,39 +131,39 @@ INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, F
 }
 
 /* The same for all rows; the columns after them. */
-INLINE int64_t add_strip(Tile *tile, int span, const Block *block, Future *next, int dtype, int64_t column,
+INLINE int64_t add_strip(Tile *tile, int span, const Block *block, Future **futures, int dtype, int64_t column,
                          int vectors, int64_t lanes) {
     for (int64_t row = 0; row < tile->rows; row += 4)
         if (tile->first[row / 4] < tile->last[row / 4])
-            add_columns(tile, row, span, block, next, dtype, column, vectors, lanes);
+            add_columns(tile, row, span, block, futures, dtype, column, vectors, lanes);
     return column + vectors * step_of(lanes);
 }
 
 /* The same from a column on as far as vectors are whole, as many at once as sums stay in registers; four vectors as two
  * and two. */
-INLINE int64_t add_strips(Tile *tile, int span, const Block *block, Future *next, int dtype, int64_t column,
+INLINE int64_t add_strips(Tile *tile, int span, const Block *block, Future **futures, int dtype, int64_t column,
                           int64_t lanes) {
     int strip = at_once(span < 4 ? span : 4), step = step_of(lanes);
     int64_t d_v = tile->call->v.sizes[3];
     while (column + strip * step <= d_v && (strip != 3 || column + 4 * step != d_v))
-        column = add_strip(tile, span, block, next, dtype, column, strip, lanes);
+        column = add_strip(tile, span, block, futures, dtype, column, strip, lanes);
     while (strip > 4 && column + 4 * step <= d_v)
-        column = add_strip(tile, span, block, next, dtype, column, 4, lanes);
+        column = add_strip(tile, span, block, futures, dtype, column, 4, lanes);
     while (column + 2 * step <= d_v)
-        column = add_strip(tile, span, block, next, dtype, column, 2, lanes);
-    return column + step <= d_v ? add_strip(tile, span, block, next, dtype, column, 1, lanes) : column;
+        column = add_strip(tile, span, block, futures, dtype, column, 2, lanes);
+    return column + step <= d_v ? add_strip(tile, span, block, futures, dtype, column, 1, lanes) : column;
 }
 
 /* The same for all columns. */
-INLINE void add_weighted(Tile *tile, int span, const Block *block, Future *next, int dtype) {
+INLINE void add_weighted(Tile *tile, int span, const Block *block, Future **futures, int dtype) {
     int64_t d_v = tile->call->v.sizes[3], column = 0;
     if (is_paired(dtype)) {
-        add_strips(tile, span, block, next, dtype, 0, FIRST);
-        column = add_strips(tile, span, block, next, dtype, 0, SECOND);
+        add_strips(tile, span, block, futures, dtype, 0, FIRST);
+        column = add_strips(tile, span, block, futures, dtype, 0, SECOND);
     }
-    column = add_strips(tile, span, block, next, dtype, column, WHOLE);
+    column = add_strips(tile, span, block, futures, dtype, column, WHOLE);
     if (column < d_v)
-        add_strip(tile, span, block, next, dtype, column, 1, d_v - column);
+        add_strip(tile, span, block, futures, dtype, column, 1, d_v - column);
 }
 
 /* Which keys of a block a group attends, and every four of its rows: from the first to the last that one of them sees.
@@ -270,8 +275,8 @@ INLINE void widen_rows(const char **rows, int64_t count, int dtype, int64_t d, f
 /* Sums, maxima and totals of the tile's rows over places `start` to `stop` of the order, not normalised. */
 INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int span) {
     int64_t d = tile->call->q.sizes[3], d_v = tile->call->v.sizes[3], bytes = item_bytes(dtype);
-    int64_t values_share = at_once(span) * d_v * bytes / (2 * tile->groups);
-    int64_t keys_share = TURN_KEYS * LANES * d * bytes / (greatest(d_v, 1) * ((tile->rows + 3) / 4));
+    int64_t keys_bytes = d * bytes, values_bytes = d_v * bytes, columns = greatest(d_v, 1) * ((tile->rows + 3) / 4);
+    int reads = tile->rows * 4 <= LANES * bytes; /* so few products for each byte that memory is what limits */
     int widens = span == WIDE && dtype != FLOAT32;
     Block blocks[2], *block = &blocks[0], *next = &blocks[1];
     list_block(tile, start, stop, next);
@@ -280,11 +285,16 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int 
         next = block, block = ready;
         start += BLOCK_KEYS;
         list_block(tile, start, stop, next);
-        if (widens)
+        if (widens) {
             widen_rows(block->keys, block->count, dtype, d, tile->keys, tile->width);
-        pad(block->keys, block->count);
-        Future values = {block->values, block->count, d_v * bytes, values_share, 0, 0, 0};
-        Future keys = {next->keys, next->count, d * bytes, keys_share, 0, 0, 0};
+            pad(block->keys, block->count); /* again, with rows of float32 */
+        }
+        Future keys = in_parts(next->keys, next->count, keys_bytes, reads ? PARTS : 1);
+        Block *valued = reads ? next : block;
+        Future values = in_parts(valued->values, valued->count, values_bytes, reads ? PARTS : 1);
+        Future *first[] = {reads ? &keys : &values, &values}, *second[] = {&keys, reads ? &values : &keys};
+        keys.share = at_once(span) * keys_bytes / (2 * tile->groups);
+        values.share = at_once(span) * values_bytes / (2 * tile->groups);
         for (int64_t group = 0; group < tile->groups; group++) {
             const float *queries = tile->queries + group * span * tile->width;
             float *scores = tile->scores + group * span * BLOCK_KEYS;
@@ -293,13 +303,15 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int 
                 if (span == WIDE)
                     ask(&values, 2 * values.share), multiply_wide(queries, block->keys + i, d, scores + i * span);
                 else
-                    multiply(queries, span, block->keys + i, dtype, d, scores + i * span, &values);
+                    multiply(queries, span, block->keys + i, dtype, d, scores + i * span, first);
             }
             weigh(tile, group, block);
         }
         if (widens)
             widen_rows(block->values, block->count, dtype, d_v, tile->values, tile->width_v);
-        add_weighted(tile, span, block, &keys, widens ? FLOAT32 : dtype);
+        keys.share = TURN_KEYS * LANES * keys_bytes / columns;
+        values.share = TURN_KEYS * LANES * values_bytes / columns;
+        add_weighted(tile, span, block, second, widens ? FLOAT32 : dtype);
     }
 }
 

@@ -64,6 +64,12 @@ INLINE int is_seen(const Tile *tile, int64_t position, int64_t *row) {
     return 0;
 }
 
+/* The last row again, up to whole steps. */
+static void pad(const char **rows, int64_t count) {
+    for (int64_t i = count; count > 0 && i < BLOCK_KEYS; i++)
+        rows[i] = rows[count - 1];
+}
+
 /* List the keys from `start` on, up to `stop`, that any row sees. What the others hold is never read. */
 static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *block) {
     const Attention *call = tile->call;
@@ -110,29 +116,36 @@ static void list_block(const Tile *tile, int64_t start, int64_t stop, Block *blo
         count++;
     }
     block->count = count;
+    pad(block->keys, count), pad(block->values, count);
 }
 
-/* The last key again, up to whole steps. */
-static void pad(const char **keys, int64_t count) {
-    for (int64_t i = count; count > 0 && i < BLOCK_KEYS; i++)
-        keys[i] = keys[count - 1];
-}
-
-/* Keys or values of the near future; each time `share` bytes of them are to be asked for. */
+/* Keys or values of the near future, in parts that are asked for in turns; each time `share` bytes of them are to be
+ * asked for. */
 typedef struct {
     const char *const *rows;
-    int64_t count, bytes, share, row, offset, due;
+    int64_t part, end; /* rows of a part, and of all */
+    int64_t bytes, share, row, start, offset, due;
 } Future;
 
-/* Ask for so many bytes more, into the second cache: four lines at a time, as if rows that have fewer lay one after the
- * other. Of all orders of the four this one is the fastest. */
+/* `count` rows of `bytes` bytes each, padded, in so many parts. */
+INLINE Future in_parts(const char *const *rows, int64_t count, int64_t bytes, int64_t parts) {
+    int64_t part = (count + parts - 1) / parts;
+    return (Future){rows, part, part * parts, bytes, 0, 0, 0, 0, 0};
+}
+
+/* Ask for so many bytes more, into the second cache: four lines of a part at a time, as if rows that have fewer lay one
+ * after the other. Of all orders of the four this one is the fastest. */
 INLINE void ask(Future *future, int64_t bytes) {
-    for (future->due += bytes; future->due > 0 && future->row < future->count; future->due -= 4 * LINE_BYTES) {
-        const char *at = future->rows[future->row] + future->offset;
+    for (future->due += bytes; future->due > 0 && future->row < future->part; future->due -= 4 * LINE_BYTES) {
+        const char *at = future->rows[future->start + future->row] + future->offset;
         __builtin_prefetch(at, 0, 2);
         __builtin_prefetch(at + 2 * LINE_BYTES, 0, 2);
         __builtin_prefetch(at + 3 * LINE_BYTES, 0, 2);
         __builtin_prefetch(at + LINE_BYTES, 0, 2);
+        future->start += future->part;
+        if (future->start < future->end)
+            continue;
+        future->start = 0;
         for (future->offset += 4 * LINE_BYTES; future->offset >= future->bytes; future->offset -= future->bytes)
             future->row++;
     }

@@ -94,9 +94,9 @@ INLINE void add_products(Floats *sums, const float *queries, int span, const cha
 }
 
 /* The products of `span` query rows, vectors of which take turns, with `at_once` keys of d elements: element
- * span i + r is that of key i with row r. Before either half of the work a share of the values is asked for. */
+ * span i + r is that of key i with row r. Before either half of the work a share of one future is asked for. */
 INLINE void multiply(const float *queries, int span, const char *const *keys, int dtype, int64_t d, float *scores,
-                     Future *values) {
+                     Future **futures) {
     Floats sums[MOST_SUMS] = {{0}};
     int64_t column = 0;
     int paired = is_paired(dtype);
@@ -104,7 +104,7 @@ INLINE void multiply(const float *queries, int span, const char *const *keys, in
     for (int part = 0; part < 2; part++) {
         int64_t lanes = !paired ? WHOLE : part == 0 ? FIRST : SECOND, end = paired || part == 1 ? d : d / 2;
         const float *rows = queries + (lanes == SECOND ? LANES * span : 0);
-        ask(values, values->share);
+        ask(futures[part], futures[part]->share);
 #pragma GCC unroll 2
         for (column = paired ? 0 : column; column + step_of(lanes) <= end; column += step_of(lanes))
             add_products(sums, rows + column * span, span, keys, dtype, column, lanes);

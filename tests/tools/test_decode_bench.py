@@ -1,11 +1,13 @@
 """tools/bench/decode.py: its tables, what a step sends and what memory it takes, against the paper's formulas."""
 
+import ctypes
 import os
 import re
 import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from platform import machine
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.mpi import ENVIRONMENT, finished, mpirun
 
 pytest.importorskip("torch")
 pytest.importorskip("numba")
+pytest.importorskip("llvmlite")
 TOOL = Path(__file__).parents[2] / "tools/bench/decode.py"
 OURS = ["tree", "tree, set up by hand", "all-gather + merge", "MAX + packed SUM", "three all-reduces", "ring"]
 PEER = "ring_attention_pytorch"
@@ -97,9 +100,29 @@ def test_the_kernel_beside_torch():
     options = "--local", "--mib=2", "--repeats=2", "--processor=baseline", "--dim=64", "--threads=1"
     text = job(None, *options)
     assert "head dim 64, kernel for baseline, one query, 1 threads" in text
-    rows = re.findall(r"^(\w+) +(\d+) x (\d+) +[\d,]+ .* (\d+)% +[\d.]+$", text, re.M)
+    row = r"^(\w+) +(\d+) x (\d+) +[\d,]+ .* (\d+)% +([\d.]+) +[\d.]+ +[\d.]+ +(\d+)% +(read|madd) +(\d+)% +[\d.]+$"
+    rows = re.findall(row, text, re.M)
     heads = [("8", "4"), ("32", "1"), ("2", "8"), ("1", "32")]
     assert [row[:3] for row in rows] == [(dtype, *one) for dtype in ("float32", "bfloat16", "float16") for one in heads]
+    for dtype, _, group, of_read, density, of_products, bound, of_bound in rows:
+        assert float(density) == int(group) / (4 if dtype == "float32" else 2)  # each number of K and V, by each head
+        assert int(of_bound) == max(int(of_read), int(of_products)) == int(of_read if bound == "read" else of_products)
+
+
+@pytest.mark.parametrize("has_fma", [True, False])
+def test_the_loop_of_multiply_adds_does_them_all(has_fma, monkeypatch):
+    """Of every chain x <- x / 2 + 1 from 0, n times: 2 - 2^(1 - n); LLVM left none of it out."""
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    from decoding.multiply_adds import CHAINS, FEATURES, LANES, MultiplyAdds, best_processor, compiled, loop_text
+
+    best = best_processor()
+    features = FEATURES[best] if machine() == "x86_64" else ""
+    engine = compiled(loop_text(LANES[best], 5, has_fma and bool(features or machine() == "aarch64")), features)
+    loop = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(engine.get_function_address("multiply_adds"))
+    assert [loop(turns) for turns in (1, 2, 10)] == [5, 7.5, 5 * (2 - 2**-9)]
+    products = MultiplyAdds("baseline")
+    assert products.loop(1) in (12, CHAINS)
+    products()
 
 
 @pytest.mark.long

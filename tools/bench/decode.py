@@ -1,6 +1,6 @@
 """One decode step over a sharded cache, tree attention beside the other ways: alone or by mpirun -n P.
 
-python tools/bench/decode.py --local                        the CPU kernel beside the memory and torch's SDPA
+python tools/bench/decode.py --local                        the CPU kernel beside its bounds and torch's SDPA
 mpirun -n P python -m mpi4py tools/bench/decode.py          the ways in turns, by context
 mpirun -n 2 python -m mpi4py tools/bench/decode.py --memory peak memory of tree and ring beside the paper's formulas
 mpirun -n 2 python -m mpi4py tools/bench/decode.py --verify what verify=True costs
