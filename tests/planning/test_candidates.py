@@ -143,4 +143,5 @@ def test_of_many_ranks_long_values_go_in_parts_only(collective):
     assert whole & {*names(32, 1 << 20)}
     many = {*names(33, 1 << 20)}
     assert many and not whole & many and not {"recursive-doubling", "ring"} & many
-    assert bool(whole & {*names(33, 1 << 16)}) == (collective not in ("allgather", "reduce_scatter"))
+    assert bool(whole & {*names(33, 1 << 14)}) == (collective in ("broadcast", "reduce"))
+    assert bool(whole & {*names(33, 1 << 13)}) == (collective not in ("allgather", "reduce_scatter"))

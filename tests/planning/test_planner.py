@@ -207,3 +207,16 @@ def test_of_many_payloads_bounds_are_made_once_and_each_chosen_plan_is_proved(mo
     assert calls == {"bounds_of": 1, "verify": 3}
     assert all(each.proof.complete and each.proof.uniform for each in plans)
     assert len({each.certificate.alpha_lower_bound_us for each in plans}) == 1
+
+
+def test_of_plans_made_before_the_candidates_are_not_kept(monkeypatch):
+    """A plan is made once; what it was chosen from, hundreds of MB of many ranks, only of the last ones."""
+    searches, candidates = [], planner._candidates
+    monkeypatch.setattr(planner, "_candidates", lambda *a, **o: searches.append(a) or candidates(*a, **o))
+    machine = switch(4, gb_per_s=433.0)  # that no other test has
+    made = [plan(machine, payload_bytes=4 * rows) for rows in (1, 10, 100, 1000)]
+    assert len(planner._searches._kept) == 2 and len(searches) == 4
+    again = [plan(machine, payload_bytes=4 * rows) for rows in (1, 10, 100, 1000)]
+    assert all(one.schedule is other.schedule for one, other in zip(made, again, strict=True)) and len(searches) == 4
+    assert ranked(made[-1], machine, topocomm.SUM)[0].algorithm == made[-1].algorithm and len(searches) == 4
+    assert ranked(made[0], machine, topocomm.SUM)[0].algorithm == made[0].algorithm and len(searches) == 5

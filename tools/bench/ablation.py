@@ -157,7 +157,8 @@ def planned(case: Case) -> Figures | None:
     collective = collective_of(case.collective, len(ends), layout.rows)
     request = Request(collective, SUM, layout, ends, case.objective, 1, "alpha")
     with ExitStack() as stack:
-        for where, name in ((planner, "_searches"), (planner, "_known_bounds"), (hierarchy, "_known")):
+        caches = ("_plans", "_searches", "_known_bounds")
+        for where, name in (*((planner, name) for name in caches), (hierarchy, "_known")):
             stack.enter_context(patch.object(where, name, SharedResults(most=64)))
         stack.enter_context(patch.object(planner, "MOST_KEPT_ENDPOINTS", 0))
         try:

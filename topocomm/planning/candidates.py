@@ -60,7 +60,7 @@ PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
 More messages take longer to follow than they gain, of short values sooner."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
-MOST_WHOLE_BYTES = 256 << 10
+MOST_WHOLE_BYTES = {"allreduce": 48 << 10, "reduce": 256 << 10, "broadcast": 256 << 10}
 """Largest value of many ranks that is also sent whole where it may go in parts over rails."""
 MOST_EDGES_BYTES = 512 << 10
 """Largest payload that goes by the edges that complete first: of more, packed trees have more bytes a second."""
@@ -118,7 +118,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
 
 def _whole_worth(request: Request, groups: RankPatterns, in_parts: Sequence[object]) -> bool:
     """Whether whole values may be soonest: those that are long, of many ranks, lose where they go in parts."""
-    return not (in_parts and groups.many and request.payload_bytes > MOST_WHOLE_BYTES)
+    return not (in_parts and groups.many and request.payload_bytes > MOST_WHOLE_BYTES[request.collective.name])
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:

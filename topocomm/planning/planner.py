@@ -118,7 +118,7 @@ def make_plan(topology: Topology, request: Request) -> Plan:
             plan takes more scratch.
     """
     place_ranks(topology, request.endpoints)
-    best = _chosen(topology, request)[0]
+    best = _plans.get((topology.digest, request), lambda: _chosen(topology, request)[0])
     if best.topology is not topology:  # an equal one, which may have another name
         best = replace(best, topology=topology)
     return with_native(best, topology, request.operator, request.layout) if request.native else best
@@ -156,8 +156,10 @@ _Builds = list[tuple[int, str, Build]]
 """Place among all, name and builder of algorithms."""
 _Chosen = tuple[Plan, tuple[_Candidate, ...]]
 """The best plan, and every candidate."""
-_searches: SharedResults[tuple[str, Request], _Chosen] = SharedResults(most=256)
+_plans: SharedResults[tuple[str, Request], Plan] = SharedResults(most=256)
 """By topology and request: ranks on threads that ask for one plan at the same time share one search."""
+_searches: SharedResults[tuple[str, Request], _Chosen] = SharedResults(most=2)
+"""As `_plans`, with the candidates, which take hundreds of MB of many ranks: for reports of the plan just made."""
 _known_bounds: SharedResults[tuple[str, Collective, tuple[str, ...], int, PortModel], Bounds] = SharedResults(most=64)
 """By all that they depend on, since a program plans many payloads of one kind."""
 

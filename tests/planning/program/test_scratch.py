@@ -1,14 +1,17 @@
 """Scratch bytes of all ranks at once are those of the buffers that are assigned rank by rank."""
 
 from dataclasses import replace
+from unittest import mock
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.algorithms.ring import ring_allreduce
+from topocomm.planning.program import scratch, slot_memory
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.program.slot_memory import rank_program
 from topocomm.planning.schedule.schedule import Repeat, input_pieces
@@ -44,3 +47,25 @@ def test_every_algorithm(drawn, align):
 def test_a_pipelined_schedule_needs_what_its_slices_need(rows):
     schedule = replace(ring_allreduce(4, rows), repeat=Repeat(2, 1))
     assert scratch_bytes(schedule, lambda rows: 4 * rows, 4) == by_rank(unrolled(schedule), 4, 4)
+
+
+@examples(80)
+@given(any_schedules(), st.sampled_from([1, 64, 1000]), st.sampled_from([4, 516]))
+def test_chunks_of_many_transfers_that_differ_by_little_are_counted_at_once(drawn, align, row_bytes):
+    schedule, _ = drawn
+    rows = [rows for _, rows in schedule.chunks]
+    assume(max(rows) - min(rows) <= 1)
+    with (
+        mock.patch.object(slot_memory, "MANY_TRANSFERS", -1),
+        mock.patch.object(scratch, "rank_program", side_effect=AssertionError("rank by rank")),
+    ):
+        assert scratch_bytes(schedule, lambda rows: row_bytes * rows, align) == by_rank(schedule, row_bytes, align)
+
+
+def test_chunks_that_differ_by_much_are_not_padded():
+    schedule = ring_allreduce(2, 4)
+    sizes = np.array([64, 64 + slot_memory.PADDED_BYTES]), np.array([0, 100])
+    with mock.patch.object(slot_memory, "MANY_TRANSFERS", -1):
+        found = [slot_memory.slot_sizes(schedule, packed, 64).tolist() for packed in (*sizes, sizes[0] + [0, 64])]
+    assert found == [[64 + slot_memory.PADDED_BYTES] * 2, [0, 128], [64, 128 + slot_memory.PADDED_BYTES]]
+    assert slot_memory.slot_sizes(schedule, np.array([64, 65]), 64).tolist() == [64, 128]

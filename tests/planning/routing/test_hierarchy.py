@@ -9,6 +9,7 @@ from tests.machines import hosts, joined, switch
 from topocomm import PlanError, plan
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce
 from topocomm.planning.cost.cost_models import Cost
+from topocomm.planning.routing import hierarchy
 from topocomm.planning.routing.hierarchy import Steps, best_radices, cuts_of, hierarchy_of
 from topocomm.planning.routing.paths import PathFinder
 
@@ -142,3 +143,18 @@ def test_ranks_scattered_over_hosts(collective, commutative):
 def test_a_machine_is_grouped_once_for_all_its_plans():
     assert nest(hosts(3, 7)) is nest(hosts(3, 7))
     assert nest(hosts(3, 7), ports=2) is not nest(hosts(3, 7))
+
+
+def test_groups_inside_hosts_that_look_alike_are_joined_once(monkeypatch):
+    joined_groups, steps = [], hierarchy._Builder._steps
+    monkeypatch.setattr(
+        hierarchy._Builder,
+        "_steps",
+        lambda self, groups, first: joined_groups.append(first) or steps(self, groups, first),
+    )
+    machine = topocomm.catalog("dgx-1-v100", hosts=5)
+    whole = nest(machine)
+    assert len(cuts_of(machine.endpoints, PathFinder(machine))) > 1 and len(joined_groups) == 2
+    joined_groups.clear()
+    some = [end for end in machine.endpoints if end not in machine.endpoints[9:11]]  # the second host lacks two
+    assert hierarchy_of(some, PathFinder(machine), 1).edges != whole.edges and len(joined_groups) == 3

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.program.slot_memory import rank_program
+from topocomm.planning.program.slot_memory import rank_program, slot_sizes
 from topocomm.planning.routing.routes import Ints
 from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_table, number_places
 from topocomm.planning.schedule.transforms import unrolled
@@ -27,7 +27,7 @@ def scratch_bytes(
     """
     once = unrolled(schedule)
     packed = np.array([chunk_bytes(rows) for _, rows in once.chunks], dtype=np.int64)
-    sizes = -(-packed // align) * align
+    sizes = slot_sizes(once, packed, align)
     apart = np.unique(sizes[sizes > 0]).tolist()
     inputs = input_table(once).astype(np.int64)
     own_bytes = np.bincount(inputs[:, 0], packed[inputs[:, 2]], once.ranks).astype(np.int64)

@@ -16,7 +16,12 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from topocomm.planning.routing.routes import Ints
 from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, input_pieces
+
+MANY_TRANSFERS, PADDED_BYTES = 1 << 18, 1 << 10
+"""Transfers from which on chunks whose sizes differ by no more than this take memory as the largest does: then the
+memory of all ranks is counted at once (`scratch.py`), where first fit rank by rank took seconds."""
 
 
 @dataclass
@@ -59,12 +64,20 @@ def rank_program(
     those of `stages_of`.
     """
     stages = stages_of(schedule, rank, cuts)
-    chunks = range(len(schedule.chunks))
     inputs = input_pieces(schedule, rank)
     outputs = output_pieces(schedule, rank)
-    sizes = {c: -(-chunk_bytes(c) // align) * align for c in chunks}
+    packed = np.array([chunk_bytes(chunk) for chunk in range(len(schedule.chunks))], dtype=np.int64)
+    sizes = dict(enumerate(slot_sizes(schedule, packed, align).tolist()))
     offsets, total = _assign(stages, inputs, outputs, sizes)
     return RankProgram(tuple(stages), offsets, total, inputs, outputs)
+
+
+def slot_sizes(schedule: Schedule, packed_bytes: Ints, align: int) -> Ints:
+    """Return int64 [chunks]: the bytes that a piece takes, multiples of `align`; `packed_bytes` are the packed ones."""
+    sizes: Ints = -(-packed_bytes // align) * align
+    largest = sizes.max(initial=0)
+    alike = largest - sizes[sizes > 0].min(initial=largest) <= PADDED_BYTES
+    return np.where(sizes > 0, largest, 0) if alike and len(schedule.transfers) > MANY_TRANSFERS else sizes
 
 
 def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:

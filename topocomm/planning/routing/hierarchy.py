@@ -22,6 +22,7 @@ from topocomm.planning.algorithms.hosts.rail_assignment import rail_sets
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
+from topocomm.planning.routing.host_classes import NETWORK
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.range_tree import aligned_tree
 from topocomm.planning.shared_results import SharedResults
@@ -197,6 +198,11 @@ class _Builder:
         classes = paths.classes
         self.alike = classes.alike[[classes.index[name] for name in endpoints]].tolist()
         """Number of each rank's endpoint, equal for the same place in hosts that look alike."""
+        self.hosts = [
+            int(classes.group[device]) if paths.has_template(device) else NETWORK
+            for device in (classes.index[name] for name in endpoints)
+        ]
+        """Number of each rank's host, `NETWORK` where what holds for hosts that look alike may not hold for it."""
 
     def hierarchy(self) -> Hierarchy:
         """Return the outermost groups after all levels."""
@@ -223,10 +229,17 @@ class _Builder:
     def _join_inside(self, inner: tuple[int, ...], outer: tuple[int, ...], of_group: list[Inside]) -> list[Inside]:
         """The inner gossip of each group of the outer cut, from that of each group of the inner cut."""
         known: dict[tuple[object, ...], Inside] = {}
+        of_look: dict[tuple[object, ...], Inside] = {}  # groups inside one host are those of another that looks alike
         insides = []
         place = {edge: index for index, edge in enumerate(inner)}
         for low, high in pairwise(outer):
             first, last = place[low], place[high]
+            edges = tuple(edge - low for edge in inner[first : last + 1])
+            look = edges, tuple(self.alike[low:high]), tuple(map(id, of_group[first:last]))
+            inside_one = len({*self.hosts[low:high], NETWORK}) == 2
+            if inside_one and look in of_look:
+                insides.append(of_look[look])
+                continue
             groups = self._groups(inner[first : last + 1], of_group[first:last])
             steps = self._steps(groups, low)
             radices = best_radices(groups.count, min(_rail_counts(groups)), self.ports, steps, even=True)
@@ -236,6 +249,8 @@ class _Builder:
                 gossip = tuple(tuple(messages) for messages in gossip_of(schedule))
                 known[key] = Inside(gossip, rails_tree(groups, radices))
             insides.append(known[key])
+            if inside_one:
+                of_look[look] = known[key]
         return insides
 
     def _groups(self, edges: Sequence[int], of_group: Sequence[Inside]) -> Groups:

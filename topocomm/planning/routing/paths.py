@@ -239,12 +239,12 @@ class PathFinder:
         ends = (a >= 0) & (b >= 0) & (alike[0] >= 0) & (alike[1] >= 0)
         _, first, inverse = np.unique(alike[0][ends], return_index=True, return_inverse=True)
         alone = np.zeros(len(a), dtype=bool)
-        alone[ends] = np.array([not self._has_template(end) for end in a[ends][first].tolist()], dtype=bool)[inverse]
+        alone[ends] = np.array([not self.has_template(end) for end in a[ends][first].tolist()], dtype=bool)[inverse]
         code = np.where(alone & (a != b), -2 - (a * len(classes.ids) + b), code)
         return np.where(ends, code, -1)
 
-    def _has_template(self, end: int) -> bool:
-        """Whether the routes of a device's class hold for the device."""
+    def has_template(self, end: int) -> bool:
+        """Whether the routes of a device's class hold for the device, given by its place in `classes.ids`."""
         classes = self.classes
         return self._templates.exact(int(classes.class_of[classes.group[end]]), int(classes.place[end]))
 
@@ -253,7 +253,7 @@ class PathFinder:
         classes = self.classes
         if min(a, b) < 0 or not (classes.is_end[a] and classes.is_end[b]):
             return _NO_ROUTE
-        if a == b or self._has_template(a):
+        if a == b or self.has_template(a):
             kind, other = (int(classes.class_of[classes.group[end]]) for end in (a, b))
             same = bool(classes.group[a] == classes.group[b])
             places = int(classes.place[a]), int(classes.place[b])
