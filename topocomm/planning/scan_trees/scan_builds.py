@@ -35,7 +35,10 @@ than that are not offered: their time would be that of rounds with barriers."""
 
 
 def packed_scans(request: Request, groups: RankPatterns) -> Builds:
-    """Yield name and builder for long values along trees packed into hosts whose pairs are unlike."""
+    """Yield name and builder for long values along trees packed into hosts whose pairs are unlike.
+
+    Few ranks on several hosts are as one such host.
+    """
     ends, paths = request.endpoints, groups.paths
     wanted = request.layout.splittable and request.objective in ("auto", "throughput") and not request.cores
     if not wanted or request.payload_bytes < LONG_BYTES or not 2 < len(ends) <= MOST_TREE_RANKS:
