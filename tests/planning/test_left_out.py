@@ -61,7 +61,9 @@ def test_relays_are_for_hosts_of_few_ranks():
     beyond = request(machine, "scan", 1 << 20, ranks=(*machine.endpoints[:9], machine.endpoints[17]))
     assert not any("relay-chain" in line for line in left_out(machine, beyond))  # ten ranks as if in one host
     wanted = request(machine, "scan", 1 << 20, ranks=machine.endpoints[:17])
-    assert "relay-chain: for at most 16 ranks, or hosts of so many that are alike" in left_out(machine, wanted)
+    assert "scan-trees, relay-chain: for at most 16 ranks, or hosts of so many that are alike" in left_out(
+        machine, wanted
+    )
     assert "relay-chain" not in tried(machine, wanted)
     assert "relay-chain" in tried(machine, request(machine, "scan", 1 << 20))
     assert "relay-chain: for at most 8 ranks of a host" in left_out(machine, request(machine, "reduce", 1 << 20))

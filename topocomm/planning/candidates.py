@@ -47,6 +47,7 @@ from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, pairs_differ
 from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.scan_trees.scan_builds import packed_scans
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
 from topocomm.planning.ways.way_builds import over_ways
@@ -64,6 +65,8 @@ MOST_WHOLE_BYTES = {"allreduce": 48 << 10, "reduce": 256 << 10, "broadcast": 256
 """Largest value of many ranks that is also sent whole where it may go in parts over rails."""
 MOST_EDGES_BYTES = 512 << 10
 """Largest payload that goes by the edges that complete first: of more, packed trees have more bytes a second."""
+MOST_PACKED_RANKS = 64
+"""Most ranks of which a scan along packed trees is sooner than along a chain with relays."""
 MOST_PIECES = 1 << 22
 """Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 
@@ -273,7 +276,10 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
         for pattern in islice(groups.patterns(), worth):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
     yield from scans(request, groups)
-    yield from relay_chains(request, groups)
+    packed = list(packed_scans(request, groups))
+    yield from packed
+    if not packed or count > MOST_PACKED_RANKS:
+        yield from relay_chains(request, groups)
 
 
 _BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {

@@ -93,7 +93,7 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
     if in_parts and ranks > MOST_TURNED_RANKS and request.ports == 1:
         yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
     if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
-        yield "relay-chain", f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike"
+        yield "scan-trees, relay-chain", f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike"
     members = max(inside.members for inside in patterns.hosts.insides)
     if name in ("reduce", "broadcast") and members > MOST_PATH_MEMBERS:
         yield "relay-chain", f"for at most {MOST_PATH_MEMBERS} ranks of a host"

@@ -14,8 +14,8 @@ from itertools import pairwise, permutations, product
 import numpy as np
 
 from topocomm.planning.forests.linear_program.simplex import Simplex
+from topocomm.planning.forests.pair_loads import PairLoads
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Ints, Routes
 
 MOST_PERIOD, MOST_TWO_RELAYS = 16, 8
 """Ranks of the largest host, and of the largest whose links go over two relays other than a rail's."""
@@ -116,24 +116,8 @@ def _ways(rank: int, period: int) -> Iterator[Way]:
             yield rank, a, b, after
 
 
-class _Program:
+class _Program(PairLoads):
     """The linear program: the most of the payload per time that every link of the chain can carry."""
-
-    def __init__(self, routes: Routes, ends: tuple[Ints, Ints], paths: PathFinder, hosts: int, ports: int) -> None:
-        self.routes = routes
-        self.fastest = float(routes.gb_per_s[np.isfinite(routes.latency_us)].max(initial=0.0))
-        """A payload at this rate takes the unit of time."""
-        rates = np.where(np.isfinite(routes.latency_us), routes.gb_per_s, self.fastest)
-        self.of_route = self.fastest / rates / ports
-        rows, users = _same_links(routes, paths, hosts)
-        self.of_link = self.fastest / paths.link_gb_per_s[routes.links] * users
-        self.ends, endpoints = ends, int(max(map(np.max, ends))) + 1
-        self.links = rows + 2 * endpoints
-        self.rows = int(self.links.max(initial=2 * endpoints - 1)) + 1
-
-    def usable(self, routes: Sequence[int]) -> bool:
-        """Whether there are such routes."""
-        return bool(np.isfinite(self.routes.latency_us[list(routes)]).all())
 
     def is_fast_enough(self, ways: Sequence[Sequence[int]]) -> bool:
         """Whether no port or link has more to do than the fastest one with a payload, if each link has this way."""
@@ -159,31 +143,6 @@ class _Program:
             shares.append([weight / (sum(found) or 1.0) for weight in found])
             column += len(own)
         return shares
-
-    def loads(self, way: Sequence[int]) -> tuple[tuple[int, float], ...]:
-        """Return the ports and links that the payload on these routes holds, and for how long."""
-        low, high = self.routes.starts[list(way)], self.routes.starts[[route + 1 for route in way]]
-        links = np.concatenate([np.arange(*pair) for pair in zip(low, high, strict=True)])
-        src, dst = (end[list(way)] for end in self.ends)
-        rows = np.concatenate([2 * src, 2 * dst + 1, self.links[links]])
-        loads = np.bincount(rows, np.concatenate([*[self.of_route[list(way)]] * 2, self.of_link[links]]))
-        used = np.flatnonzero(loads)
-        return tuple(zip(used.tolist(), loads[used].tolist(), strict=True))
-
-
-def _same_links(routes: Routes, paths: PathFinder, hosts: int) -> tuple[Ints, Ints]:
-    """Return for each link of the routes a number that is the same in all hosts, and how often a host's use counts.
-
-    The links between switches serve the links of the chain of all pairs of hosts.
-    """
-    classes = paths.classes
-    counts = np.diff(classes.link_start)
-    position, owner = np.empty((2, len(classes.links)), np.int64)
-    position[classes.links] = np.arange(len(classes.links)) - np.repeat(classes.link_start[:-1], counts)
-    owner[classes.links] = np.repeat(np.arange(len(counts)), counts)
-    of_host = owner[routes.links] > 0
-    number = np.where(of_host, position[routes.links], -1 - position[routes.links])
-    return np.unique(number, return_inverse=True)[1], np.where(of_host, 1, max(hosts - 1, 1))
 
 
 def _kept(ways: Iterable[Way], shares: Sequence[float]) -> tuple[tuple[Way, float], ...]:

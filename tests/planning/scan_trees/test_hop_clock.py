@@ -1,0 +1,43 @@
+"""A hop leaves at its first turn after what it has is there; turns of a period are rounds in their order."""
+
+import numpy as np
+
+from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, steady
+from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes, ScanTrees, straight
+
+CHAIN, STAR = np.array([[1, 2, NO_RANK]]), np.array([[1, NO_RANK, 1]])
+
+
+def test_a_hop_takes_a_period_of_the_steady_clock():
+    rounds = hop_rounds(Nodes(CHAIN), straight(CHAIN), steady(straight(CHAIN)))
+    assert rounds.up[:2].ravel().tolist() == [0, 1] and (rounds.period, rounds.slice_takes) == (1, 2.0)
+
+
+def clock_of(turns, takes, period=1.0):
+    up = np.array(turns).reshape(1, 3, -1)
+    return Clock(period, up, np.zeros_like(up), np.full(up.shape, takes), np.full(up.shape, takes))
+
+
+def test_a_message_waits_for_its_turn():
+    """Rank 1 sends at 0.25 of a period: what arrives at 0.5 goes a period later, what arrives at 0.2 at once."""
+    late, soon = (hop_rounds(Nodes(CHAIN), straight(CHAIN), clock_of([0.0, 0.25, 0.0], it)) for it in (0.5, 0.2))
+    assert late.up[:2].ravel().tolist() == [0, 3] and soon.up[:2].ravel().tolist() == [0, 1]
+    assert late.period == soon.period == 2
+    assert late.slice_takes == 1.75 and soon.slice_takes == 0.45
+
+
+def test_what_arrives_at_its_turn_need_not_wait():
+    clock = clock_of([0.1, 0.1 + 0.2, 0.0], 0.2)
+    assert hop_rounds(Nodes(CHAIN), straight(CHAIN), clock).up[:2].ravel().tolist() == [0, 1]
+
+
+def test_the_next_sibling_waits_for_what_comes_before_it():
+    """The centre of a star tells rank 2 what it got from rank 0."""
+    rounds = hop_rounds(Nodes(STAR), straight(STAR), steady(straight(STAR)))
+    assert rounds.up[0, 0] == 0 and rounds.down[2, 0] == 1
+
+
+def test_hops_over_relays_follow_each_other():
+    relays = np.array([[[2], [NO_RANK], [NO_RANK]]])
+    of = ScanTrees(CHAIN, relays, relays)
+    assert hop_rounds(Nodes(CHAIN), of, steady(of)).up[:2].tolist() == [[0, 1], [2, 2]]

@@ -1,0 +1,82 @@
+"""Packed trees cover every rank over neighbours, and no other tree is cheaper at the prices that they are chosen by."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tests.machines import hosts as machine_of
+from tests.machines import switch
+from topocomm import Device, Link, Topology, catalog
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.scan_trees.hop_turns import trees_of
+from topocomm.planning.scan_trees.host_hops import HostHops
+from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes
+from topocomm.planning.scan_trees.tree_packing import _Cheapest, packed_trees
+
+
+def hops_of(machine, members):
+    return HostHops(machine.endpoints, PathFinder(machine), members, 1)
+
+
+def is_over_neighbours(parents):
+    """Whether all is one tree, and below every rank are neighbours."""
+    nodes = Nodes(parents[None])
+    below = np.ones(len(parents), np.int64)
+    for level in reversed(nodes.levels[1:]):
+        np.add.at(below, nodes.parent[level], below[level])
+    return sum(map(len, nodes.levels)) == len(parents) and (nodes.high - nodes.low + 1 == below).all()
+
+
+@pytest.mark.parametrize("ranks", [*range(2, 6)])
+def test_none_of_one_host_is_cheaper(ranks):
+    """Every tree over neighbours of so few ranks, at random prices."""
+    hosts = hops_of(switch(ranks), ranks)
+    rng = np.random.default_rng(ranks)
+    for _ in range(5):
+        price = rng.uniform(0.1, 2, hosts.loads.shape[1])
+        ways = hosts.ways(price, 0.0)
+        tree = _Cheapest(hosts, price, 0.0).tree()
+        got = float(tree.load(hosts) @ price)
+        prices = []
+        for parents in product(range(-1, ranks), repeat=ranks):
+            made = np.array(parents)
+            if (made == NO_RANK).sum() != 1 or (made == np.arange(ranks)).any():
+                continue
+            if is_over_neighbours(made):
+                nodes, own = Nodes(made[None]), np.arange(ranks)
+                up, down = (ways.inside[own, made], ways.inside[made, own])
+                prices.append(float((up * nodes.goes_up + down * nodes.hears).sum()))
+        assert got == pytest.approx(min(prices))
+
+
+@pytest.mark.parametrize(
+    ("system", "count", "most"),
+    [("dgx-1-v100", 1, 2.0), ("mi250x", 1, 3.1), ("dgx-1-v100", 3, 2.7), ("mi250x", 3, 4.6)],
+)
+def test_no_port_or_link_is_much_busier_than_others(system, count, most):
+    """In units of the payload at the fastest rate. Along a chain with relays it was up to 2.0 and 3.2."""
+    hosts = hops_of(catalog(system, hosts=count), 8)
+    trees = packed_trees(hosts, 16, 0.0)
+    assert sum(tree.load(hosts) for tree in trees).max() / 16 <= most
+    every = trees_of(hosts, trees)
+    assert every.parents.shape == (16, 8 * count)
+    assert all(map(is_over_neighbours, every.parents))
+
+
+@pytest.mark.parametrize("count", range(2, 18))
+def test_any_number_of_hosts(count):
+    hosts = hops_of(machine_of(count, 4), 4)
+    assert all(map(is_over_neighbours, trees_of(hosts, packed_trees(hosts, 4, 0.1)).parents))
+
+
+def test_without_a_route_there_is_none():
+    ends = tuple(Device(name, "gpu") for name in "abc")
+    links = (Link("a", "b", "nvlink", 1, 10.0, 1.0), Link("b", "a", "nvlink", 1, 10.0, 1.0))
+    assert packed_trees(hops_of(Topology("apart", "test", ends, links), 3), 2, 0.0) is None
+
+
+def test_hops_are_those_of_all_ways():
+    hosts = hops_of(catalog("dgx-1-v100", hosts=2), 8)
+    for tree in packed_trees(hosts, 4, 0.0):
+        assert tree.hops == sum(max(0, len(way) - 1) for way in (*tree.up, *tree.down))

@@ -1,0 +1,137 @@
+"""When the messages of scans along trees leave: in slices, each has its turn in a period, the same for every slice.
+
+A message leaves at its first turn after what it has is there. Turns in between belong to other slices, so messages that
+are under way long hold up none behind them at a port.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes, ScanTrees
+
+SAME = 1e-6
+"""Times that differ by less of a period are one."""
+
+
+class Clock(NamedTuple):
+    """Turns of all hops, in any unit of time.
+
+    Attributes:
+        period: Time from a slice to the next one.
+        up: [chunks, ranks, relays + 1]: turn of each hop of the message to the parent, from 0 to below the period.
+        down: The same of the message from the parent.
+        up_takes: How long each hop takes, above 0.
+        down_takes: The same of the message from the parent.
+    """
+
+    period: float
+    up: Floats
+    down: Floats
+    up_takes: Floats
+    down_takes: Floats
+
+
+def steady(trees: ScanTrees) -> Clock:
+    """Return the clock of which every hop takes a period."""
+    up, down = (np.zeros((*ways.shape[:2], 1 + ways.shape[2])) for ways in (trees.up, trees.down))
+    return Clock(1.0, up, down, up + 1.0, down + 1.0)
+
+
+class Rounds(NamedTuple):
+    """Rounds of the hops.
+
+    Attributes:
+        up, down: [nodes, relays + 1]: of the message to the parent, and from it; hops that it has not are in the round
+            of its last.
+        period: Rounds from a slice to the next one.
+        slice_takes: When all messages of the first slice have arrived, in the clock's time.
+    """
+
+    up: Ints
+    down: Ints
+    period: int
+    slice_takes: float
+
+
+def hop_rounds(nodes: Nodes, trees: ScanTrees, clock: Clock) -> Rounds:
+    """Return the rounds of all hops of trees with these nodes."""
+    up, down = (_Hops(ways, *times, clock.period) for ways, times in _of_ways(trees, clock))
+    ready = np.zeros(len(nodes.parent))
+    for level in reversed(nodes.levels[1:]):
+        sending = level[nodes.goes_up[level]]
+        up.leave(sending, ready[sending])
+        np.maximum.at(ready, nodes.parent[sending], up.there[sending])
+    ready = _told(nodes, np.where(nodes.goes_up, up.there, 0.0))
+    for level in nodes.levels[1:]:
+        above = nodes.parent[level]
+        hearing = level[nodes.hears[level]]
+        known = np.where(nodes.hears[above], down.there[above], 0.0)
+        ready[level] = np.maximum(ready[level], known)
+        down.leave(hearing, ready[hearing])
+    sent = np.concatenate([up.turns[nodes.goes_up].ravel(), down.turns[nodes.hears].ravel()])
+    order = np.argsort(sent, kind="stable")
+    turns = np.empty(len(sent), np.int64)
+    turns[order] = np.cumsum(np.diff(sent[order], prepend=sent[order[:1]]) > SAME * clock.period)
+    period = 1 + int(turns.max(initial=0))
+    cut = up.turns[nodes.goes_up].size
+    return Rounds(
+        up.rounds(nodes.goes_up, turns[:cut], period),
+        down.rounds(nodes.hears, turns[cut:], period),
+        period,
+        float(max(up.there.max(), down.there.max())),
+    )
+
+
+def _of_ways(trees: ScanTrees, clock: Clock) -> list[tuple[Ints, tuple[Floats, Floats]]]:
+    return [(trees.up, (clock.up, clock.up_takes)), (trees.down, (clock.down, clock.down_takes))]
+
+
+def _told(nodes: Nodes, arrived: Floats) -> Floats:
+    """When the parent of each node has the values of the earlier children."""
+    ready = np.zeros(len(nodes.parent))
+    if len(nodes.children):
+        own = arrived[nodes.children]
+        offset = nodes.first_child[nodes.parent[nodes.children]] * (float(own.max()) + 1.0)
+        known = np.maximum.accumulate(own + offset) - offset
+        before = nodes.sibling_before
+        ready[nodes.children] = np.where(before == np.arange(len(before)), 0.0, known[before])
+    return ready
+
+
+class _Hops:
+    """The hops of all messages of one direction.
+
+    Attributes:
+        turns: [nodes, relays + 1]: turn of each hop; those that a message has not, that of its last.
+        there: When the message arrives; 0 of those that have not left.
+    """
+
+    def __init__(self, relays: Ints, turns: Floats, takes: Floats, period: float) -> None:
+        count = relays.shape[0] * relays.shape[1]
+        self.last = (relays.reshape(count, -1) != NO_RANK).sum(axis=1)
+        """The last hop of each."""
+        hops = np.minimum(np.arange(turns.shape[2]), self.last[:, None])
+        self.turns = np.take_along_axis(turns.reshape(count, -1), hops, axis=1)
+        self.takes, self.period = takes.reshape(count, -1), period
+        self.there, self.slice = np.zeros(count), np.zeros(self.turns.shape, np.int64)
+
+    def leave(self, nodes: Ints, ready: Floats) -> None:
+        """Let the messages of these nodes leave when they have what they send."""
+        for hop in range(self.turns.shape[1]):
+            some = hop <= self.last[nodes]
+            turn, own = self.turns[nodes[some], hop], nodes[some]
+            late = np.maximum(0, np.ceil((ready[some] - turn) / self.period - SAME)).astype(np.int64)
+            self.slice[own, hop:] = late[:, None]
+            ready = ready.copy()
+            ready[some] = turn + late * self.period + self.takes[own, hop]
+        self.there[nodes] = ready
+
+    def rounds(self, which: Ints, turns: Ints, period: int) -> Ints:
+        """Return the rounds: turns of a period, in order, after as many periods as each message waits."""
+        made = np.zeros(self.turns.shape, np.int64)
+        made[which] = self.slice[which] * period + turns.reshape(-1, self.turns.shape[1])
+        return made

@@ -1,0 +1,92 @@
+"""The hops of messages between the ranks of hosts that are alike: what each holds and takes, and the cheapest ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from topocomm.planning.forests.pair_loads import PairLoads
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.routes import Floats
+
+Way = tuple[int, ...]
+"""Ranks of the first two hosts, from one end of a message to the other."""
+MOST_RELAYS = 2
+"""Relays of a way to the next host, one in each; inside a host a way has one at most."""
+
+
+class HostHops:
+    """Hops inside a host, and to the next one; numbers of ranks from `members` on are in the next host.
+
+    Attributes:
+        members: Ranks of a host.
+        hosts: Number of hosts.
+        on_gpus: Whether the ranks have GPUs.
+        several: Whether there are several: then all but the first hear what comes before them.
+        fastest: GB/s at which a payload takes the unit of time.
+        loads: [hops, rows]: how long the payload holds each port and link; the last hop is from a rank to itself.
+        takes: [hops]: how long it holds the ports of its ends.
+        latency_us: [hops].
+    """
+
+    def __init__(self, endpoints: Sequence[str], paths: PathFinder, members: int, ports: int) -> None:
+        self.members, self.hosts = members, len(endpoints) // members
+        self.several = self.hosts > 1
+        self.on_gpus = paths.topology.by_id[endpoints[0]].kind == "gpu"
+        window = endpoints[: 2 * members]
+        count = len(window)
+        src, dst = np.nonzero(~np.eye(count, dtype=bool))
+        routes = paths.routes(window, src, dst)
+        pairs = PairLoads(routes, (src % members, dst % members), paths, self.hosts, ports)
+        self._reached = np.append(np.isfinite(routes.latency_us), True)
+        self._hop = np.full((count, count), len(src))
+        self._hop[src, dst] = np.arange(len(src))
+        self.fastest = pairs.fastest
+        self.loads = np.zeros((len(src) + 1, pairs.rows))
+        for hop in np.flatnonzero(self._reached[:-1]).tolist():
+            rows, times = zip(*pairs.loads([hop]), strict=True)
+            self.loads[hop, list(rows)] = times
+        rate = np.where(self._reached[:-1], routes.gb_per_s, np.inf)
+        self.takes = np.append(pairs.fastest / rate, 0.0)
+        self.latency_us = np.append(np.where(self._reached[:-1], routes.latency_us, 0.0), 0.0)
+
+    def hops(self, way: Way) -> list[int]:
+        """Return the hops of a way."""
+        ends = [(a - self.members, b - self.members) if a >= self.members else (a, b) for a, b in pairwise(way)]
+        return [int(self._hop[pair]) for pair in ends]
+
+    def ways(self, row_price: Floats, us_price: float) -> Ways:
+        """Return the cheapest ways, at a price of each port and link and of a us of latency; infinite without one."""
+        price = np.where(self._reached, self.loads @ row_price + us_price * self.latency_us, np.inf)
+        return Ways(price[self._hop], self.members)
+
+
+class Ways:
+    """The cheapest ways.
+
+    Attributes:
+        inside: [members, members]: price from one rank of a host to another.
+        across: [members, members]: price from a rank to one of the next host; empty where there is none.
+    """
+
+    def __init__(self, price: Floats, members: int) -> None:
+        self._members, straight = members, price[:members, :members]
+        by_relay = straight[:, :, None] + straight[None]
+        self._relay = by_relay.argmin(axis=1)
+        self.inside = by_relay.min(axis=1)
+        to_next = straight[:, :, None] + price[None, :members, members:]
+        self._leaves = to_next.argmin(axis=1)
+        arrives = to_next.min(axis=1)[:, :, None] + straight[None] if to_next.size else to_next
+        self._enters = arrives.argmin(axis=1) if to_next.size else self._leaves
+        self.across = arrives.min(axis=1) if to_next.size else to_next[:, 0]
+
+    def way(self, src: int, dst: int) -> Way:
+        """Return the way between two ranks of a host, or from one to a rank of the next."""
+        if dst < self._members:
+            stops = [src, int(self._relay[src, dst]), dst]
+        else:
+            enters = int(self._enters[src, dst - self._members])
+            stops = [src, int(self._leaves[src, enters]), self._members + enters, dst]
+        return tuple(stop for at, stop in enumerate(stops) if at == 0 or stop != stops[at - 1])
