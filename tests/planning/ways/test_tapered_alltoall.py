@@ -58,9 +58,9 @@ def test_steps_that_fit(system, share, steps):
     assert straight_steps(machine.endpoints[:8], (0, 8), PathFinder(machine)) == 0
 
 
-@pytest.mark.parametrize(("hosts", "share", "most"), [(2, 0.5, 1.03), (4, 0.5, 1.03), (8, 0.5, 1.03), (4, 0.25, 1.05)])
+@pytest.mark.parametrize(("hosts", "share", "most"), [(2, 0.5, 1.03), (4, 0.5, 1.03), (16, 0.5, 1.03), (4, 0.25, 1.05)])
 def test_long_blocks_take_little_more_than_the_bound(hosts, share, most):
-    """By rails alone 1.06 times, straight 2.3 times."""
+    """By rails alone 1.06 times, straight 2.3 times; of 128 ranks by the bound of ports 1.05 times."""
     machine = without(catalog("dgx-h100", hosts=hosts), share)
     made = plan(machine, "alltoall", payload_bytes=64 * MIB)
     assert made.algorithm.startswith("tapered-") and made.certificate.gap <= most
