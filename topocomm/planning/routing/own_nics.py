@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.route_search import along
 
@@ -20,9 +22,12 @@ class OwnNics:
         self._paths = paths
         self._known: dict[tuple[str, str], Way | None] = {}
         devices, nics = paths.topology.by_id, defaultdict[str, list[str]](list)
+        self._number: dict[str, int] = {}
+        """As in `PathFinder.link_nics`."""
         for device in paths.topology.devices:
             if device.kind == "nic":
                 nics[device.host].append(device.id)
+                self._number[device.id] = len(self._number)
         self._of: dict[str, str] = {}
         users = Counter[str]()
         for end in dict.fromkeys(endpoints):
@@ -34,15 +39,24 @@ class OwnNics:
 
     def ways(self, sources: Sequence[str], targets: Sequence[str]) -> list[Way]:
         """Return the way of each message; empty: the cheapest route, which uses these NICs, or there is no other."""
-        return [self._way(src, dst) for src, dst in zip(sources, targets, strict=True)]
+        ways: list[Way] = [()] * len(sources)
+        ends = tuple(dict.fromkeys((*sources, *targets)))
+        number = {end: index for index, end in enumerate(ends)}
+        src, dst = (np.array([number[end] for end in side], dtype=np.int64) for side in (sources, targets))
+        nic = np.array([self._number.get(self._of.get(end, ""), -1) for end in ends], dtype=np.int64)
+        routes = self._paths.routes(ends, src, dst)
+        used = self._paths.link_nics[routes.links]
+        of = np.repeat(np.arange(len(src)), routes.hops)
+        has_both = np.ones(len(src), dtype=bool)
+        for own in (nic[src], nic[dst]):
+            has_both &= np.bincount(of, used == own[of], len(src)) > 0
+        other = ~has_both & (nic[src] >= 0) & (nic[dst] >= 0)
+        for message in np.flatnonzero(other).tolist():
+            ways[message] = self._way(sources[message], targets[message])
+        return ways
 
     def _way(self, src: str, dst: str) -> Way:
-        if src not in self._of or dst not in self._of:
-            return ()
         out, into = self._of[src], self._of[dst]
-        used = self._paths.cheapest(src, dst).devices
-        if out in used and into in used:
-            return ()
         parts = [self._between(a, b) for a, b in ((src, out), (out, into), (into, dst))]
         if not all(parts):
             return ()

@@ -113,14 +113,22 @@ class _PairOrbits:
     """
 
     def __init__(self, symmetry: Symmetry, demand: Floats) -> None:
-        pairs = [(int(a), int(b)) for a, b in np.argwhere(demand > 0) if a != b]
-        self._pairs, self._elements = pairs, symmetry.elements
         ends = symmetry.network.ends
-        src, dst = np.array(pairs, dtype=np.int64).T
-        keys = symmetry.elements[:, src] * ends + symmetry.elements[:, dst]
-        self._element = dict(zip(pairs, keys.argmin(axis=0).tolist(), strict=True))
-        """Number of the element that maps each pair onto the lowest."""
-        self.of = {pair: divmod(key, ends) for pair, key in zip(pairs, keys.min(axis=0).tolist(), strict=True)}
+        elements = symmetry.elements[:, :ends]
+        lowest, onto = elements.min(axis=0), elements.argmin(axis=0)
+        self._symmetry = symmetry
+        self._onto: dict[Pairing, tuple[int, int]] = {}
+        """Numbers of two elements that map each pair onto the lowest, one after the other."""
+        self.of: dict[Pairing, Pairing] = {}
+        fixing = {source: np.flatnonzero(elements[:, source] == source) for source in np.unique(lowest).tolist()}
+        for src, source in enumerate(lowest.tolist()):
+            to = np.flatnonzero(demand[src] > 0)
+            to = to[to != src]
+            images = elements[fixing[source]][:, elements[onto[src]][to]]
+            then = fixing[source][images.argmin(axis=0)].tolist()
+            for dst, end, after in zip(to.tolist(), images.min(axis=0).tolist(), then, strict=True):
+                self.of[src, dst] = source, end
+                self._onto[src, dst] = int(onto[src]), after
         self.demand: dict[Pairing, float] = defaultdict(float)
         for pair, lowest in self.of.items():
             self.demand[lowest] += float(demand[pair])
@@ -129,9 +137,10 @@ class _PairOrbits:
     def images(self, shares: Mapping[Pairing, Sequence[tuple[float, Way]]]) -> Shares:
         """Return the ways of all pairs from those of the lowest."""
         of_all: Shares = {}
-        for pair in self._pairs:
-            back = np.argsort(self._elements[self._element[pair]]).tolist()
-            of_all[pair] = tuple((share, _mapped(way, back)) for share, way in shares[self.of[pair]])
+        for pair, lowest in self.of.items():
+            first, then = (self._symmetry.elements[number] for number in self._onto[pair])
+            back = np.argsort(then[first]).tolist()
+            of_all[pair] = tuple((share, _mapped(way, back)) for share, way in shares[lowest])
         return of_all
 
 
