@@ -68,6 +68,7 @@ class PathFinder:
         self.topology = topology
         self.links, self.assumed = link_figures(topology)
         self._routes: dict[Edge, Route] = {}
+        self._explicit: dict[tuple[str, ...], Route] = {}
         self._labels: dict[str, dict[str, Label]] = {}
         self._placed: tuple[tuple[str, ...], Ints] | None = None
 
@@ -161,11 +162,15 @@ class PathFinder:
         Raises:
             PlanError: It does not lead from src to dst, uses a missing link, or passes through an endpoint.
         """
+        known = self._explicit.get(tuple(devices))
+        if known is not None and (devices[0], devices[-1]) == (src, dst):
+            return known
         edges = tuple(pairwise(devices))
         missing = [edge for edge in edges if edge not in self.links]
         if not edges or devices[0] != src or devices[-1] != dst or missing or self._ends & set(devices[1:-1]):
             raise PlanError(f"path {' -> '.join(devices)} does not lead from {src} to {dst} over existing links")
-        return Route(tuple(devices), *along(devices, self.links))
+        route = self._explicit[tuple(devices)] = Route(tuple(devices), *along(devices, self.links))
+        return route
 
     def between(self, src: str, dst: str) -> tuple[str, ...] | None:
         """Return the devices of the cheapest way from one device to another, past no endpoint; None without one."""
