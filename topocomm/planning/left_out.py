@@ -30,7 +30,7 @@ _RINGS = {
     "broadcast": "scatter-ring, scatter-dissemination",
     "allgather": "doubling, ring",
     "reduce_scatter": "halving, ring",
-    "alltoall": "dissemination, by-hosts, by-nics",
+    "alltoall": "dissemination, by-hosts, by-nics, diagonal, tapered",
 }
 _LISTED = {"allreduce": "recursive-doubling, binomial, circulant", "scan": "chain", "exscan": "chain, 1-2-3-doubling"}
 _TREES = {

@@ -71,8 +71,11 @@ def test_what_is_copied_or_folded_has_none(name):
 
 
 def test_nothing_to_send_and_large_machines_have_none():
+    """Of many ranks only those whose pairs a symmetry maps onto each other have one."""
     assert found(line(3), "alltoall", parts=[360, 0, 0, 0, 360, 0, 0, 0, 360])[0] == (None, None)
     assert found(switch(MOST_ENDS + 1), "alltoall")[0] == (None, None)
+    assert found(switch(96), "alltoall")[0].time is not None
+    assert found(line(65), "gather")[0] == (None, None)
 
 
 def test_a_bound_that_is_no_less_is_not_kept():

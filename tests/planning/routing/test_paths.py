@@ -4,7 +4,7 @@ import pytest
 
 from tests.machines import hosts, joined, line, switch
 from tests.planning.routing.reference import same_as_reference
-from topocomm import Device, Link, Topology
+from topocomm import Device, Link, PlanError, Topology
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 
@@ -44,3 +44,12 @@ def test_cheapest_path_prefers_latency_then_bandwidth_then_ids():
     route = PathFinder(Topology("choice", "test", devices, links)).cheapest("a", "b")
     assert route.devices == ("a", "s3", "b")
     assert (route.latency_us, route.gb_per_s) == (pytest.approx(0.6), 20.0)
+
+
+def test_a_path_is_followed_once():
+    """The same path of many messages is one route; between other ends it is refused as before."""
+    paths = PathFinder(catalog("dgx-1-v100"))
+    way = ["GPU0", "GPU3"]
+    assert paths.explicit(way, "GPU0", "GPU3") is paths.explicit(way, "GPU0", "GPU3")
+    with pytest.raises(PlanError, match="does not lead from GPU0 to GPU1"):
+        paths.explicit(way, "GPU0", "GPU1")

@@ -23,7 +23,7 @@ MIB = 1 << 20
         ("dgx-1-p100", 2, "by-nics-", 1.03),  # 1.12
         ("p3dn", 2, "ways-", 1.01),  # 1.11: one NIC, behind a bus for half of the GPUs
         ("mi250x", 4, "by-nics-", 1.03),
-        ("v100-4", 2, "by-nics-", 1.01),
+        ("v100-4", 2, "diagonal", 1.01),
         ("p4d", 3, "by-nics-", 1.02),
         ("dgx-h100", 3, "by-hosts-", 1.02),
     ],

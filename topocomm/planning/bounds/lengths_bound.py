@@ -20,8 +20,8 @@ from topocomm.planning.forests.linear_program.pair_flow import Lengths, least_le
 from topocomm.planning.forests.linear_program.symmetry import symmetry_for
 from topocomm.planning.routing.paths import PathFinder
 
-MOST_ENDS = 64
-"""Most endpoints whose lengths are a linear program."""
+MOST_ENDS, MOST_ORBITS = 256, 1 << 12
+"""Most endpoints whose lengths are a linear program, and most pairs of them that no symmetry maps onto each other."""
 BETTER = 1 - 1e-6
 """Ratio to the bound of a cut, which has the shorter witness, from which one by lengths is kept."""
 
@@ -40,7 +40,7 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
         return LengthsBounds(None, None)
     network = network_of(paths, [machine.ids[end] for end in machine.ends.tolist()])
     symmetry = symmetry_for(network, [paths.topology.by_id[device].host for device in network.devices], wanted)
-    if symmetry is None:
+    if symmetry is None or len(machine.ends) ** 2 > MOST_ORBITS * len(symmetry.elements):
         return LengthsBounds(None, None)
     throughput = None
     of_links, of_ports = (least_lengths(network, wanted, count, symmetry) for count in (0, ports))

@@ -68,6 +68,7 @@ class PathFinder:
         self.topology = topology
         self.links, self.assumed = link_figures(topology)
         self._routes: dict[Edge, Route] = {}
+        self._explicit: dict[tuple[str, ...], Route] = {}
         self._labels: dict[str, dict[str, Label]] = {}
         self._placed: tuple[tuple[str, ...], Ints] | None = None
 
@@ -122,7 +123,7 @@ class PathFinder:
         groups = int(classes.group[a]), int(classes.group[b]), NETWORK
         devices = tuple(classes.id_at(groups[owner], place) for owner, place in template.devices)
         if not devices:
-            devices = self._searched(src, dst) or ()
+            devices = self.between(src, dst) or ()
         route = self._routes[src, dst] = Route(devices, *along(devices, self.links))
         return route
 
@@ -174,11 +175,22 @@ class PathFinder:
         Raises:
             PlanError: It does not lead from src to dst, uses a missing link, or passes through an endpoint.
         """
+        known = self._explicit.get(tuple(devices))
+        if known is not None and (devices[0], devices[-1]) == (src, dst):
+            return known
         edges = tuple(pairwise(devices))
         missing = [edge for edge in edges if edge not in self.links]
         if not edges or devices[0] != src or devices[-1] != dst or missing or self._ends & set(devices[1:-1]):
             raise PlanError(f"path {' -> '.join(devices)} does not lead from {src} to {dst} over existing links")
-        return Route(tuple(devices), *along(devices, self.links))
+        route = self._explicit[tuple(devices)] = Route(tuple(devices), *along(devices, self.links))
+        return route
+
+    def between(self, src: str, dst: str) -> tuple[str, ...] | None:
+        """Return the devices of the cheapest way from one device to another, past no endpoint; None without one."""
+        if src not in self._labels:
+            self._labels[src] = spread([(0.0, -np.inf, (src,))], self._after, self._ends)
+        label = self._labels[src].get(dst)
+        return None if label is None else label[2]
 
     def columns(self, routes: Sequence[Route]) -> Routes:
         """Return the given routes as columns."""
@@ -258,16 +270,9 @@ class PathFinder:
             same = bool(classes.group[a] == classes.group[b])
             places = int(classes.place[a]), int(classes.place[b])
             return self._templates.template(kind, places[0], other, places[1], same) or _NO_ROUTE
-        devices = self._searched(classes.ids[a], classes.ids[b])
+        devices = self.between(classes.ids[a], classes.ids[b])
         if devices is None:
             return _NO_ROUTE
         numbers = [self._number[edge] for edge in pairwise(devices)]
         links = tuple((ELSEWHERE, int(self._position[number])) for number in numbers)
         return Template(*along(devices, self.links), (), links)
-
-    def _searched(self, src: str, dst: str) -> tuple[str, ...] | None:
-        """The devices of a route by search of the whole machine."""
-        if src not in self._labels:
-            self._labels[src] = spread([(0.0, -np.inf, (src,))], self._after, self._ends)
-        label = self._labels[src].get(dst)
-        return None if label is None else label[2]

@@ -10,11 +10,14 @@ import numpy as np
 from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
+from topocomm.planning.routing.own_nics import OwnNics
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.ways.diagonal_alltoall import diagonal_alltoall
 from topocomm.planning.ways.hosts_alltoall import HostOrder, NicTurns, hosts_alltoall
 from topocomm.planning.ways.member_ways import MOST_MEMBERS, member_ways
 from topocomm.planning.ways.nic_turns import nic_turns
+from topocomm.planning.ways.tapered_alltoall import straight_steps, tapered_alltoall
 from topocomm.planning.ways.way_schedule import blocks_of, way_schedule
 
 SLICE_BYTES = 64 << 10
@@ -54,6 +57,14 @@ def _host_after_host(request: Request, groups: RankPatterns, wanted: Floats, sli
     ends, wanted = [request.endpoints[rank] for rank in order], wanted[np.ix_(order, order)]
     if len(starts) < 3:  # one host
         return
+    nics = OwnNics(request.endpoints, groups.paths)
+    straight = straight_steps(ends, starts, groups.paths)
+    if straight:
+        build = partial(tapered_alltoall, request.collective.parts, len(order), starts[1], order, straight)
+        yield f"tapered-{straight}", build
+    yield "diagonal", partial(diagonal_alltoall, request.collective.parts, request.endpoints, starts, order, nics)
+    if starts == groups.host_starts and max(high - low for low, high in pairwise(starts)) ** 2 > MOST_PIECES:
+        return  # lists of so many messages take seconds; under one switch they need none
     insides = []
     for low, high in pairwise(starts):
         inside = member_ways(ends[low:high], groups.paths, wanted[low:high, low:high], request.ports)

@@ -88,13 +88,11 @@ def pair_ways(network: Network, demand: Floats, ports: int, symmetry: Symmetry) 
     packing = pack(router, ACCURACY, MOST_TURNS, first_turns=0)
     if not packing.parts:
         return None
-    orbits = _PairOrbits(symmetry, router.pairs)
     straight = router.straight()
     if straight is not None and router.gb_per_s(straight) >= packing.bound_gb_per_s * (1 - ACCURACY):
-        return {pair: ((1.0, way),) for pair, way in straight.items()}
-    routings = [router.routing(column) for _, column in packing.parts]
-    shares = router.best_shares(orbits, routings)
-    return orbits.images({pair: _rounded(own) for pair, own in shares.items()})
+        return router.orbits.images({pair: ((1.0, way),) for pair, way in straight.items()})
+    shares = router.best_shares([router.routing(column) for _, column in packing.parts])
+    return router.orbits.images({pair: _rounded(own) for pair, own in shares.items()})
 
 
 def _rounded(ways: dict[Way, float]) -> tuple[tuple[float, Way], ...]:
@@ -111,30 +109,38 @@ class _PairOrbits:
     Attributes:
         of: The lowest pair of the orbit of each pair.
         lowest: The lowest pairs.
-        sizes: By lowest pair the number of pairs.
+        demand: By lowest pair what all pairs of its orbit exchange.
     """
 
-    def __init__(self, symmetry: Symmetry, pairs: Sequence[Pairing]) -> None:
-        self._pairs, self._elements = pairs, symmetry.elements
+    def __init__(self, symmetry: Symmetry, demand: Floats) -> None:
         ends = symmetry.network.ends
-        src, dst = np.array(pairs, dtype=np.int64).T
-        keys = symmetry.elements[:, src] * ends + symmetry.elements[:, dst]
-        self._element = dict(zip(pairs, keys.argmin(axis=0).tolist(), strict=True))
-        """Number of the element that maps each pair onto the lowest."""
-        self.of = {pair: divmod(key, ends) for pair, key in zip(pairs, keys.min(axis=0).tolist(), strict=True)}
-        self.sizes = Counter(self.of.values())
-        self.lowest = sorted(self.sizes)
-
-    def mapped_back(self, pair: Pairing, way: Way) -> Way:
-        """Return the way of the lowest pair that is the image of this one's."""
-        return _mapped(way, self._elements[self._element[pair]].tolist())
+        elements = symmetry.elements[:, :ends]
+        lowest, onto = elements.min(axis=0), elements.argmin(axis=0)
+        self._symmetry = symmetry
+        self._onto: dict[Pairing, tuple[int, int]] = {}
+        """Numbers of two elements that map each pair onto the lowest, one after the other."""
+        self.of: dict[Pairing, Pairing] = {}
+        fixing = {source: np.flatnonzero(elements[:, source] == source) for source in np.unique(lowest).tolist()}
+        for src, source in enumerate(lowest.tolist()):
+            to = np.flatnonzero(demand[src] > 0)
+            to = to[to != src]
+            images = elements[fixing[source]][:, elements[onto[src]][to]]
+            then = fixing[source][images.argmin(axis=0)].tolist()
+            for dst, end, after in zip(to.tolist(), images.min(axis=0).tolist(), then, strict=True):
+                self.of[src, dst] = source, end
+                self._onto[src, dst] = int(onto[src]), after
+        self.demand: dict[Pairing, float] = defaultdict(float)
+        for pair, lowest in self.of.items():
+            self.demand[lowest] += float(demand[pair])
+        self.lowest = sorted(self.demand)
 
     def images(self, shares: Mapping[Pairing, Sequence[tuple[float, Way]]]) -> Shares:
         """Return the ways of all pairs from those of the lowest."""
         of_all: Shares = {}
-        for pair in self._pairs:
-            back = np.argsort(self._elements[self._element[pair]]).tolist()
-            of_all[pair] = tuple((share, _mapped(way, back)) for share, way in shares[self.of[pair]])
+        for pair, lowest in self.of.items():
+            first, then = (self._symmetry.elements[number] for number in self._onto[pair])
+            back = np.argsort(then[first]).tolist()
+            of_all[pair] = tuple((share, _mapped(way, back)) for share, way in shares[lowest])
         return of_all
 
 
@@ -143,7 +149,7 @@ def _mapped(way: Way, image: Sequence[int]) -> Way:
 
 
 class _Router(Pricer):
-    """Routes all pairs over their shortest ways.
+    """Routes all pairs over their shortest ways: the lowest of each orbit, for all of it.
 
     Rows are links, then ports to send, and ports to receive; those that a symmetry maps onto each other are one row.
     """
@@ -157,12 +163,11 @@ class _Router(Pricer):
             of_ports = float(ports) * np.bincount(ends)
             capacity = np.concatenate([capacity, of_ports, of_ports])
         super().__init__(network, rows, np.asarray(capacity, float))
-        self.demand, self.ports = demand, ports
-        self.pairs: list[Pairing] = [(int(a), int(b)) for a, b in np.argwhere(demand > 0) if a != b]
-        self._wanted = np.array([demand[pair] for pair in self.pairs])
+        self.ports, self.orbits = ports, _PairOrbits(symmetry, demand)
+        self._wanted = np.array([self.orbits.demand[pair] for pair in self.orbits.lowest])
         self._routings: dict[tuple[bytes, bytes], dict[Pairing, Way]] = {}
         rates = np.unique(network.gb_per_s) if ports else network.gb_per_s.min(keepdims=True)
-        self._search = _Search(network, rates)
+        self._search = _Search(network, rates, symmetry)
         self._rate: list[float] = network.gb_per_s.tolist()
 
     def lengths(self, prices: Floats) -> tuple[Floats, Floats]:
@@ -176,7 +181,7 @@ class _Router(Pricer):
         cost = self._cost(ways)
         if not np.isfinite(cost):
             return 0.0, []
-        routing = {pair: ways.way(*pair) for pair in self.pairs}
+        routing = {pair: ways.way(*pair) for pair in self.orbits.lowest}
         column = self._column(routing)
         self._routings[column.key] = routing
         return cost, [[column]]
@@ -186,7 +191,8 @@ class _Router(Pricer):
         return self._cost(self._search.ways(lengths, weights))
 
     def _cost(self, ways: _Ways) -> float:
-        return float(sum((self._wanted * ways.cost[tuple(np.array(self.pairs).T)]).tolist()))
+        src, dst = np.array(self.orbits.lowest).T
+        return float(sum((self._wanted * ways.cost[self._search.source[src], dst]).tolist()))
 
     def routing(self, column: Column) -> dict[Pairing, Way]:
         """Return the way of each pair in a column."""
@@ -196,34 +202,27 @@ class _Router(Pricer):
         """Return one message for each pair, over links of the least time in all; None where some pair has none."""
         ways = self._search.ways(1 / self.network.gb_per_s, np.ones((2, self.network.ends)), relays=False)
         some = np.isfinite(self._cost(ways))
-        return {pair: ways.way(*pair) for pair in self.pairs} if some else None
+        return {pair: ways.way(*pair) for pair in self.orbits.lowest} if some else None
 
     def gb_per_s(self, routing: dict[Pairing, Way]) -> float:
         """Return the payload over the time of the busiest row."""
         column = self._column(routing)
         return float((self.capacity[column.rows] / column.loads).min())
 
-    def best_shares(
-        self, orbits: _PairOrbits, routings: Sequence[dict[Pairing, Way]]
-    ) -> dict[Pairing, dict[Way, float]]:
+    def best_shares(self, routings: Sequence[dict[Pairing, Way]]) -> dict[Pairing, dict[Way, float]]:
         """Return the best shares of these ways, of the lowest pair of every orbit: a vertex of the program.
 
         Few pairs have more than one way in it.
         """
-        rows, unit = len(self.capacity), float(self.capacity.max())
-        seen: dict[Pairing, set[Way]] = {pair: set() for pair in orbits.lowest}
-        for routing in routings:
-            for pair, way in routing.items():
-                seen[orbits.of[pair]].add(orbits.mapped_back(pair, way))
+        rows, unit, orbits = len(self.capacity), float(self.capacity.max()), self.orbits
         number = {pair: rows + index for index, pair in enumerate(orbits.lowest)}
-        ways = [(pair, way) for pair in orbits.lowest for way in sorted(seen[pair])]
+        ways = [(pair, way) for pair in orbits.lowest for way in sorted({routing[pair] for routing in routings})]
         program = Simplex(np.append(np.ones(rows), np.zeros(len(orbits.lowest))))
         for pair, way in ways:
-            loads = orbits.sizes[pair] * self._loads(Counter(way)) / self.capacity
+            loads = self._loads(Counter(way)) / self.capacity
             used = np.flatnonzero(loads)
             program.add(np.append(used, number[pair]), np.append(loads[used] * unit, -1.0), 0.0)
-        wanted = np.array([self.demand[pair] for pair in orbits.lowest])
-        program.add(np.array([number[pair] for pair in orbits.lowest]), wanted, 1.0)
+        program.add(np.array([number[pair] for pair in orbits.lowest]), self._wanted, 1.0)
         program.solve()
         shares: dict[Pairing, dict[Way, float]] = defaultdict(dict)
         for index, weight in sorted(program.weights().items()):
@@ -236,7 +235,7 @@ class _Router(Pricer):
         carried: dict[Hop, float] = defaultdict(float)
         for pair, way in routing.items():
             for hop in way:
-                carried[hop] += float(self.demand[pair])
+                carried[hop] += self.orbits.demand[pair]
         load = self._loads(carried)
         held = np.flatnonzero(load)
         return Column(held, load[held], Pair(None, None))  # what carries it are no trees
@@ -256,12 +255,12 @@ class _Router(Pricer):
 
 @dataclass(eq=False)
 class _Ways:
-    """Shortest ways between all ranks at some prices.
+    """Shortest ways from the lowest rank of every orbit to all ranks, at some prices.
 
     Attributes:
-        cost: float64 [ends, ends].
-        via: int64 [ends, ends]: a rank that the way passes, or -1.
-        level: int64 [ends, ends]: the rate that every link of a message has, by number.
+        cost: float64 [sources, ends].
+        via: int64 [sources, ends]: the last rank that relays, or -1.
+        level: int64 [sources, ends]: the rate that every link of a message without relays has, by number.
         reached: What `_Search.spread` found at `prices` [rates, links].
     """
 
@@ -276,25 +275,39 @@ class _Ways:
         self._known: dict[Pairing, Way] = {}
 
     def way(self, src: int, dst: int) -> Way:
-        """Return the messages from one rank to another."""
+        """Return the messages from the lowest rank of an orbit to another rank."""
         if (src, dst) not in self._known:
-            via = int(self.via[src, dst])
-            self._known[src, dst] = (self._message(src, dst),) if via < 0 else self.way(src, via) + self.way(via, dst)
+            via = int(self.via[self.search.source[src], dst])
+            before = () if via < 0 else self.way(src, via)
+            self._known[src, dst] = (*before, self._message(src if via < 0 else via, dst))
         return self._known[src, dst]
 
     def _message(self, src: int, dst: int) -> Hop:
-        level, devices = int(self.level[src, dst]), [dst]
-        reached, prices = self.reached[level, src], self.prices[level]
-        while devices[-1] != src or len(devices) == 1:
-            devices.append(self.search.before(reached, prices, src, devices[-1]))
-        return Hop(src, dst, tuple(reversed(devices)))
+        search = self.search
+        source, image = int(search.source[src]), search.image[src]
+        lowest, end = int(image[src]), int(image[dst])
+        level, devices = int(self.level[source, end]), [end]
+        reached, prices = self.reached[level, source], self.prices[level]
+        while devices[-1] != lowest or len(devices) == 1:
+            devices.append(search.before(reached, prices, lowest, devices[-1]))
+        back = np.argsort(image)
+        return Hop(src, dst, tuple(back[devices[::-1]].tolist()))
 
 
 class _Search:
-    """Shortest ways on a network, of links that are at least so fast; ranks forward whole messages only."""
+    """Shortest ways on a network, of links that are at least so fast; ranks forward whole messages only.
 
-    def __init__(self, network: Network, rates: Floats) -> None:
+    Attributes:
+        sources: int64: the lowest rank of every orbit.
+        source: int64 [ends]: number of the orbit of every rank.
+        image: int64 [ends, devices]: an element that maps each rank onto the lowest of its orbit.
+    """
+
+    def __init__(self, network: Network, rates: Floats, symmetry: Symmetry) -> None:
         self.network, self.rates = network, rates
+        lowest = symmetry.elements[:, : network.ends]
+        self.sources, self.source = np.unique(lowest.min(axis=0), return_inverse=True)
+        self.image = symmetry.elements[lowest.argmin(axis=0)]
         self.src, self.dst = (np.array(side, dtype=np.int64) for side in zip(*network.links, strict=True))
         self.slow = network.gb_per_s[None, :] < rates[:, None]
         onward = np.flatnonzero(self.src >= network.ends)
@@ -307,29 +320,37 @@ class _Search:
             self.links_into[b].append((link, a))
 
     def ways(self, lengths: Floats, weights: Floats, *, relays: bool = True) -> _Ways:
-        """Return the shortest ways at lengths [links] and weights of ports [2, ends], without relays of one message."""
-        ends = self.network.ends
+        """Return the shortest ways at lengths [links] and weights of ports [2, ends], without relays of one message.
+
+        Both are equal for links and ranks that the symmetry maps onto each other.
+        """
+        ends, sources = self.network.ends, self.sources
         prices = np.where(self.slow, np.inf, lengths[None, :])
         reached = self.spread(prices)
-        held = (weights[0][:, None] + weights[1][None, :])[None] / self.rates[:, None, None]
+        held = (weights[0][sources, None] + weights[1][None, :])[None] / self.rates[:, None, None]
         options = reached[:, :, :ends] + held
         level = options.argmin(axis=0)
         cost = options.min(axis=0)
-        np.fill_diagonal(cost, 0.0)
-        via = np.full((ends, ends), -1, dtype=np.int64)
-        for rank in range(ends if relays else 0):
-            over = cost[:, rank : rank + 1] + cost[rank : rank + 1]
-            shorter = over < cost
-            shorter[rank], shorter[:, rank] = False, False
-            cost[shorter], via[shorter] = over[shorter], rank
+        cost[np.arange(len(sources)), sources] = 0.0
+        via = np.full(cost.shape, -1, dtype=np.int64)
+        direct = cost[self.source[:, None], self.image[:, :ends]]
+        for own, before in zip(cost, via, strict=True) if relays else ():
+            while True:
+                over = own[:, None] + direct
+                last = over.argmin(axis=0)
+                least = over[last, np.arange(ends)]
+                if not (least < own).any():
+                    break
+                before[least < own] = last[least < own]
+                own[least < own] = least[least < own]
         return _Ways(self, cost, via, level, reached, prices)
 
     def spread(self, prices: Floats) -> Floats:
-        """Return the least price of one message from each rank to every device, [rates, ends, devices]."""
+        """Return the least price of one message from each source to every device, [rates, sources, devices]."""
         network = self.network
-        reached = np.full((len(self.rates), network.ends, len(network.devices)), np.inf)
-        out = np.flatnonzero(self.src < network.ends)
-        reached[:, self.src[out], self.dst[out]] = prices[:, out]
+        reached = np.full((len(self.rates), len(self.sources), len(network.devices)), np.inf)
+        out = np.flatnonzero(np.isin(self.src, self.sources))
+        reached[:, self.source[self.src[out]], self.dst[out]] = prices[:, out]
         if not len(self.onward):
             return reached
         tails = self.src[self.onward]
