@@ -12,6 +12,8 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def operand(x, DOT: tl.constexpr, INTERPRETED: tl.constexpr):
     """An operand of tl.dot in its dtype; the interpreter multiplies in float32 what is rounded to it."""
+    if INTERPRETED:
+        x = x.to(tl.float32)  # from float8e5 to float16 it loses subnormal numbers
     x = x.to(DOT)
     if INTERPRETED:
         x = x.to(tl.float32)

@@ -41,7 +41,7 @@ def put(document, path, value):
 ALTERED = {
     "digest": ("digest", "0" * 64),
     "a bound": ("certificate", "rounds_lower_bound", 7),
-    "the gap": ("certificate", "gap", 1.0),
+    "the gap": ("certificate", "gap", 1.01),
     "a transfer's slot": ("schedule", "rounds", 2, "transfers", 0, 3, 9),
     "payload_bytes": ("payload_bytes", 131072),
     "a proof flag": ("proof", "canonical_tree", True),
@@ -71,9 +71,9 @@ RESIGNED = [
     (("predicted_us", "soon"), "predicted_us"),
     (("predicted_us", 0.59), "predicted_us is 0.59, the schedule has "),
     (("certificate", "rounds_lower_bound", 2), "the rounds bound is 2, its doubling witness gives 3"),
-    (("certificate", "gap", 1.0), "the gap is 1.0, figure and bound give "),
+    (("certificate", "gap", 1.01), "the gap is 1.01, figure and bound give "),
     (
-        ("certificate", "witness", "of", "groups", 0, 0, "GPU9"),
+        ("certificate", "other_witnesses", 2, "groups", 0, 0, "GPU9"),
         "a group of devices names one twice, or one that the topology does not have",
     ),
 ]

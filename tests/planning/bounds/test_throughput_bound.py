@@ -135,6 +135,8 @@ def test_other_collectives_have_the_least_of_all_cuts(seed, data):
         assert made.value <= wanted * (1 + 1e-9)
     elif collective.name in ("scan", "exscan"):  # groups of several stretches are found if a plain cut leads to them
         assert wanted * (1 - 1e-9) <= made.value <= _between_neighbours(machine) * (1 + 1e-9)
+    elif made.witness is not None and made.witness["kind"] == "lengths":
+        assert made.value < wanted  # kept where it says more than any cut; held against flows in test_lengths_bound.py
     else:
         assert (made.value or inf) == pytest.approx(wanted)
 

@@ -25,7 +25,7 @@ LONG = 64 << 20
         ("dgx-1-v100", 1, "reduce", "rails-trees-1.128", 1e-3),
         ("dgx-h100", 4, "reduce", "rails-trees-2.128", 0.01),
         ("dgx-h100", 4, "broadcast", "rails-trees-2.128", 0.01),
-        ("dgx-h100", 4, "broadcast", "rails-through-2.256", 1e-3),
+        ("dgx-h100", 4, "broadcast", "rails-fork-2.256", 1e-3),
         ("mi300x-8", 1, "reduce", "two-tree-64", 0.01),
         ("cpu-2-socket", 2, "scan", "chain-128", 0.01),
     ],

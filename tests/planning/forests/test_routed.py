@@ -46,7 +46,7 @@ def test_unlike_pairs_reach_the_bound(name, system):
 def test_several_hosts_reach_the_bound(name, system, hosts):
     machine = catalog(system, hosts=hosts)
     made = plan(machine, name, payload_bytes=len(machine.endpoints) << 14, objective="throughput", root=1)
-    assert made.algorithm == "routed" and made.certificate.gap < 1 / 0.97
+    assert made.algorithm in ("routed", "diagonal") and made.certificate.gap < 1 / 0.97
     check_certificate(machine, made)
 
 

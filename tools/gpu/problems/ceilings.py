@@ -15,14 +15,14 @@ BLOCK = 4096
 
 @triton.jit
 def read_kernel(words, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):
-    """The exclusive or of int32 words, lane by lane, a program for STEPS blocks; one word a program is written."""
+    """The exclusive or of int32 words, a program for STEPS blocks; one word a program is written."""
     first = tl.program_id(0).to(tl.int64) * (BLOCK * STEPS)
     at = tl.arange(0, BLOCK)
     seen = tl.zeros([BLOCK], tl.int32)
     for step in tl.static_range(STEPS):  # unrolled: all loads are under way at once
         place = first + step * BLOCK + at
         seen ^= tl.load(words + place, mask=place < count, other=0)
-    tl.store(out + tl.program_id(0), tl.sum(seen, 0))
+    tl.store(out + tl.program_id(0), tl.xor_sum(seen, 0))
 
 
 def reader(card: Card, buffers: Sequence[torch.Tensor], steps: int = 4) -> Run:
