@@ -26,7 +26,10 @@ def said(job):
     ("what", "parts"),
     [
         ("shape", ["MismatchError", "ranks disagree", "rank 1: float64 [7]"]),
-        ("disorder", ["call 3 (allreduce sum) is another one on rank", ": value (", "float64 [4]", "float64 [5]"]),
+        (
+            "disorder",
+            ["call 3 (allreduce sum) is another one on rank", ": value (rank ", ": float64 [4]", ": float64 [5]"],
+        ),
         ("new call", ["MismatchError", "rank 1"]),
     ],
 )

@@ -36,13 +36,13 @@ def test_the_first_call_that_differs_is_found():
 
 def test_claims_of_one_operator_are_told_apart_by_one_field():
     own = {"collective": "scan", "operator": "sum", "field 'a'": "int64 [4]", "field 'b'": "int64 [4]", "root": "0"}
-    assert apart(own, own) is None
-    assert apart(own, {**own, "operator": "max", "root": "1"}) is None and apart(own, {}) is None
+    assert apart(0, own, 1, own) is None
+    assert apart(0, own, 1, {**own, "operator": "max", "root": "1"}) is None and apart(0, own, 1, {}) is None
     shift = {"call": "shift 1 of 2 messages"}
-    assert apart(shift, own) is None and apart(own, shift) is None
-    assert apart(own, {**own, "root": "1"}) == "root (1 there, 0 here)"
+    assert apart(0, shift, 1, own) is None and apart(0, own, 1, shift) is None
+    assert apart(4, own, 2, {**own, "root": "1"}) == "root (rank 4: 0; rank 2: 1)"
     other = {**own, "field 'a'": "int64 [5]", "field 'b'": "int64 [5]"}
-    assert apart(own, other) == "field 'a' (int64 [5] there, int64 [4] here), likewise 1 more field"
+    assert apart(0, own, 1, other) == "field 'a' (rank 0: int64 [4]; rank 1: int64 [5]), likewise 1 more field"
 
 
 def word(number, awaits, age_s=0.0, hops=0):

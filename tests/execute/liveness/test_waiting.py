@@ -30,7 +30,9 @@ def test_disorder_after_the_first_use_is_named_at_the_first_message():
         run_local(body, ranks=2)
     assert set(texts) == {0, 1}
     assert all("call 3 (allreduce sum) is another one on rank" in text for text in texts.values())
-    assert all(re.search(r": value \(float64 \[[45]\] there, float64 \[[45]\] here\)", text) for text in texts.values())
+    assert all(
+        re.search(r": value \(rank \d: float64 \[[45]\]; rank \d: float64 \[[45]\]\)", text) for text in texts.values()
+    )
     assert any("rank 1" in text for text in texts.values())
 
 
@@ -45,7 +47,7 @@ def test_a_call_with_arrays_of_another_shape_names_one_field_in_full():
         run_local(body, ranks=2)
     text = str(caught.value)
     assert re.search(
-        r"field 'total' \(float64 \[[34], 2\] there, float64 \[[34], 2\] here\), likewise 1 more field; ", text
+        r"field 'total' \(rank \d: float64 \[[34], 2\]; rank \d: float64 \[[34], 2\]\), likewise 1 more field; ", text
     ), text
 
 
@@ -242,6 +244,6 @@ def test_another_root_of_a_known_broadcast_is_told_though_the_root_went_on():
         comm.barrier()
 
     with pytest.raises(
-        MismatchError, match=r"call 3 \(broadcast\) is another one on rank \d: root \([01] there, [01] here\); "
+        MismatchError, match=r"call 3 \(broadcast\) is another one on rank \d: root \(rank \d: [01]; rank \d: [01]\); "
     ):
         run_local(body, ranks=3)

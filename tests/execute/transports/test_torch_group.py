@@ -27,7 +27,8 @@ def test_disagreement_is_an_error_on_every_rank():
             assert shape.startswith(f"shape MismatchError: rank {rank}: ranks disagree"), shape
             assert "rank 1: float64 [7]" in shape
             assert "disorder MismatchError" in disorder, disorder
-            assert "(allreduce sum, value float64 [4])" in disorder
+            assert "call 3 (allreduce sum) is another one on rank" in disorder
+            assert "rank 1: float64 [4]" in disorder and ": float64 [5]" in disorder
             assert "barrier MismatchError" in barrier, barrier
             assert "all ranks must make the same calls in the same order" in barrier
 

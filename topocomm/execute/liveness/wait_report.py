@@ -107,8 +107,8 @@ def difference(recorder: Recorder, report: WaitReport) -> int | None:
     return next((n for n in sorted(report.begun) if recorder.tag(n) not in (0, report.begun[n])), None)
 
 
-def apart(own: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
-    """Return in what two claims of one collective by one operator differ; of the fields the first alone in full.
+def apart(rank: int, own: Mapping[str, str], peer: int, theirs: Mapping[str, str]) -> str | None:
+    """Return in what two ranks' claims of one collective by one operator differ; of the fields the first one in full.
 
     None where they are of different calls, or say too little.
     """
@@ -118,7 +118,7 @@ def apart(own: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
         return None
     first, more = parts[0], sum(part.startswith("field ") for part in parts[1:])
     rest = f", likewise {more} more field{'s' * (more > 1)}" if more and first.startswith("field ") else ""
-    return f"{first} ({theirs.get(first, 'none')} there, {own.get(first, 'none')} here){rest}"
+    return f"{first} (rank {rank}: {own.get(first, 'none')}; rank {peer}: {theirs.get(first, 'none')}){rest}"
 
 
 def reached(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry | None]:

@@ -268,7 +268,7 @@ class Waiting:
             show_on(mismatch, self.transport, blamed)
             return mismatch
         order = "all ranks must make the same calls in the same order"
-        differ = None if BARRIER_WORDS in name + other else apart(claim, theirs)
+        differ = None if BARRIER_WORDS in name + other else apart(rank, claim, peer, theirs)
         if differ is not None:
             call = f"{claim['collective']} {claim['operator']}".removesuffix(" None")
             mismatch = MismatchError(
