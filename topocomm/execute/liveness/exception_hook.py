@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 from types import TracebackType
 
-from topocomm.errors import DeadlineError, TopocommError
+from topocomm.errors import DeadlineError, MismatchError, TopocommError
 from topocomm.execute.liveness.log import LOGGER
 from topocomm.execute.transports.transport import SHOWN_TAG, Transport
 
@@ -22,6 +22,8 @@ LAST_WORDS_S = 1.0
 """Seconds in which ranks that fail together hear of each other before their processes end."""
 ALIKE_S, LAST_TURN = 0.25, 3
 """Seconds for each rank below, of so many at most, in which a rank hears that one has shown an error of its text."""
+ONE_CAUSE = DeadlineError, MismatchError
+"""Errors that several ranks find by themselves, each in words of its own, where one rank was late or went apart."""
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
 OPERATORS = str(Path(PACKAGE, "operators")) + os.sep
 
@@ -161,7 +163,7 @@ def _shown_elsewhere(error: BaseException) -> bool:
     until_s = time.monotonic() + (ALIKE_S * min(rank, LAST_TURN) if is_own else LAST_WORDS_S)
     while True:
         words = [word for peer in others if (word := transport.take(peer, SHOWN_TAG)) is not None]
-        if _digest(error) in words or (words and (not is_own or isinstance(error, DeadlineError))):
+        if _digest(error) in words or (words and (not is_own or isinstance(error, ONE_CAUSE))):
             return True
         if time.monotonic() > until_s:
             return False
