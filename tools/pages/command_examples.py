@@ -1,7 +1,8 @@
 """Examples of commands for the reference: those of a command use each of its options once, from top to bottom.
 
 They run in one folder in the order of the commands, so that a later one reads what an earlier one wrote. Logs of
-benchmarks are the reader's own: `all_reduce.log` of nccl-tests, `osu_allreduce.txt` of OSU.
+benchmarks are the reader's own: `all_reduce.log` of nccl-tests, `osu_allreduce.txt` of OSU. Jobs read a model's folder
+and a text of the reader's, and some want GPUs.
 """
 
 EXAMPLES = {
@@ -60,5 +61,19 @@ topocomm doctor --system dgx-h100 --hosts 2
 """,
     "topocomm completion": """
 eval "$(topocomm completion bash)"
+""",
+    "python -m attention generate": """
+python -m attention generate --model smollm2 --prompt "Name three long rivers." --max-new-tokens 16 --ranks 2
+mpirun -n 2 python -m attention generate --model smollm2 --prompt-file text.txt --weights sharded --verify --profile
+mpirun -n 8 python -m attention generate --model ./llama --prompt-file text.txt --method ring --device cuda
+""",
+    "python -m attention serve": """
+mpirun -n 2 python -m attention serve --model smollm2 --weights sharded --host 127.0.0.1 --port 8000
+mpirun -n 8 python -m attention serve --model ./llama --device cuda --max-batch 32 --max-queue 256 --max-context 32768
+""",
+    "python -m attention decode": """
+python -m attention decode --context 32K --batch 2 --ranks 2
+mpirun -n 2 python -m attention decode --heads 32 --kv-heads 8 --head-dim 128 --method tree --steps 10
+mpirun -n 8 python -m attention decode --context 1M --device cuda
 """,
 }

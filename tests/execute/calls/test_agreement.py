@@ -138,4 +138,4 @@ def test_rows_that_differ_in_calls_known_to_all_ranks_are_named():
 
     with pytest.raises(MismatchError) as told:
         run_local(body, ranks=3)
-    assert re.search(r"all ranks \(\[(1, 3, 2|2, 2, 2)\] there, \[(1, 3, 2|2, 2, 2)\] here\)", str(told.value))
+    assert re.search(r"all ranks \(rank \d: \[(1, 3, 2|2, 2, 2)\]; rank \d: \[(1, 3, 2|2, 2, 2)\]\)", str(told.value))

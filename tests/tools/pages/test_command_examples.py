@@ -43,7 +43,7 @@ def test_each_option_is_in_an_example_of_its_command(name):
 def test_the_examples_run_from_top_to_bottom(tmp_path):
     (tmp_path / "all_reduce.log").write_text(NCCL_LOG)
     (tmp_path / "osu_allreduce.txt").write_text(OSU_LOG)
-    for line in "\n".join(EXAMPLES.values()).split("\n"):
+    for line in "\n".join(text for name, text in EXAMPLES.items() if name.startswith("topocomm ")).split("\n"):
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=tmp_path,
