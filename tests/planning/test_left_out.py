@@ -89,11 +89,19 @@ def test_trees_of_edges_are_for_hosts_of_few_ranks(name, family):
     assert family in tried(machine, within) and family not in named(machine, within)
 
 
-def test_processors_are_not_pipelined():
+def test_what_is_not_pipelined_between_processors():
     machine = joined((2, 2))
-    assert "forest, two-tree: with objective auto for GPUs only" in left_out(
-        machine, request(machine, "reduce", 1 << 20)
-    )
+    for name in ("reduce", "broadcast"):
+        asked = request(machine, name, 1 << 20)
+        assert "forest: with objective auto for GPUs only" in left_out(machine, asked)
+        assert {"two-tree", "chained-trees"} <= tried(machine, asked) and "forest" not in tried(machine, asked)
+    asked = request(machine, "allreduce", 1 << 20)
+    assert "forest, two-tree: with objective auto for GPUs only" in left_out(machine, asked)
+    many = topocomm.catalog("cpu-2-socket", hosts=9)
+    beyond, within = (request(many, "reduce", 1 << 20, ranks=many.endpoints[:count]) for count in (129, 128))
+    line = "two-tree, chained-trees: with objective auto for at most 128 ranks on CPUs"
+    assert line in left_out(many, beyond) and line not in left_out(many, within)
+    assert {"two-tree", "chained-trees"} <= tried(many, within) and not {"two-tree"} & tried(many, beyond)
 
 
 def test_ranks_without_a_rail_are_named():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 
 from topocomm.errors import PlanError
 from topocomm.planning.algorithms import (
@@ -54,8 +54,12 @@ from topocomm.planning.ways.way_builds import over_ways
 
 MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
-SLICE_BYTES = 64 << 10
-"""Least bytes of a slice of a pipelined chunk."""
+MOST_AUTO_TREE_CPUS = 128
+"""Largest number of ranks on CPUs for two trees with objective auto; nothing is packed into their links."""
+MOST_CHAINED_HOSTS = 9
+"""Most hosts in a chain of two trees each: of more the way along it takes longer than the bytes."""
+SLICE_BYTES, CPU_SLICE_BYTES = 64 << 10, 16 << 10
+"""Least bytes of a slice of a pipelined chunk, and between CPUs, where parts over rails are more messages anyway."""
 PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
 """Of trees packed into ports (least bytes of a slice, most slices, most messages of all): those that give more slices.
 More messages take longer to follow than they gain, of short values sooner."""
@@ -297,40 +301,49 @@ _BUILDS: dict[str, Callable[[Request, RankPatterns], Builds]] = {
 
 
 def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
-    """Trees packed into the links, and two trees; in fewer slices where chunks have few rows."""
-    collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
+    """Trees packed into the links of GPUs, and two trees; in fewer slices where chunks have few rows."""
+    collective, rows, throughput = request.collective, request.layout.rows, request.objective == "throughput"
     slices = _slices(request, paths)
     if not slices:
         return
-
-    def each(name: str, most: int) -> Iterator[tuple[str, int]]:
-        for number in dict.fromkeys(min(number, most) for number in slices):
-            yield f"{name}-{number}" if request.objective == "auto" else name, number
-
-    if request.objective == "throughput" and collective.name in ("gather", "scatter", "alltoall"):
+    if throughput and collective.name in ("gather", "scatter", "alltoall"):
         schedule = routed(collective, paths, request.endpoints)
         if schedule is not None:
             yield "routed", lambda: schedule
-    forest = forest_of(
-        collective,
-        paths,
-        request.endpoints,
-        rows,
-        commutative=request.operator.commutative,
-        max_trees=request.limits.max_trees,
-    )
-    if forest is not None:
-        for name, number in each("forest", most_slices(forest.schedule)):
-            yield name, partial(sliced, forest.schedule, number, STAGGER_ROUNDS)
-    yield from _port_forests(request, paths)
-    for name, number in each("two-tree", max(1, rows // 2)):
-        if collective.name == "allreduce":
-            yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
-        elif collective.name == "reduce":
-            build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number)
-            yield name, partial(build, keep_order=not request.operator.commutative)
-        elif collective.name == "broadcast":
-            yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
+    if throughput or _on_gpus(request, paths):
+        commutes, most = request.operator.commutative, request.limits.max_trees
+        forest = forest_of(collective, paths, request.endpoints, rows, commutative=commutes, max_trees=most)
+        if forest is not None:
+            for name, number in _in_slices("forest", request, slices, most_slices(forest.schedule)):
+                yield name, partial(sliced, forest.schedule, number, STAGGER_ROUNDS)
+        yield from _port_forests(request, paths)
+    yield from _two_trees(request, paths, slices)
+
+
+def _in_slices(family: str, request: Request, slices: Sequence[int], most: int) -> Iterator[tuple[str, int]]:
+    for number in dict.fromkeys(min(number, most) for number in slices):
+        yield f"{family}-{number}" if request.objective == "auto" else family, number
+
+
+def _two_trees(request: Request, paths: PathFinder, slices: Sequence[int]) -> Builds:
+    """Two trees over all ranks, and from or to one CPU also over each of a few hosts, which are a chain."""
+    collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
+    names = [paths.topology.by_id[end].host for end in request.endpoints]
+    hosts = list(map(list(dict.fromkeys(names)).index, names))
+    chained = 0 < sum(a != b for a, b in pairwise(hosts)) < MOST_CHAINED_HOSTS and not _on_gpus(request, paths)
+    for family, own in (("two-tree", None), ("chained-trees", hosts)):
+        for name, number in _in_slices(family, request, slices, max(1, rows // 2)):
+            if collective.name == "allreduce" and own is None:
+                yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
+            elif collective.name == "reduce" and (chained or own is None):
+                build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number, hosts=own)
+                yield name, partial(build, keep_order=not request.operator.commutative)
+            elif collective.name == "broadcast" and (chained or own is None):
+                yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number, own)
+
+
+def _on_gpus(request: Request, paths: PathFinder) -> bool:
+    return {paths.topology.by_id[end].kind for end in request.endpoints} == {"gpu"}
 
 
 def _port_forests(request: Request, paths: PathFinder) -> Builds:
@@ -348,15 +361,16 @@ def _port_forests(request: Request, paths: PathFinder) -> Builds:
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
-    """Slice counts worth a plan: one for objective throughput, several for auto on GPUs, else none.
+    """Slice counts worth a plan: one for objective throughput; for auto several on GPUs, and from or to one CPU.
 
-    No model has the cost of a message for a rank's processor yet, so ranks on CPUs are not pipelined.
+    No model has the cost of a message for a rank's processor yet, so allreduces of CPUs are not pipelined.
     """
-    one_root = request.collective.name in ("reduce", "broadcast")
-    most = max(1, request.payload_bytes // (1 if one_root else len(request.endpoints)) // SLICE_BYTES)
+    on_gpus, one_root = _on_gpus(request, paths), request.collective.name in ("reduce", "broadcast")
+    least = SLICE_BYTES if on_gpus or request.objective == "throughput" else CPU_SLICE_BYTES
+    most = max(1, request.payload_bytes // (1 if one_root else len(request.endpoints)) // least)
     if request.objective == "throughput":
         return (min(most, MANY_SLICES),)
-    kinds = {paths.topology.by_id[end].kind for end in request.endpoints}
-    if request.objective != "auto" or kinds != {"gpu"} or request.payload_bytes < LONG_BYTES or request.cores:
+    if request.objective != "auto" or request.payload_bytes < LONG_BYTES or request.cores or not (on_gpus or one_root):
         return ()
-    return tuple(n for n in SLICES if n <= most) if len(request.endpoints) <= MOST_AUTO_FOREST_RANKS else ()
+    few = len(request.endpoints) <= (MOST_AUTO_FOREST_RANKS if on_gpus else MOST_AUTO_TREE_CPUS)
+    return tuple(n for n in SLICES if n <= most) if few else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_parts
-from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS, MOST_EDGES_BYTES
+from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS, MOST_AUTO_TREE_CPUS, MOST_EDGES_BYTES
 from topocomm.planning.forests.chain_flow import MOST_PERIOD
 from topocomm.planning.forests.port_forest import MOST_MESSAGES, MOST_RANKS, has_unlike_links
 from topocomm.planning.hierarchical.long_values import (
@@ -77,10 +77,8 @@ def _found(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
 
 def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
     name, ranks = request.collective.name, len(request.endpoints)
-    if name in _TREES and ranks > MOST_AUTO_FOREST_RANKS:
-        yield _TREES[name], f"with objective auto for at most {MOST_AUTO_FOREST_RANKS} ranks"
-    elif name in _TREES and {topology.by_id[end].kind for end in request.endpoints} != {"gpu"}:
-        yield _TREES[name], "with objective auto for GPUs only"
+    if name in _TREES:
+        yield from _of_trees(topology, request)
     yield from _of_unlike_pairs(topology, request)
     if name not in _PARTS:
         return
@@ -105,6 +103,19 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         yield _PARTS[name], "no rail has a rank of every host"
     elif groups.count > 1 and name not in ("allreduce", "reduce", "broadcast") and not fits_parts(groups):
         yield _PARTS[name], "some rank is on no rail that every host has"
+
+
+def _of_trees(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:
+    name, ranks = request.collective.name, len(request.endpoints)
+    on_gpus = {topology.by_id[end].kind for end in request.endpoints} == {"gpu"}
+    if name in ("reduce", "broadcast") and not on_gpus:
+        yield "forest", "with objective auto for GPUs only"
+        if ranks > MOST_AUTO_TREE_CPUS:
+            yield "two-tree, chained-trees", f"with objective auto for at most {MOST_AUTO_TREE_CPUS} ranks on CPUs"
+    elif ranks > MOST_AUTO_FOREST_RANKS:
+        yield _TREES[name], f"with objective auto for at most {MOST_AUTO_FOREST_RANKS} ranks"
+    elif not on_gpus:
+        yield _TREES[name], "with objective auto for GPUs only"
 
 
 def _of_unlike_pairs(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:

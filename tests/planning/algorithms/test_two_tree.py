@@ -12,6 +12,11 @@ from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Repeat
 
+SOME_HOSTS = {
+    "pairs": lambda rank: rank // 2,
+    "fives": lambda rank: rank // 5,
+    "uneven": lambda rank: rank.bit_length(),
+}
 RANKS = [*range(1, 18), 31, 32, 33, 64, 100]
 
 
@@ -44,6 +49,31 @@ def test_every_rank_holds_what_it_must(ranks):
                 check(schedule, collective_of("reduce", ranks, root=root), in_order=keep)
             schedule = two_tree_broadcast(ranks, rows, root)
             check(schedule, collective_of("broadcast", ranks, root=root), in_order=True)
+
+
+@pytest.mark.parametrize("host", SOME_HOSTS.values(), ids=SOME_HOSTS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_hosts_in_a_chain(ranks, host):
+    """Each enters and leaves a host once a tree, and no port has more messages than its two halves of the payload."""
+    hosts = [host(rank) for rank in range(ranks)]
+    for root in {0, ranks // 2, ranks - 1}:
+        for keep in (False, True):
+            schedule = two_tree_reduce(ranks, 37, root, keep_order=keep, hosts=hosts)
+            check(schedule, collective_of("reduce", ranks, root=root), in_order=keep)
+            assert keep or busiest(schedule) <= 1
+        schedule = two_tree_broadcast(ranks, 37, root, hosts=hosts)
+        check(schedule, collective_of("broadcast", ranks, root=root), in_order=True)
+        assert busiest(schedule) <= 1
+        crossings = Counter(move.chunk for move in schedule.transfer_list() if hosts[move.src] != hosts[move.dst])
+        inside = 0 < root < ranks - 1 and {hosts[root]} & {hosts[root - 1], hosts[root + 1]}
+        assert max(crossings.values(), default=0) <= len(set(hosts)) + bool(inside)
+
+
+@pytest.mark.parametrize("ranks", [32, 48, 64])
+def test_full_bandwidth_over_hosts_in_a_chain(ranks):
+    hosts = [rank // 16 for rank in range(ranks)]
+    assert throughput(two_tree_broadcast(ranks, 64, 1, 1, hosts), ranks) == pytest.approx(450.0)
+    assert throughput(two_tree_reduce(ranks, 64, 0, keep_order=True, hosts=hosts), ranks) == pytest.approx(450.0)
 
 
 @pytest.mark.parametrize("ranks", [4, 5, 8, 9, 16, 17, 33, 64])

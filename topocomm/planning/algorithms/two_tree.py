@@ -5,11 +5,15 @@ in order (left subtree, node, right subtree), so a fold of left, own and right k
 leaves of the first tree, those of odd place of the second: the mirror image where the number of ranks is even, else the
 tree without the two ends, which take the places of their neighbours. A level has two rounds; the edges of both trees
 are coloured so that no rank sends or receives twice in a round of one phase.
+
+Over hosts each has two trees of its own, whose tops pass on to the next host: those of the first tree towards the first
+host, of the second towards the last. So half a payload enters a host for each, however many levels its trees have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
@@ -33,18 +37,22 @@ def two_tree_allreduce(ranks: int, rows: int, slices: int = 1) -> Schedule:
     return sliced(build.build(), slices, 2 * LEVEL_ROUNDS)
 
 
-def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slices: int = 1) -> Schedule:
+def two_tree_reduce(
+    ranks: int, rows: int, root: int, *, keep_order: bool, slices: int = 1, hosts: Sequence[int] | None = None
+) -> Schedule:
     """Return a reduce up both trees over the other ranks, then to the root.
 
     Rank order is kept where the root is the first or the last rank. Where it is neither and order must be kept, it is a
     leaf of both trees and gets their results: its neighbours then receive half a payload more than other ranks.
+
+    With `hosts`, the host of each rank, the trees are those of a chain of hosts.
     """
     build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))))
     others = [rank for rank in range(ranks) if rank != root]
     inside = keep_order and 0 < root < ranks - 1
     if not inside and root:
         others = others[root:] + others[:root]
-    trees = _two_trees(others)[: len(build.chunks)]
+    trees = _trees(others, hosts)[: len(build.chunks)]
     if inside:
         for tree in trees:
             tree[root] = _next_to(tree, root)
@@ -63,16 +71,60 @@ def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slice
     return sliced(build.build(), slices, LEVEL_ROUNDS)
 
 
-def two_tree_broadcast(ranks: int, rows: int, root: int, slices: int = 1) -> Schedule:
+def two_tree_broadcast(
+    ranks: int, rows: int, root: int, slices: int = 1, hosts: Sequence[int] | None = None
+) -> Schedule:
     """Return a broadcast from the root to the tops of two trees over the other ranks, and down both."""
     build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))), contributors=[root])
     others = [rank for rank in range(ranks) if rank != root]
-    trees = _two_trees(others)[: len(build.chunks)]
+    trees = _trees(others, hosts)[: len(build.chunks)]
     below = [_below(root, tree) for tree in trees]
     turns = _turns(below)
     for chunk, tree in enumerate(below):
         _spread(build, tree, turns, chunk, 0, 0)
     return sliced(build.build(), slices, LEVEL_ROUNDS)
+
+
+def _trees(ranks: Sequence[int], hosts: Sequence[int] | None) -> list[Parents]:
+    """Return two trees over ranks: where hosts are given, those of neighbours on one host in a chain."""
+    if hosts is None:
+        return _two_trees(ranks)
+    blocks = [list(block) for _, block in groupby(ranks, lambda rank: hosts[rank])]
+    return [_first_chain(blocks), _second_chain(blocks)]
+
+
+def _first_chain(blocks: Sequence[Sequence[int]]) -> Parents:
+    """Return the trees of the blocks, each below the one before: the top is on the right, with one child of its block.
+
+    Ranks of even place are leaves, but the last of an odd count, which has the next block alone below it.
+    """
+    parents: Parents = {}
+    above = -1
+    for block in blocks:
+        even = block[: len(block) & ~1] or block
+        top = even[-1]
+        parents |= {rank: top if parent == -1 else parent for rank, parent in _in_order(even[:-1]).items()}
+        parents[top] = above
+        above = block[-1]
+        if above != top:
+            parents[above] = top
+    return parents
+
+
+def _second_chain(blocks: Sequence[Sequence[int]]) -> Parents:
+    """Return the trees of the blocks, each below the one after: the top is on the left, and no inner rank is one above.
+
+    Only the last of an odd count is in both, with one child each.
+    """
+    parents: Parents = {}
+    above = -1
+    for block in reversed(blocks):
+        top, rest = block[0], block[1:]
+        inside = _in_order(rest if len(block) % 2 else rest[::-1])
+        parents |= {rank: top if parent == -1 else parent for rank, parent in inside.items()}
+        parents[top] = above
+        above = top
+    return parents
 
 
 def _two_trees(ranks: Sequence[int]) -> list[Parents]:
