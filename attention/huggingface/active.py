@@ -33,9 +33,11 @@ class Active:
     Attributes:
         decode: One of `METHODS`.
         model: The model whose `generate` gets its cache by itself; None: it is passed one.
+        caches: Those that the model's passes have filled.
         replaced: Caches of transformers that a sharded one took the place of.
         generating: Held by the thread whose `generate` runs.
         generates: Whether one runs.
+        generated: Whether one has begun, whose cache plain passes leave in its place then.
         steps_of: The communicator of `steps`.
         steps: Prepared steps of one query, by their kind.
         passes: Of the running forward passes, what keeps torch's modes out of them: no token is chosen there, and to
@@ -46,9 +48,11 @@ class Active:
     decode: Callable[..., torch.Tensor]
     order: str = "any"
     model: PreTrainedModel | None = None
+    caches: WeakSet[ShardedCache] = field(default_factory=WeakSet)
     replaced: WeakSet[Cache] = field(default_factory=WeakSet)
     generating: Any = field(default_factory=RLock)
     generates: bool = False
+    generated: bool = False
     steps_of: Communicator | None = None
     steps: dict[Hashable, PreparedDecode] = field(default_factory=dict)
     passes: list[Any] = field(default_factory=list)

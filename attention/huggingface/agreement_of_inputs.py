@@ -20,7 +20,7 @@ from topocomm.extend import difference
 INPUTS = ("input_ids", "inputs_embeds", "attention_mask", "position_ids")
 """Tensors of `generate` and of a forward pass that are the same on every rank."""
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
-PLAIN = (bool, int, float, str, type(None))
+PLAIN = (bool, int, float, str)
 
 
 def agree_on_inputs(comm: Communicator, arguments: Mapping[str, Any]) -> None:
@@ -28,7 +28,8 @@ def agree_on_inputs(comm: Communicator, arguments: Mapping[str, Any]) -> None:
 
     Args:
         comm: The ranks.
-        arguments: Of `generate`, by name; tensors are read to host memory, lists and objects are not compared.
+        arguments: Of `generate`, by name; tensors are read to host memory, lists and objects are not compared, and
+            None is as good as an argument left out.
 
     Raises:
         MismatchError: Ranks differ; on every rank, naming the ranks and what differs.

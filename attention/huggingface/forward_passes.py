@@ -11,9 +11,12 @@ import torch
 
 from attention.cache.growable_storage import on_device
 from attention.huggingface.active import ACTIVE, Active
+from attention.huggingface.cache_argument import given_cache, name_among
+from attention.huggingface.hf_attention import IMPLEMENTATION
 from attention.huggingface.sharded_cache import ShardedCache
 from attention.huggingface.split_pass import Split, split_of
 from attention.huggingface.weights.head_split import head_split_of
+from topocomm import OperatorError
 from topocomm.extend import skipped_by_dynamo
 
 RECORDED = ("input_ids", "position_ids", "attention_mask")
@@ -28,10 +31,20 @@ def before_pass(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
         return None
     with torch._C.DisableTorchFunction():  # a mode would be asked even for a shape
         arguments = {**dict(zip(_parameters(model), args, strict=False)), **kwargs} if args else kwargs
-        cache = arguments.get("past_key_values")
+        attends: Any = model.config
+        if attends._attn_implementation != IMPLEMENTATION:
+            raise OperatorError(
+                f"this model is sharded over ranks, and attends by {attends._attn_implementation!r} now: call "
+                "set_attn_implementation before enable, or after its end"
+            )
+        cache = given_cache(arguments)
         if cache is None:
-            cache = kwargs["past_key_values"] = state.cache.fresh()
+            cache = kwargs[name_among(_parameters(model))] = state.cache.fresh()
+            if state.model is not None and not state.generated and arguments.get("use_cache") is not False:
+                state.cache = cache
         if isinstance(cache, ShardedCache):
+            state.caches.add(cache)
+            cache.ended = False
             cache.record.add(cache.get_seq_length(), *map(arguments.get, RECORDED))
             kept = arguments.get("logits_to_keep")
             cache.kept = kept if isinstance(kept, int) else 0
@@ -61,7 +74,7 @@ def before_decoder(decoder: torch.nn.Module, args: tuple[Any, ...], kwargs: dict
     if len(args) > len(parameters) or "position_ids" not in parameters:
         return None
     given = {**dict(zip(parameters, args, strict=False)), **kwargs}
-    cache: Any = given.get("past_key_values")
+    cache = given_cache(given)
     if not hasattr(cache, "sharded_layers"):
         return None
     kept = cache.take_kept()
@@ -94,7 +107,7 @@ def _parameters_of(function: Any) -> tuple[str, ...]:
 @skipped_by_dynamo
 def after_decoder(_: torch.nn.Module, __: Any, given: Mapping[str, Any], output: Any) -> Any:
     """Give all ranks the hidden states that are wanted of such a pass: a hook of torch after `forward`."""
-    cache: Any = given.get("past_key_values")
+    cache = given_cache(given)
     split = cache.end() if hasattr(cache, "sharded_layers") else None
     if split is not None and output is not None:
         output.last_hidden_state = split.states(output.last_hidden_state)

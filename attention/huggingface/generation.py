@@ -27,6 +27,7 @@ from attention.cache.shards import ShardMap, canonical_shards
 from attention.huggingface.active import ACTIVE, Active
 from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
 from attention.huggingface.broadcast_choices import BroadcastChoices
+from attention.huggingface.cache_argument import CACHE, NAMES, given_cache
 from attention.huggingface.forward_passes import after_decoder, after_pass, before_decoder, before_pass, end_passes
 from attention.huggingface.hf_attention import IMPLEMENTATION, METHODS
 from attention.huggingface.hf_layers import WITHOUT
@@ -61,7 +62,11 @@ class Sharding(AbstractContextManager["Sharding"]):
 
     @property
     def cache(self) -> ShardedCache:
-        """The cache of the running or the last `generate`; give it as `past_key_values` to go on from it."""
+        """The cache of the running or the last `generate`; before the first one, of the last plain forward pass.
+
+        Give it as `past_key_values` (or `cache`, as the installed transformers calls it) to go on from it, as long as
+        the model is sharded: it holds this rank's positions only.
+        """
         return self._state.cache
 
     def disable(self) -> None:
@@ -91,7 +96,7 @@ def enable(
     Every `generate` begins with a fresh sharded cache, or goes on from the one given as `past_key_values`. It takes the
     place of a static, dynamic or offloaded cache, asked for by `cache_implementation` or given empty. Batches, left
     padding, greedy search, sampling, beams, assisted generation and guidance work as without ranks; every rank takes
-    rank 0's choices. A plain forward pass begins a cache, or goes on from `past_key_values=sharding.cache`.
+    rank 0's choices. A plain forward pass begins a cache, or goes on from the one given, as `out.past_key_values`.
 
     Args:
         model: Any model whose attention follows transformers' attention interface, causal over all tokens or over
@@ -120,7 +125,11 @@ def enable(
             rank, naming the ranks. TOPOCOMM_CHECK=never leaves this out.
     """
     if ACTIVE.get() is not None:
-        raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
+        raise OperatorError(
+            "enable: a model is sharded in this thread already; leave its `with`, or call disable() on what enable "
+            "returned"
+        )
+    _check_arguments("enable", model, comm)
     _check_choices("enable", method, order, weights)
     model = _uncompiled(model)
     cut = cut_weights("enable", model, comm, order, weights)
@@ -153,6 +162,7 @@ def shard_generation(
     Yields:
         The empty cache.
     """
+    _check_arguments("shard_generation", model, comm)
     _check_choices("shard_generation", method, order, weights)
     model = _uncompiled(model)
     cut = cut_weights("shard_generation", model, comm, order, weights)
@@ -163,6 +173,12 @@ def shard_generation(
         if comm.size > 1:
             stack.enter_context(BroadcastChoices(lambda: state.cache.comm))
         yield state.cache
+
+
+def _check_arguments(function: str, model: object, comm: object) -> None:
+    if not isinstance(_uncompiled(model), torch.nn.Module) or not isinstance(comm, Communicator):
+        given = ", ".join("None" if x is None else type(x).__name__ for x in (model, comm))
+        raise OperatorError(f"{function}: expected {function}(model, comm), a model and a Communicator, got ({given})")
 
 
 def _check_choices(function: str, method: str, order: str, weights: str) -> None:
@@ -184,10 +200,9 @@ def _cache(
     return cache
 
 
-def _uncompiled(model: PreTrainedModel) -> PreTrainedModel:
+def _uncompiled(model: Any) -> Any:
     """Return the model itself in the place of `torch.compile(model)`, which hands `generate` and hooks on to it."""
-    inner: PreTrainedModel = getattr(model, "_orig_mod", model)
-    return inner
+    return getattr(model, "_orig_mod", model)
 
 
 def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
@@ -195,7 +210,13 @@ def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
     stack.enter_context(_implementation(model, state))
     stack.callback(ACTIVE.set, ACTIVE.get())
     stack.callback(end_passes, state, 0)
+    stack.callback(_end_caches, state)
     ACTIVE.set(state)
+
+
+def _end_caches(state: Active) -> None:
+    for cache in state.caches:
+        cache.ended = True
 
 
 def _ending_the_stream(generate: Callable[..., Any]) -> Callable[..., Any]:
@@ -249,14 +270,15 @@ def _generate(
     comm = state.cache.comm
     with _in_this_thread(state) as nested:
         if nested:  # the model drafts tokens for itself
-            if options.get("past_key_values") is None:
-                options["past_key_values"] = state.cache.fresh(drafts=True)
+            if given_cache(options) is None:
+                options[CACHE] = state.cache.fresh(drafts=True)
             return plain(inputs, generation_config, *more, **options)
         settings = {} if generation_config is None else generation_config.to_dict()
         agree_on_inputs(comm, {"input_ids": inputs, **settings, **options})
         _refuse_empty(options.get("input_ids", inputs), options.get("inputs_embeds"))
-        _take_place(state, options.get("past_key_values"))
-        options["past_key_values"] = state.cache
+        _take_place(state, given_cache(options))
+        state.generated = True
+        options = {name: value for name, value in options.items() if name not in NAMES} | {CACHE: state.cache}
         if early_exit:
             plain = _of_own_depth(model)
         with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():

@@ -16,6 +16,7 @@ from attention.cache.loss import Loss
 from attention.cache.recovery import Recovery
 from attention.cache.shards import Positions, ShardMap
 from attention.cache.token_record import TokenRecord
+from attention.huggingface.cache_argument import CACHE
 from attention.huggingface.hf_layers import ShardedLayer, layer_windows
 from attention.huggingface.latents import LatentLayer, latent_modules
 from attention.huggingface.split_pass import Split
@@ -37,6 +38,8 @@ RECOMPUTED_TOKENS = 1024
 @skipped_by_dynamo
 class ShardedCache(Cache):
     """A cache for `generate(..., past_key_values=cache)` of which this rank holds the positions that it owns.
+
+    Newer transformers call the argument `cache`.
 
     Args:
         model: The model; layers with a sliding window keep about the window.
@@ -66,6 +69,8 @@ class ShardedCache(Cache):
         self.splits = True
         """Whether passes may be shared out by tokens (`attention.huggingface.split_pass`)."""
         self.kept = 0
+        self.ended = False
+        """Whether the model is not sharded any more that filled it."""
         self.weights = sharded_weights(model)
         """How the model's weights are sharded; None: every rank has them whole."""
         self._model = model
@@ -222,6 +227,11 @@ class ShardedCache(Cache):
         In a step that goes the shortest way the result is the tensors that the layer returned last, by which the
         attention function knows that step; the cache holds more rows by then.
         """
+        if self.ended:
+            raise OperatorError(
+                "this ShardedCache has a part of the positions on each rank, and the sharding of its model has ended: "
+                "go on inside the `with`, or enable the model again"
+            )
         layer = self.sharded_layers[layer_idx]
         step = layer.step
         if step is not None and (
@@ -290,8 +300,8 @@ class ShardedCache(Cache):
                     input_ids=self.record.ids[:, positions],
                     position_ids=self.record.places[:, positions],
                     attention_mask=mask,
-                    past_key_values=self,
                     use_cache=True,
+                    **{CACHE: self},
                 )
         finally:
             for layer in self.sharded_layers:

@@ -135,6 +135,7 @@ class GenerateJob:
         """Generate on this rank; all ranks return the same tokens."""
         import torch
 
+        from attention.huggingface.cache_argument import CACHE
         from attention.huggingface.generation import shard_generation
         from attention.jobs.step_profile import StepTimes, profiled
 
@@ -148,7 +149,7 @@ class GenerateJob:
             shard_generation(model, comm, method=self.options.method) as cache,
             Meter(model, self.options.max_new_tokens, show=comm.rank == 0, profile=profile) as meter,
         ):
-            output = self._generate(model, streamer=meter, past_key_values=cache)
+            output = self._generate(model, streamer=meter, **{CACHE: cache})
         plan, config = f"{self.options.method} attention on {comm.size} ranks", model.config
         if self.options.method == "tree":
             widths = (getattr(config, name, None) for name in ("kv_lora_rank", "head_dim"))

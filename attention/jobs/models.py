@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention.jobs.job_launch import InputError, SetupError, say
-from attention.jobs.model_folders import KNOWN, cache_directory
+from attention.jobs.model_folders import KNOWN, cache_directory, missing_model
 from topocomm import MissingExtraError
 from topocomm.command_parser import did_you_mean, respelled
 
@@ -38,10 +38,12 @@ def find_model(name: str) -> Path:
     if (known := respelled(name, KNOWN)) is not None:
         return convert(known)
     path = Path(name).expanduser()
-    if not (path / "config.json").is_file():
+    if (missing := missing_model(path)) is not None:
+        if not (meant := did_you_mean(name, KNOWN)) and "did you mean" in missing:
+            raise InputError(f"--model {missing}")
         raise InputError(
             f"--model {name}: expected one of {', '.join(KNOWN)}, or a directory with config.json, "
-            f"safetensors and tokenizer.json; nothing is downloaded{did_you_mean(name, KNOWN)}"
+            f"safetensors and tokenizer.json; nothing is downloaded{meant}"
         )
     return path
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from attention.huggingface.cache_argument import CACHE
 from attention.huggingface.sharded_cache import ShardedCache
 
 BLOCK_TOKENS = 8
@@ -115,5 +116,5 @@ class RowBatches:
 
     def _pass(self, tokens: torch.Tensor, cache: ShardedCache, **more: Any) -> torch.Tensor:
         with torch.no_grad():
-            made = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1, **more)
+            made = self._model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{CACHE: cache}, **more)
         return torch.as_tensor(made.logits[:, -1].float().cpu())

@@ -100,8 +100,16 @@ def finish(model: Any, comm: Communicator, modules: list[SplitModule], whole_byt
     outputs = [split.heads for split in modules if split.attention and split.heads]
     heads = outputs[0] if outputs and all(x == outputs[0] for x in outputs) else None
     stored = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in model.parameters()}
+    vars(model)["save_pretrained"] = _refuse_to_save
     done = vars(model)[MARK] = ShardedWeights(comm, names, heads, whole_bytes, sum(stored.values()))
     return done
+
+
+def _refuse_to_save(*_: object, **__: object) -> None:
+    raise OperatorError(
+        "save_pretrained: each rank has its slices of this model's weights alone, so the folder would be of no use; "
+        "save a model that was loaded whole"
+    )
 
 
 def bytes_of(model: nn.Module) -> int:

@@ -1,5 +1,6 @@
 """Generation with 1/P of the weights a rank: the tokens of plain transformers."""
 
+import copy
 import gc
 from copy import deepcopy
 from pathlib import Path
@@ -114,6 +115,20 @@ def test_a_file_that_was_read_is_let_go(tmp_path, load):
     gc.collect()
     assert not mapped()
     assert len(kept) == 2
+
+
+def test_slices_are_not_saved(tmp_path):
+    models = [copy.deepcopy(build("Llama")) for _ in range(2)]
+
+    def work(comm):
+        model = models[comm.rank]
+        with enable(model, comm, weights="sharded"):
+            pass
+        model.save_pretrained(tmp_path / str(comm.rank))
+
+    with pytest.raises(ValueError, match="save_pretrained: each rank has its slices of this model's weights alone"):
+        run_local(work, ranks=2)
+    assert not any(tmp_path.iterdir())
 
 
 def test_prompts_in_chunks_and_further_prompts():
