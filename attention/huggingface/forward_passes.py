@@ -11,7 +11,7 @@ import torch
 
 from attention.cache.growable_storage import on_device
 from attention.huggingface.active import ACTIVE, Active
-from attention.huggingface.cache_argument import given_cache, name_among
+from attention.huggingface.call_arguments import given_cache, name_among
 from attention.huggingface.hf_attention import IMPLEMENTATION
 from attention.huggingface.sharded_cache import ShardedCache
 from attention.huggingface.split_pass import Split, split_of

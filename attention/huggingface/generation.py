@@ -18,16 +18,26 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
-import torch
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap, canonical_shards
 from attention.huggingface.active import ACTIVE, Active
 from attention.huggingface.agreement_of_inputs import agree_on_inputs, agree_on_weights
 from attention.huggingface.broadcast_choices import BroadcastChoices
-from attention.huggingface.cache_argument import CACHE, NAMES, given_cache
+from attention.huggingface.call_arguments import (
+    CACHE,
+    NAMES,
+    Method,
+    Order,
+    Weights,
+    check_arguments,
+    check_choices,
+    given_cache,
+    refuse_empty,
+    uncompiled,
+)
 from attention.huggingface.forward_passes import after_decoder, after_pass, before_decoder, before_pass, end_passes
 from attention.huggingface.hf_attention import IMPLEMENTATION, METHODS
 from attention.huggingface.hf_layers import WITHOUT
@@ -41,10 +51,6 @@ try:
     from transformers.cache_utils import Cache
 except ImportError as error:
     raise MissingExtraError("attention.huggingface.generation", "transformers", "demo") from error
-
-Method = Literal["tree", "ring", "allreduce"]
-Order = Literal["any", "canonical"]
-Weights = Literal["replicated", "sharded"]
 
 UNSHARDABLE = frozenset({"quantized", "paged"})
 """Values of `cache_implementation` that change results or how text is generated; others are replaced."""
@@ -129,9 +135,9 @@ def enable(
             "enable: a model is sharded in this thread already; leave its `with`, or call disable() on what enable "
             "returned"
         )
-    _check_arguments("enable", model, comm)
-    _check_choices("enable", method, order, weights)
-    model = _uncompiled(model)
+    check_arguments("enable", model, comm)
+    check_choices("enable", method, order, weights)
+    model = uncompiled(model)
     cut = cut_weights("enable", model, comm, order, weights)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order, model)
     with ExitStack() as stack:
@@ -162,9 +168,9 @@ def shard_generation(
     Yields:
         The empty cache.
     """
-    _check_arguments("shard_generation", model, comm)
-    _check_choices("shard_generation", method, order, weights)
-    model = _uncompiled(model)
+    check_arguments("shard_generation", model, comm)
+    check_choices("shard_generation", method, order, weights)
+    model = uncompiled(model)
     cut = cut_weights("shard_generation", model, comm, order, weights)
     state = Active(_cache(model, comm, shards, replicas, order), METHODS[method], order)
     with ExitStack() as stack:
@@ -175,21 +181,6 @@ def shard_generation(
         yield state.cache
 
 
-def _check_arguments(function: str, model: object, comm: object) -> None:
-    if not isinstance(_uncompiled(model), torch.nn.Module) or not isinstance(comm, Communicator):
-        given = ", ".join("None" if x is None else type(x).__name__ for x in (model, comm))
-        raise OperatorError(f"{function}: expected {function}(model, comm), a model and a Communicator, got ({given})")
-
-
-def _check_choices(function: str, method: str, order: str, weights: str) -> None:
-    choices = ("method", method, Method), ("order", order, Order), ("weights", weights, Weights)
-    for name, value, known in ((name, value, get_args(known)) for name, value, known in choices):
-        if value not in known:
-            raise OperatorError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
-    if order == "canonical" and method != "tree":
-        raise OperatorError(f'{function}: order="canonical" goes with method="tree", got {method!r}')
-
-
 def _cache(
     model: PreTrainedModel, comm: Communicator, shards: ShardMap | None, replicas: int | None, order: str
 ) -> ShardedCache:
@@ -198,11 +189,6 @@ def _cache(
     cache = ShardedCache(model, comm, shards, replicas)
     cache.splits = order == "any"  # products of other shapes may have other bits
     return cache
-
-
-def _uncompiled(model: Any) -> Any:
-    """Return the model itself in the place of `torch.compile(model)`, which hands `generate` and hooks on to it."""
-    return getattr(model, "_orig_mod", model)
 
 
 def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
@@ -275,7 +261,7 @@ def _generate(
             return plain(inputs, generation_config, *more, **options)
         settings = {} if generation_config is None else generation_config.to_dict()
         agree_on_inputs(comm, {"input_ids": inputs, **settings, **options})
-        _refuse_empty(options.get("input_ids", inputs), options.get("inputs_embeds"))
+        refuse_empty(options.get("input_ids", inputs), options.get("inputs_embeds"))
         _take_place(state, given_cache(options))
         state.generated = True
         options = {name: value for name, value in options.items() if name not in NAMES} | {CACHE: state.cache}
@@ -283,16 +269,6 @@ def _generate(
             plain = _of_own_depth(model)
         with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
             return plain(inputs, generation_config, *more, **options)
-
-
-def _refuse_empty(ids: Any, embeddings: Any) -> None:
-    """Refuse a prompt without a token, of which torch says that it cannot reshape."""
-    tokens = ids if embeddings is None else embeddings
-    if isinstance(tokens, torch.Tensor) and 0 in tokens.shape[:2]:
-        name = "input_ids" if embeddings is None else "inputs_embeds"
-        raise OperatorError(
-            f"generate: {name} is {list(tokens.shape)}: give at least one row, with at least one token in each"
-        )
 
 
 def _of_own_depth(model: PreTrainedModel) -> Callable[..., Any]:

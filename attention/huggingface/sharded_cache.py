@@ -16,7 +16,7 @@ from attention.cache.loss import Loss
 from attention.cache.recovery import Recovery
 from attention.cache.shards import Positions, ShardMap
 from attention.cache.token_record import TokenRecord
-from attention.huggingface.cache_argument import CACHE
+from attention.huggingface.call_arguments import CACHE
 from attention.huggingface.hf_layers import ShardedLayer, layer_windows
 from attention.huggingface.latents import LatentLayer, latent_modules
 from attention.huggingface.split_pass import Split

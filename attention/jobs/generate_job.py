@@ -135,7 +135,7 @@ class GenerateJob:
         """Generate on this rank; all ranks return the same tokens."""
         import torch
 
-        from attention.huggingface.cache_argument import CACHE
+        from attention.huggingface.call_arguments import CACHE
         from attention.huggingface.generation import shard_generation
         from attention.jobs.step_profile import StepTimes, profiled
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from attention.huggingface.cache_argument import CACHE
+from attention.huggingface.call_arguments import CACHE
 from attention.huggingface.sharded_cache import ShardedCache
 
 BLOCK_TOKENS = 8

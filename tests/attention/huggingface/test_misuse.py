@@ -1,4 +1,4 @@
-"""What readers did with a sharded model: caches out of place, one streamer, arguments in another order."""
+"""What readers did with a sharded model: caches out of place, one streamer, another attention."""
 
 import pytest
 import torch
@@ -92,19 +92,3 @@ def test_another_attention_inside(llama):
 
     message = refused(llama, call, ranks=1)
     assert "attends by 'eager' now: call set_attn_implementation before enable, or after its end" in message
-
-
-@pytest.mark.parametrize("function", [enable, shard_generation])
-def test_arguments_in_another_order(llama, function):
-    def work(comm):
-        for given in ((comm, llama), ("model", comm), (llama, None)):
-            with function(*given):
-                pass
-
-    with pytest.raises(
-        ValueError, match=rf"{function.__name__}\(model, comm\), a model and a Communicator, got \(Comm"
-    ):
-        run_local(work, ranks=1)
-    for given, words in (((llama, None), "LlamaForCausalLM, None"), (("model", None), "str, None")):
-        with pytest.raises(ValueError, match=rf"got \({words}\)"), function(*given):
-            pass

@@ -1,12 +1,14 @@
-"""The cache of a call under both names that transformers has had for it."""
+"""Wrong arguments (choices and empty prompts are tried in test_enable.py), and the cache under both its names."""
 
 import pytest
 from transformers import DynamicCache
 
-from attention.huggingface.cache_argument import CACHE, NAMES, given_cache, name_among
+from attention.huggingface.call_arguments import CACHE, NAMES, given_cache, name_among
+from attention.huggingface.generation import enable, shard_generation
 from attention.huggingface.sharded_cache import ShardedCache
 from tests.attention.huggingface.test_enable import assert_same, on_ranks
 from tests.attention.huggingface.test_hf_layers import build, generate, prompt
+from topocomm import run_local
 
 
 def test_the_newer_name_wins():
@@ -30,3 +32,21 @@ def test_both_names_are_taken(name):
         return made
 
     assert_same(on_ranks(llama, call, ranks=2), generate(llama, prompt()))
+
+
+@pytest.mark.parametrize("function", [enable, shard_generation])
+def test_arguments_in_another_order(function):
+    llama = build("Llama")
+
+    def work(comm):
+        for given in ((comm, llama), ("model", comm), (llama, None)):
+            with function(*given):
+                pass
+
+    with pytest.raises(
+        ValueError, match=rf"{function.__name__}\(model, comm\), a model and a Communicator, got \(Comm"
+    ):
+        run_local(work, ranks=1)
+    for given, words in (((llama, None), "LlamaForCausalLM, None"), (("model", None), "str, None")):
+        with pytest.raises(ValueError, match=rf"got \({words}\)"), function(*given):
+            pass
