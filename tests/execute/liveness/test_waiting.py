@@ -201,8 +201,8 @@ def test_arrays_that_one_rank_refuses_are_an_error_on_every_rank():
     [
         ([1.0] * 3, "expected an array, or a dict, NamedTuple or dataclass of arrays, got list"),
         (None, "expected an array, or a dict, NamedTuple or dataclass of arrays, got None"),
-        ({"value": 3}, "field 'value': expected a NumPy array or torch tensor, got int"),
-        ({"total": np.ones(3)}, "operator 'sum' takes the fields ['value'], got ['total']"),
+        ({"value": 3}, "field 'value': expected a NumPy array or torch tensor, got int; wrap it with np.asarray(...)"),
+        ({"total": np.ones(3)}, "operator 'sum' takes the fields ['value']; missing 'value'; unknown 'total'"),
     ],
 )
 def test_a_later_call_that_one_rank_refuses_says_why_on_every_rank(odd, reason):

@@ -102,7 +102,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def take_default_bytes(args: argparse.Namespace) -> None:
-    """Let `--bytes` be 64 KiB in whole rows of the operator, or its one value, if not given; said on stderr in the end."""
+    """Let `--bytes` be 64 KiB in whole rows of the operator, or its one value, where not given; stderr says so last."""
     if args.bytes is None:
         from topocomm.operators.find import find_operator
 
