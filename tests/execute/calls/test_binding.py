@@ -72,8 +72,8 @@ def test_a_value_that_one_rank_refuses_is_told_by_its_error_alone():
     assert (
         run_local(body, ranks=3)
         == [
-            "ranks disagree about the call they make: error (ranks 1-2: expected an array, or a dict, NamedTuple or "
-            "dataclass of arrays, got None; every rank gives the same shapes and dtypes)"
+            "ranks disagree about the call they make: ranks 1-2 refused their arrays: expected an array, or a dict, "
+            "NamedTuple or dataclass of arrays, got None; every rank gives the same shapes and dtypes"
         ]
         * 3
     )
