@@ -262,6 +262,7 @@ def _give_up(session: Session, claim: dict[str, str], arrays: str, problem: Topo
         _agree_on(session, {**claim, "error": str(problem)}, arrays)
     except MismatchError as mismatch:
         if AGREEMENT_TAG in session.waiting.claims:  # the others make another call: they hear that this one refused
+            show_on(problem, session.transport, session.rank)
             raise problem from None
         raise mismatch from None  # which has the words of the problem
     if session.settings.check == "never":
