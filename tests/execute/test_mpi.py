@@ -65,8 +65,9 @@ def test_a_rank_that_raises_ends_the_job_with_its_traceback():
     [
         ("shape", "topocomm.errors.MismatchError: rank 0: ranks disagree", "0"),
         ("all", "OperatorError: expected an array", "0"),
-        ("one wrong", "error (rank LAST: expected an array", "0"),
+        ("one wrong", "rank LAST refused its arrays: expected an array", "0"),
         ("disorder", "all ranks must make the same calls", r"\d"),
+        ("refused later", "OperatorError: operator 'stats': field 'top' must be float64, got float32", "LAST"),
         ("refused", "as prepared, got float64 [4]", "LAST"),
         ("topology", "topology: expected a topocomm.Topology, got str", "0"),
         ("argument", "system 'dgx-h10' is not in the catalogue", "0"),

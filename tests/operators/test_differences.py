@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from topocomm.operators.differences import LONGEST, differs, first_row, real, show, wide
+from topocomm.operators.differences import LONGEST, differs, first_row, real, show, wide, widest_difference
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16, np.complex64])
@@ -25,6 +25,15 @@ def test_parts_of_complex_numbers_are_compared_each():
 def test_whole_numbers_are_compared_as_they_are():
     top = np.iinfo(np.int64).max
     assert differs(np.array([top, top]), np.array([top, top - 1])).tolist() == [False, True]  # equal in float64
+
+
+def test_the_widest_difference_is_found_beside_rounding():
+    one = {"x": np.array([[1.0, 2.0]]), "n": np.array([3]), "y": np.array([[5.0, 6.0]])}
+    other = {"x": np.array([[1.0 + 1e-16, 2.0 + 1e-15]]), "n": np.array([3]), "y": np.array([[5.0, 7.0]])}
+    assert widest_difference(one, other, 0) == ("y", (1,))
+    assert widest_difference(one, {**other, "n": np.array([4])}, 0) == ("n", ())
+    assert widest_difference(one, {**other, "x": np.array([[np.nan, 2.0]])}, 0) == ("x", (0,))
+    assert widest_difference({"x": np.zeros((2, 2))}, {"x": np.array([[0.0, 0.0], [-0.0, 0.0]])}, None) == ("x", (1, 0))
 
 
 def test_a_row_is_shown_and_cut_where_it_is_long():

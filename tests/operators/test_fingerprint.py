@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from topocomm.operators.fingerprint import closed_over, fingerprint
+from topocomm.operators.fingerprint import closed_over, fingerprint, place_of
 
 SCALE = 2.0
 PROGRAM = """
@@ -122,3 +123,15 @@ def test_closed_over_values_are_told():
     factor, name, rows = 2, "x", np.arange(3)
     assert closed_over(lambda a: a[name] * factor + rows) == "factor = 2, name = 'x'"
     assert closed_over(np.add) == ""
+
+
+def test_the_place_of_a_function_is_its_file_and_line(monkeypatch, tmp_path):
+    def rule(a, b):
+        return a
+
+    line = rule.__code__.co_firstlineno
+    monkeypatch.chdir(Path(__file__).parent)
+    assert place_of(rule) == place_of(partial(rule, 1)) == f"test_fingerprint.py:{line}"
+    monkeypatch.chdir(tmp_path)
+    assert place_of(rule) == f"{__file__}:{line}"
+    assert place_of(max) == ""

@@ -1,6 +1,7 @@
 """`check_laws` tells every broken law with a counterexample, and no law that holds."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -33,8 +34,8 @@ def write_to_right(left, right):
 
 
 PLANTED = {
-    "wrong identity": (operator(np.add, 1), {"identity"}, ["e = 1.0, a = ", "e.a = "]),
-    "zero for maximum": (operator(np.maximum, 0), {"identity"}, ["e = 0.0, a = -", "e.a = 0.0"]),
+    "wrong identity": (operator(np.add, 1), {"identity"}, ["e.a = ", ", a = ", "; e = 1.0"]),
+    "zero for maximum": (operator(np.maximum, 0), {"identity"}, ["e.a = 0.0, a = -", "; e = 0.0"]),
     "identity of one side": (
         operator(lambda a, b: np.where(b == 0, a, b), 0, dtype=np.int64),
         set(),
@@ -126,12 +127,12 @@ PLANTED = {
     "no dict": (
         Operator("planted", (Field(X),), lambda a, b: a[X] + b[X], {X: 0}),
         {"shapes"},
-        ["combine must return a dict of the fields ['x'], got ndarray"],
+        ["combine must return a dict of the fields ['x']; got ndarray"],
     ),
     "another field": (
         Operator("planted", (Field(X),), lambda a, b: {"y": a[X]}, {X: 0}),
         {"shapes"},
-        ["combine must return a dict of the fields ['x'], got ['y']"],
+        ["combine must return a dict of the fields ['x']; missing 'x'; unknown 'y'"],
     ),
 }
 
@@ -176,9 +177,15 @@ def test_sizes_are_the_operator_s_own_where_it_says_any():
 @pytest.mark.parametrize(
     ("sample", "reason"),
     [
-        (lambda rng, layout: {"x": np.zeros((*layout.leading, 2))}, r"field 'x' has shape \[32, 2\], not \[32, 3\]$"),
-        (lambda rng, layout: {"y": np.zeros((*layout.leading, 3))}, r"with the fields \['x'\], got \['y'\]$"),
-        (lambda rng, layout: np.zeros((*layout.leading, 3)), r"with the fields \['x'\], got ndarray$"),
+        (
+            lambda rng, layout: {"x": np.zeros((*layout.leading, 2))},
+            r"field 'x' has shape \[32, 2\], not \[32, 3\]; give the operator default_dims=\{'k': 2\}$",
+        ),
+        (
+            lambda rng, layout: {"y": np.zeros((*layout.leading, 3))},
+            r"with the fields \['x'\]; missing 'x'; unknown 'y'$",
+        ),
+        (lambda rng, layout: np.zeros((*layout.leading, 3)), r"with the fields \['x'\]; got ndarray$"),
         (lambda rng, layout: {"x": "many"}, r"field 'x' is no float64 array \("),
     ],
 )
@@ -198,8 +205,38 @@ def test_what_is_not_claimed_and_seems_to_hold_is_a_hint():
 def test_counterexamples_are_one_row_of_every_field():
     wrong = dataclasses.replace(AFFINE, identity={"a": 1, "b": 1})
     text = str(check_laws(wrong))
-    assert "e = (a 1.0, b 1.0), a = (a " in text
-    assert max(map(len, text.splitlines())) < 300
+    assert "  field 'b': e.a = " in text or "  field 'b': a.e = " in text
+    assert "; e = (a 1.0, b 1.0)" in text
+    assert max(map(len, text.splitlines())) < 200
+
+
+def test_a_counterexample_of_many_fields_begins_with_the_one_that_differs():
+    names = [f"field{number}" for number in range(8)]
+    fields = tuple(Field(name, ("*rows", "k"), "i8") for name in names)
+
+    def rule(a, b):
+        last = np.concatenate(
+            [a["field7"][:, :1] + b["field7"][:, :1], a["field7"][:, 1:] - b["field7"][:, 1:]], axis=1
+        )
+        return {name: np.maximum(a[name], b[name]) for name in names[:7]} | {"field7": last}
+
+    def small(rng, layout):
+        return {name: rng.integers(0, 9, (*layout.leading, 2)) for name in names}
+
+    own = Operator("own", fields, rule, dict.fromkeys(names, 0), default_dims={"k": 2}, sample=small)
+    (law,) = [law for law in check_laws(own).laws if law.name == "associativity"]
+    assert re.fullmatch(
+        r"field 'field7' \[1\]: \(a.b\).c = -?\d+, a.\(b.c\) = -?\d+; "
+        r"a = \[\d, \d\], b = \[\d, \d\], c = \[\d, \d\]",
+        law.counterexample,
+    ), law
+
+
+def test_what_stops_at_once_is_not_said_to_have_been_tried():
+    report = check_laws(operator(lambda a, b: (a + b)[:1]))
+    assert report.tried == 0
+    assert str(report).endswith("Stopped there: no other was tried.")
+    assert check_laws(SUM, samples=256).tried == 512
 
 
 def test_a_kernel_that_differs_is_told():

@@ -1,5 +1,8 @@
 """Binding operators to arrays, the packed layout, and folds."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -23,7 +26,7 @@ def layout(weights=(4, 3), count=(4,), dtype=np.float32):
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"weights": ((4, 3), np.float32)}, r"takes the fields \['weights', 'count'\], got \['weights'\]"),
+        ({"weights": ((4, 3), np.float32)}, r"takes the fields \['weights', 'count'\]; missing 'count'$"),
         (
             {"weights": ((4, 3), np.float64), "count": ((4,), np.int64)},
             "field 'weights' must be float32, got float64; convert it first",
@@ -58,7 +61,7 @@ def test_one_axis_name_has_one_size():
         (Field("a"), r"fields must be a tuple of Field, got one Field; write \(Field\(...\),\)$"),
         (("a",), "got str 'a' in it"),
         ((Field("a"), Field("a")), r"fields \['a', 'a'\]: expected different names"),
-        ((Field("a"), Field("b")), r"identity must have the fields \['a', 'b'\], got \[\]"),
+        ((Field("a"), Field("b")), r"identity must have the fields \['a', 'b'\]; missing 'a', 'b'"),
     ],
 )
 def test_declarations_are_checked(fields, message):
@@ -67,7 +70,7 @@ def test_declarations_are_checked(fields, message):
 
 
 def test_default_layout_needs_sizes():
-    with pytest.raises(OperatorError, match="no default size for axis 'dim'"):
+    with pytest.raises(OperatorError, match=r"no default size for axis 'dim'; give .*, as default_dims=\{'dim': 5\}"):
         Operator("bare", PAIR.fields, PAIR.combine, PAIR.identity).default_layout(4)
     assert PAIR.default_layout(4).row_bytes == 3 * 4 + 8
     assert SUM.default_layout(4).row_bytes == 4
@@ -230,6 +233,28 @@ def test_what_is_no_operator_is_told_with_the_one_meant(given, end):
     with pytest.raises(OperatorError) as caught:
         as_operator(given)
     assert str(caught.value) == f"expected an Operator such as topocomm.SUM or TOPK(5), {end}"
+
+
+def test_operators_of_mpi4py_are_told_by_name():
+    pytest.importorskip("mpi4py")
+    program = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from topocomm import OperatorError
+from topocomm.operators.operator import as_operator
+for op in (MPI.SUM, MPI.MAXLOC, MPI.REPLACE):
+    try:
+        as_operator(op)
+    except OperatorError as error:
+        print(str(error).partition(", got ")[2])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "Op: MPI.SUM; give topocomm.SUM",
+        "Op: MPI.MAXLOC; give topocomm.ARGMAX, of the fields value and index",
+        "Op; give an Operator with the rule of this MPI_Op as its combine",
+    ], done.stderr
 
 
 def test_other_errors_of_a_rule_come_out_as_they_are():

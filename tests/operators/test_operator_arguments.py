@@ -27,6 +27,13 @@ def add(left, right):
         ({"combine": np.add}, r"combine must be a function of two mappings .* got ufunc <ufunc 'add'>"),
         ({"combine": lambda a: a}, r"combine must take two values \(left, right\): too many positional arguments"),
         ({"combine": lambda a, b, c: a}, "combine must take two values .*: missing a required argument: 'c'"),
+        ({"commutative": "yes"}, "commutative must be True or False, got str 'yes'"),
+        ({"commutative": 1}, "commutative must be True or False, got int 1"),
+        (
+            {"kernel": lambda a_x, b_x, x: None},
+            r"kernel takes \(layout\), <lambda> does not: .*'b_x'; wrap a function of one row with topocomm.row_kernel",
+        ),
+        ({"sample": lambda rng: {}}, r"sample takes \(rng, layout\), <lambda> does not: too many positional"),
         ({"kernel": 3}, "kernel must be a function or None, got int 3"),
         ({"refuses": "integers"}, "refuses must be a function or None"),
         ({"sample": True}, "sample must be a function or None"),
@@ -38,8 +45,8 @@ def add(left, right):
         ),
         ({"identity": "0"}, "identity of field 'x' must be a number or an array of them, got str '0'"),
         ({"identity": {"x": None}}, "identity of field 'x' must be a number or an array of them, got NoneType None"),
-        ({"identity": {"y": 0}}, r"identity must have the fields \['x'\], got \['y'\]"),
-        ({"identity": {3: 0}}, r"identity must have the fields \['x'\], got \[3\]"),
+        ({"identity": {"y": 0}}, r"identity must have the fields \['x'\]; missing 'x'; unknown 'y'"),
+        ({"identity": {3: 0}}, r"identity must have the fields \['x'\]; missing 'x'; unknown 3"),
         ({"fields": (Field("x"), Field("y")), "identity": 0}, r"identity must be a mapping .* got int 0"),
     ],
 )
@@ -64,7 +71,7 @@ def test_the_identity_of_one_field_may_be_bare(identity):
         (np.array(np.inf), "i4", "does not fit int32"),
         (300, "u1", "does not fit uint8"),
         (1j, "f8", "does not fit float64"),
-        (lambda dtypes: {"y": 0}, "f8", r"identity must have the fields \['x'\], got \['y'\]"),
+        (lambda dtypes: {"y": 0}, "f8", r"identity must have the fields \['x'\]; missing 'x'; unknown 'y'"),
         (lambda dtypes: "zero", "f8", "identity of field 'x' must be a number"),
     ],
 )

@@ -51,8 +51,9 @@ def test_the_payload_of_an_operator_without_rows_is_one_value_or_none():
     for one in (made, latency):
         topocomm.check_certificate(switch(4), one)
         assert ranked(one, switch(4), whole)[0].algorithm == one.algorithm
-    with pytest.raises(PlanError, match="32 bytes: expected the 16 bytes of one value of operator 'state', which has"):
-        plan(switch(4), payload_bytes=32, operator=whole)
+    for payload_bytes in (17, 32, -16):
+        with pytest.raises(PlanError, match="bytes: expected the 16 bytes of one value of operator 'state', which has"):
+            plan(switch(4), payload_bytes=payload_bytes, operator=whole)
 
 
 @pytest.mark.parametrize("collective", IN_PARTS)

@@ -11,11 +11,11 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
-from topocomm.cli.options.arguments import add_sizes, nccl_sizes, parse_sizes, range_bytes
+from topocomm.cli.options.arguments import add_operator, add_sizes, nccl_sizes, parse_sizes, range_bytes
 from topocomm.cli.options.choices import COLLECTIVE_NAMES, COLLECTIVES
 from topocomm.cli.terminal.output import terminal_columns
 from topocomm.errors import PlanError, TopocommError
-from topocomm.operators.find import find_operator, registered_entry
+from topocomm.operators.find import check_operator_name, find_operator
 
 if TYPE_CHECKING:
     from topocomm.bench.bits import Outcome
@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
         description="Measure a collective beside the alternatives on the same ranks: under mpirun, torchrun, or alone.",
     )
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", metavar="NAME", help=COLLECTIVE_NAMES)
-    parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum; attention.logsumexp")
+    add_operator(parser, "default sum; attention.logsumexp", default="sum")
     add_sizes(parser, f"or one size, 16512; default {SIZES}")
     parser.add_argument("-n", "--iterations", type=_positive, metavar="N", help="timed blocks (default: 20 to 100)")
     parser.add_argument("-w", "--warmup", type=_positive, default=5, metavar="N", help="calls before (default 5)")
@@ -64,7 +64,7 @@ def check(args: argparse.Namespace) -> None:
     if args.bits and args.collective != "allreduce":
         raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
     range_bytes(args.sizes)
-    registered_entry(args.operator)
+    check_operator_name(args.operator)
 
 
 def run(args: argparse.Namespace) -> int:

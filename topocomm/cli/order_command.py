@@ -8,14 +8,14 @@ from textwrap import wrap
 from typing import Any
 
 from topocomm.cli.command_ranks import speaks
-from topocomm.cli.options.arguments import parse_bytes, parse_ranks
+from topocomm.cli.options.arguments import add_operator, parse_bytes, parse_ranks
 from topocomm.cli.options.choices import COLLECTIVE_NAMES, COLLECTIVES, OBJECTIVES
 from topocomm.cli.options.host_names import take_host_names
 from topocomm.cli.options.sources import add_sources, read_job
 from topocomm.cli.terminal.output import write_result
 from topocomm.cli.terminal.progress_line import ProgressLine
 from topocomm.errors import PlanError
-from topocomm.operators.find import find_operator, registered_entry
+from topocomm.operators.find import check_operator_name, find_operator
 
 FORMATS = ("rankfile", "map-by", "devicemesh")
 
@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
     add_sources(parser, named_hosts=True)
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", metavar="NAME", help=COLLECTIVE_NAMES)
     parser.add_argument("--bytes", metavar="N", default="1MiB", help="bytes of one rank's value (default 1MiB)")
-    parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum")
+    add_operator(parser, "default sum", default="sum")
     parser.add_argument("--objective", choices=OBJECTIVES, default="auto", help="default auto")
     parser.add_argument(
         "--ranks",
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise what is wrong with the options alone, before anything large is imported."""
     parse_bytes(args.bytes)
-    registered_entry(args.operator)
+    check_operator_name(args.operator)
     if isinstance(args.hosts, str) and args.format != "rankfile":
         raise PlanError(f"--hosts {args.hosts} goes with --format rankfile only: {args.format} names no hosts")
 

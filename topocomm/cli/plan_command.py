@@ -7,6 +7,7 @@ from typing import Any
 
 from topocomm.cli.command_ranks import speaks
 from topocomm.cli.options.arguments import (
+    add_operator,
     add_sizes,
     format_by_name,
     nccl_sizes,
@@ -27,10 +28,11 @@ from topocomm.cli.options.choices import (
 )
 from topocomm.cli.options.sources import add_changes, add_sources, changed, read_job
 from topocomm.errors import PlanError
-from topocomm.operators.find import registered_entry
+from topocomm.operators.find import check_operator_name
 
 BYTES = (
-    "bytes of one rank's value, or of the whole for collectives in parts, as allgather (default 64KiB); 0: latency only"
+    "bytes of one rank's value, or of the whole for collectives in parts, as allgather (default 64KiB, "
+    "or the one value of an operator without rows); 0: latency only"
 )
 OF_A_PLAN = (
     "bytes",
@@ -66,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--bytes", metavar="N", help=BYTES)
     add_sizes(parser, "a table of the best plan for each size, 8:128MiB:4")
-    parser.add_argument("--operator", metavar="NAME", help="default sum; attention.logsumexp")
+    add_operator(parser, "default sum; attention.logsumexp")
     parser.add_argument("--objective", choices=OBJECTIVES, help="default auto")
     parser.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once (default 1)")
     parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
@@ -116,7 +118,7 @@ def check(args: argparse.Namespace) -> None:
         if (text := getattr(args, option.replace("-", "_"))) is not None:
             parse_bytes(text, f"--{option}")
     if args.operator is not None:
-        registered_entry(args.operator)
+        check_operator_name(args.operator)
 
 
 def _check_sizes(args: argparse.Namespace) -> None:

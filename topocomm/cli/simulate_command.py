@@ -8,6 +8,7 @@ from typing import Any
 from topocomm.cli.command_ranks import speaks
 from topocomm.cli.options.arguments import (
     add_nccl_sizes,
+    add_operator,
     nccl_sizes,
     of,
     parse_bytes,
@@ -30,7 +31,7 @@ from topocomm.cli.options.choices import (
 from topocomm.cli.options.sources import add_changes, add_sources, changed, read_job
 from topocomm.cli.options.sweep_values import parse_sweep
 from topocomm.errors import PlanError
-from topocomm.operators.find import registered_entry
+from topocomm.operators.find import check_operator_name
 
 OF_A_PLAN = ("bytes", "collective", "operator", "objective", "ranks", "root", "algorithm", "compare", "sweep")
 """Options that a saved plan answers, or that do not go with one."""
@@ -53,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--collective", choices=COLLECTIVES, metavar="NAME", help=COLLECTIVE_NAMES)
     words = "bytes of one rank's value, as of `topocomm plan` (default 64KiB)"
     parser.add_argument("--bytes", metavar="N", help=words)
-    parser.add_argument("--operator", metavar="NAME", help="of planned schedules, default sum")
+    add_operator(parser, "of planned schedules, default sum")
     parser.add_argument("--objective", choices=OBJECTIVES, help="of planned schedules, default auto")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
     parser.add_argument("--root", type=int, metavar="R", help="root of reduce, broadcast, gather or scatter (0)")
@@ -140,7 +141,7 @@ def _check_collective(args: argparse.Namespace) -> None:
     if args.bytes is not None:
         parse_bytes(args.bytes)
     if args.operator is not None:
-        registered_entry(args.operator)
+        check_operator_name(args.operator)
 
 
 def _check_step(args: argparse.Namespace) -> None:

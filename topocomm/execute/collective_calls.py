@@ -64,7 +64,7 @@ class CollectiveCalls:
             The result in x's structure, the caller's own.
         """
         if order != "any" or shards is not None:
-            ranges = gather_shards(self._calls, self.session, shards)
+            ranges = gather_shards(self._calls, self.session, shards, "allreduce", order)
             return self._calls.run(("allreduce", op, 0, None, order, ranges), x, out)
         return self._calls.run(op, x, out)
 

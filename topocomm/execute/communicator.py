@@ -213,7 +213,7 @@ class Communicator(CollectiveCalls):
         """
         parts = self._rows.of_prepared(collective, like, rows)
         in_order = order != "any" or shards is not None
-        ranges = gather_shards(self._calls, self.session, shards) if in_order else None
+        ranges = gather_shards(self._calls, self.session, shards, collective, order) if in_order else None
         request = Request(collective, like, operator, root, parts, order, ranges, plan)
         return self._calls.prepare(request, self.session.arenas[0])
 

@@ -57,6 +57,7 @@ class Session:
             different times lies in different segments.
         refusal: Why no call can begin now, or None.
         gone: Ranks known to be gone.
+        on_behalf_of: What an exchange before a call claims in place of itself, by part: what the caller asked for.
         same_python: Whether all ranks run one version of Python, so that bytecode can be compared.
         device_path: How values on devices travel; None before the first call with such values.
 
@@ -86,6 +87,7 @@ class Session:
         self.arenas = SharedArena(), SharedArena()
         self.refusal: str | None = None
         self.gone: set[int] = set()
+        self.on_behalf_of: Mapping[str, str] = {}
         self.device_path: DevicePath | None = None
         self.failed = False
         self._names: dict[int, str] = {}

@@ -18,6 +18,7 @@ from topocomm.execute.communicator import Communicator
 from topocomm.jax.host_side import Collective
 from topocomm.jax.primitive import bind
 from topocomm.operators.operator import Operator, as_operator
+from topocomm.operators.operator_arguments import fields_apart
 
 
 def allreduce(x: Any, operator: Operator, comm: Communicator) -> Any:
@@ -71,7 +72,7 @@ def _reduce(name: str, x: Any, operator: Operator, comm: Communicator) -> Any:
         raise OperatorError(f"operator {operator.name!r} takes the fields {list(names)}, got one bare array")
     parts = parts_of(x)
     if sorted(parts) != sorted(names):
-        raise OperatorError(f"operator {operator.name!r} takes the fields {list(names)}, got {list(parts)}")
+        raise OperatorError(f"operator {operator.name!r} takes the fields {list(names)}; {fields_apart(names, parts)}")
     results = bind(Collective(name, _checked(comm), operator, fields=names), [jnp.asarray(parts[n]) for n in names])
     return rebuilder(x)(dict(zip(names, results, strict=True)))
 

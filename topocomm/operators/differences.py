@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,25 @@ def differs(one: NDArray[Any], other: NDArray[Any], *, zeros: bool = True) -> ND
 def first_row(bad: NDArray[np.bool_], rows: bool) -> int | None:
     """Return the first row with a bad element; None for a value without rows."""
     return int(np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[0]) if rows else None
+
+
+def widest_difference(
+    one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]], row: int | None
+) -> tuple[str, tuple[int, ...]]:
+    """Return the field, and the place in its row, in which two values differ most by their size; they do differ."""
+    widest: tuple[float, str, tuple[int, ...]] = (-1.0, next(iter(one)), ())
+    for name in one:
+        left, right = (np.asarray(value[name] if row is None else value[name][row]) for value in (one, other))
+        apart = differs(left, right).astype(np.float64)
+        if rounded(left.dtype):
+            a, b = wide(left), wide(right)
+            with np.errstate(all="ignore"):
+                size = np.nan_to_num(np.abs(a - b) / np.maximum(np.abs(a), np.abs(b)), nan=np.inf)
+            apart = np.where(apart > 0, size, 0.0)
+        place = np.unravel_index(int(apart.argmax()), apart.shape) if apart.size else ()
+        if apart.size and apart[place] > widest[0]:
+            widest = float(apart[place]), name, tuple(int(i) for i in place)
+    return widest[1:]
 
 
 def show(array: NDArray[Any], row: int | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import os
 from collections.abc import Iterator
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -31,6 +32,18 @@ def fingerprint(function: Any, *, with_globals: bool) -> str:
     for word in _words(function, set(), with_globals):
         digest.update(word.encode() + b"\0")
     return digest.hexdigest()[:DIGITS]
+
+
+def place_of(function: Any) -> str:
+    """Return file and line of a function, as `rise.py:7`; empty where it has no code of Python."""
+    while isinstance(function, partial):
+        function = function.func
+    function = getattr(function, "py_func", function)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None:
+        return ""
+    relative = os.path.relpath(code.co_filename)
+    return f"{code.co_filename if relative.startswith(os.pardir) else relative}:{code.co_firstlineno}"
 
 
 def closed_over(function: Any) -> str:

@@ -36,7 +36,8 @@ class LawReport:
         worst_rounding_ulp: The greatest difference between (a.b).c and a.(b.c), in units of the last place of the
             greatest number involved; 0 where rounding never moved anything.
         sampled: Whether values came from the operator's `sample`, and were not any arrays of the dtypes.
-        tried: Number of triples of rows (of whole values, of an operator without rows) that every law was tried on.
+        tried: Number of triples of rows (of whole values, of an operator without rows) that every law was tried on; 0
+            where a broken `shapes` or `purity` ended it.
     """
 
     operator: str
@@ -64,5 +65,8 @@ class LawReport:
         if not self.sampled and {*self.broken} - {"shapes", "purity"}:
             lines.append("  The values tried are any arrays; where only some are values, give the operator a `sample`.")
         source = "from the operator's `sample`" if self.sampled else "of ordinary numbers and extremes of the dtypes"
-        lines.append(f"  Tried, not proved: {self.tried} triples {source}.")
+        end = (
+            f"Tried, not proved: {self.tried} triples {source}." if self.tried else "Stopped there: no other was tried."
+        )
+        lines.append(f"  {end}")
         return "\n".join(lines)

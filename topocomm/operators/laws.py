@@ -11,11 +11,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.device_law import folded, trial_of
-from topocomm.operators.differences import LONGEST, differs, first_row, real, rounded, show, wide
+from topocomm.operators.differences import LONGEST, differs, first_row, real, rounded, show, wide, widest_difference
 from topocomm.operators.dtypes import limits
 from topocomm.operators.law_report import Law, LawReport
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator, as_operator
+from topocomm.operators.operator_arguments import fields_apart
 from topocomm.operators.samples import Values, identity_value, sample_layout, samples
 
 TOLERANCE_ULP = 32.0
@@ -47,7 +48,8 @@ def check_laws(
             signed zeros, infinities and identities, and the extremes of the dtype, NaN and subnormals among them.
         dims: Sizes of named axes; those missing are in the operator's `default_dims`, or 3.
         dtype: Of the fields that leave it open; None: float32, or int64 where that is refused.
-        samples: Rows tried, 32 or more; whole values of an operator without rows.
+        samples: Triples of rows, 32 or more, tried of ordinary numbers, and as many of extremes: 256 are 512 in all;
+            triples of whole values of an operator without rows.
         seed: Equal seeds give equal values.
 
     Raises:
@@ -57,12 +59,13 @@ def check_laws(
     count = max(samples, FEWEST)
     layout = sample_layout(as_operator(op), dims, dtype, count)
     try:
-        laws, worst_ulp = _Trial(op, layout, count, seed).run()
+        trial = _Trial(op, layout, count, seed)
+        laws, worst_ulp = trial.run()
     except OperatorError as error:
         if taken := {name: size for name, size in layout.dims if name not in (dims or {})}:
             error.add_note(f"check_laws took the sizes {taken}; give others as dims={{{next(iter(taken))!r}: 2}}")
         raise
-    return LawReport(op.name, str(layout), tuple(laws), worst_ulp, op.sample is not None, 2 * count)
+    return LawReport(op.name, str(layout), tuple(laws), worst_ulp, op.sample is not None, trial.tried)
 
 
 class _Case(NamedTuple):
@@ -100,6 +103,7 @@ class _Trial:
         self._cases = [_Case(a, b, c, bool(turn % 2)) for turn, (a, b, c) in enumerate(triples)]
         self._neutral = identity_value(operator, layout)
         self._worst_ulp = 0.0
+        self.tried = 2 * count
         self._without_rows = ""
         """What combine raised on values of no rows."""
 
@@ -113,6 +117,7 @@ class _Trial:
                 associativity = self._associativity()  # first: it tells whether the operator rounds
                 laws = [*self._row_by_row(), self._identity(), associativity, self._commutativity(), *self._kernels()]
         except _Broken as broken:
+            self.tried = 0
             return [Law(broken.law, False, broken.detail)], 0.0
         return [Law("shapes", True), Law("purity", True), *laws], self._worst_ulp
 
@@ -148,8 +153,8 @@ class _Trial:
 
     def _check_form(self, result: Any, operand: Values) -> None:
         if not isinstance(result, Mapping) or sorted(result) != sorted(operand):
-            got = list(result) if isinstance(result, Mapping) else type(result).__name__
-            raise _Broken("shapes", f"combine must return a dict of the fields {list(operand)}, got {got}")
+            got = fields_apart(operand, result) if isinstance(result, Mapping) else f"got {type(result).__name__}"
+            raise _Broken("shapes", f"combine must return a dict of the fields {list(operand)}; {got}")
         for name, array in operand.items():
             part = np.asarray(result[name])
             field = f"field {name!r} of the result"
@@ -264,7 +269,7 @@ class _Trial:
             for text, pair in (("e.a", (self._neutral, case.a)), ("a.e", (case.a, self._neutral))):
                 result = self._combine(*pair)
                 bad = self._unequal(result, case.a, zeros=False) & finite
-                failures += self._example(bad, (self._neutral, case.a), "ea", {text: result})
+                failures += self._example(bad, (self._neutral, case.a), "ea", {text: result, "a": case.a})
         return _law("identity", failures)
 
     def _commutativity(self) -> Law:
@@ -325,12 +330,25 @@ class _Trial:
     def _example(
         self, bad: NDArray[np.bool_], values: tuple[Values, ...], names: str, results: Mapping[str, Values]
     ) -> list[str]:
-        """Return the bad row with the shortest text."""
+        """Return the bad row with the shortest text: in what two results differ, then the operands.
+
+        Of operands that are long together the field that differs alone is shown.
+        """
         texts = []
+        one, other = results.values()
         for row in np.flatnonzero(bad)[:64]:
             at = int(row) if self._op.splittable else None
-            terms = [*zip(names, values, strict=True), *results.items()]
-            texts.append(", ".join(f"{name} = {_shown(value, at)}" for name, value in terms))
+            field, place = widest_difference(one, other, at)
+            where = [f"field {field!r}"] * (len(self._layout.fields) > 1) + [str(list(place))] * bool(place)
+            numbers = [
+                f"{name} = {np.asarray(value[field] if at is None else value[field][at])[place].tolist()}"
+                for name, value in results.items()
+            ]
+            operands = [(name, v) for name, v in zip(names, values, strict=True) if name not in results]
+            text = ", ".join(f"{name} = {_shown(value, at)}" for name, value in operands)
+            if len(text) > LONGEST:
+                text = ", ".join(f"{name} = {_shown({field: value[field]}, at)}" for name, value in operands)
+            texts.append(f"{' '.join(where)}{': ' * bool(where)}{', '.join(numbers)}; {text}")
         return sorted(texts, key=len)[:1]
 
 

@@ -9,6 +9,7 @@ operator whose fields have no rows is never split.
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +26,12 @@ from topocomm.operators.fingerprint import closed_over, fingerprint
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
 from topocomm.operators.operator_arguments import (
     by_field,
+    check_commutative,
     check_default_dims,
     check_functions,
     check_identity_fits,
     checked_fields,
+    fields_apart,
 )
 from topocomm.operators.sum_lowering import SumLowering
 from topocomm.operators.tensors import check_result, field_of, not_its_dtype, tensor_fold
@@ -95,6 +98,16 @@ NUMPY_NAMES = {
 """Built-in operators by NumPy's names, in small letters without `_`."""
 
 
+MPI_NAMES = {name: f"topocomm.{name}" for name in ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR")} | {
+    "MAXLOC": "topocomm.ARGMAX, of the fields value and index",
+    "MINLOC": "topocomm.ARGMIN, of the fields value and index",
+    "LAND": "topocomm.BAND, of bools",
+    "LOR": "topocomm.BOR, of bools",
+    "LXOR": "topocomm.BXOR, of bools",
+}
+"""Built-in operators by MPI's names."""
+
+
 @dataclass(frozen=True, eq=False)
 class Operator:
     """An associative operator.
@@ -144,6 +157,7 @@ class Operator:
         if not callable(self.identity):
             object.__setattr__(self, "identity", by_field(self.name, self.identity, [f.name for f in fields]))
         check_default_dims(self.name, self.default_dims)
+        check_commutative(self.name, self.commutative)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name} [{', '.join(f.dims)}] {_dtype_words(f.dtype)}" for f in self.fields)
@@ -186,7 +200,10 @@ class Operator:
             named = [d for d in f.dims if d != ROWS]
             missing = [d for d in named if d not in self.default_dims]
             if missing:
-                raise OperatorError(f"operator {self.name!r} has no default size for axis {missing[0]!r}")
+                raise OperatorError(
+                    f"operator {self.name!r} has no default size for axis {missing[0]!r}; give the operator one, as "
+                    f"default_dims={dict.fromkeys(missing, 5)}"
+                )
             sizes[f.name] = (*lead, *(self.default_dims[d] for d in named))
 
         def shapes(dtype: DTypeLike) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
@@ -199,7 +216,7 @@ class Operator:
     def _bind(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> Layout:
         names = [f.name for f in self.fields]
         if sorted(shapes) != sorted(names):
-            raise OperatorError(f"operator {self.name!r} takes the fields {names}, got {list(shapes)}")
+            raise OperatorError(f"operator {self.name!r} takes the fields {names}; {fields_apart(names, shapes)}")
         dims: dict[str, int] = {}
         bound = []
         leading: tuple[int, ...] | None = None
@@ -339,11 +356,22 @@ def as_operator(given: Any) -> Operator:
     """
     if not isinstance(given, Operator):
         word = given if isinstance(given, str) else getattr(given, "__name__", "")
-        near = did_you_mean(word, NUMPY_NAMES.values(), NUMPY_NAMES)
+        near = _of_mpi(given) or did_you_mean(word, NUMPY_NAMES.values(), NUMPY_NAMES)
         raise OperatorError(
             f"expected an Operator such as topocomm.SUM or TOPK(5), got {type(given).__name__} {word}".rstrip() + near
         )
     return given
+
+
+def _of_mpi(given: Any) -> str:
+    """Return what to give for an operator of mpi4py, to end an error with; nothing is imported."""
+    if type(given).__name__ != "Op" or not type(given).__module__.startswith("mpi4py."):
+        return ""
+    mpi = sys.modules.get(type(given).__module__)
+    for theirs, ours in MPI_NAMES.items():
+        if given == getattr(mpi, theirs, None):
+            return f": MPI.{theirs}; give {ours}"
+    return "; give an Operator with the rule of this MPI_Op as its combine"
 
 
 def _compiled_fold(address: int, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
+from topocomm.command_parser import nearest
 from topocomm.errors import OperatorError
 from topocomm.operators.layout import ROWS, BoundField, Field
 
-OPTIONAL_FUNCTIONS = ("kernel", "triton", "refuses", "sample", "lower_to_sum")
-"""Arguments of an operator that are functions or None."""
+OPTIONAL_FUNCTIONS = {
+    "kernel": ("layout",),
+    "triton": ("layout",),
+    "refuses": ("layout",),
+    "sample": ("rng", "layout"),
+    "lower_to_sum": ("layout",),
+}
+"""Arguments of an operator that are functions or None, and what they take."""
 
 
 def checked_fields(operator: str, fields: Any) -> tuple[Field, ...]:
@@ -80,11 +87,39 @@ def check_functions(operator: str, functions: Mapping[str, Any]) -> None:
         raise OperatorError(f"operator {operator!r}: combine must take two values (left, right): {error}") from None
     except ValueError:  # a function of another language, which does not say what it takes
         pass
-    for name in OPTIONAL_FUNCTIONS:
-        if functions[name] is not None and not callable(functions[name]):
+    for name, takes in OPTIONAL_FUNCTIONS.items():
+        function = functions[name]
+        if function is not None and not callable(function):
+            raise OperatorError(f"operator {operator!r}: {name} must be a function or None, got {_shown(function)}")
+        try:
+            bind = None if function is None else signature(function).bind
+        except (TypeError, ValueError):
+            continue
+        try:
+            _ = bind and bind(*takes)
+        except TypeError as error:
+            own = getattr(function, "__name__", "function")
+            remedy = f"; wrap a function of one row with topocomm.row_kernel({own})" if name == "kernel" else ""
             raise OperatorError(
-                f"operator {operator!r}: {name} must be a function or None, got {_shown(functions[name])}"
-            )
+                f"operator {operator!r}: {name} takes ({', '.join(takes)}), {own} does not: {error}{remedy}"
+            ) from None
+
+
+def check_commutative(operator: str, claimed: Any) -> None:
+    """Raise an OperatorError where `commutative` is no bool: any other word would count as a claim."""
+    if not isinstance(claimed, (bool, np.bool_)):
+        raise OperatorError(f"operator {operator!r}: commutative must be True or False, got {_shown(claimed)}")
+
+
+def fields_apart(expected: Iterable[Any], got: Iterable[Any]) -> str:
+    """Return which fields are missing and which are unknown, in words; empty where they are the same."""
+    expected, got = list(expected), list(got)
+    missing, parts = [name for name in expected if name not in got], []
+    for name in [name for name in got if name not in expected]:
+        meant = nearest(str(name), missing)
+        missing = [other for other in missing if other != meant]
+        parts.append(f"unknown {name!r}" + (f", did you mean {meant!r}?" if meant else ""))
+    return "; ".join([f"missing {', '.join(map(repr, missing))}"] * bool(missing) + parts)
 
 
 def check_default_dims(operator: str, sizes: Any) -> None:
@@ -111,7 +146,9 @@ def by_field(operator: str, identity: Any, names: Sequence[str]) -> Mapping[str,
             )
         values = {names[0]: identity}
     if sorted(values, key=str) != sorted(names):
-        raise OperatorError(f"operator {operator!r}: identity must have the fields {list(names)}, got {list(values)}")
+        raise OperatorError(
+            f"operator {operator!r}: identity must have the fields {list(names)}; {fields_apart(names, values)}"
+        )
     for name, value in values.items():
         try:
             kind = np.asarray(value).dtype.kind

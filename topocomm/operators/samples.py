@@ -12,6 +12,7 @@ from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind, limits
 from topocomm.operators.layout import ROWS, Layout
 from topocomm.operators.operator import Operator
+from topocomm.operators.operator_arguments import fields_apart
 
 AXIS = 3
 """Size of an axis for which the operator has no default, small so that counterexamples are readable."""
@@ -79,8 +80,8 @@ def _own_sample(operator: Operator, layout: Layout, sample: Any) -> Values:
     shapes = {f.name: (*layout.leading, *f.row_shape) for f in layout.fields}
     what = f"check_laws: `sample` of operator {operator.name!r} must return a dict of arrays"
     if not isinstance(sample, Mapping) or sorted(sample, key=str) != sorted(shapes):
-        got = list(sample) if isinstance(sample, Mapping) else type(sample).__name__
-        raise OperatorError(f"{what} with the fields {list(shapes)}, got {got}")
+        got = fields_apart(shapes, sample) if isinstance(sample, Mapping) else f"got {type(sample).__name__}"
+        raise OperatorError(f"{what} with the fields {list(shapes)}; {got}")
     value = {}
     for f in layout.fields:
         try:
@@ -90,9 +91,19 @@ def _own_sample(operator: Operator, layout: Layout, sample: Any) -> Values:
         if value[f.name].shape != shapes[f.name]:
             raise OperatorError(
                 f"{what} [*layout.leading, named axes ...]: field {f.name!r} has shape {list(value[f.name].shape)}, "
-                f"not {list(shapes[f.name])}"
+                f"not {list(shapes[f.name])}{_sizes_to_give(operator, layout, f.name, value[f.name].shape)}"
             )
     return value
+
+
+def _sizes_to_give(operator: Operator, layout: Layout, field: str, shape: tuple[int, ...]) -> str:
+    """Return the sizes of axes that a sample has and the operator does not say, to end an error with."""
+    axes = [axis for f in operator.fields if f.name == field for axis in f.dims if axis != ROWS]
+    if len(shape) != len(layout.leading) + len(axes) or shape[: len(layout.leading)] != layout.leading:
+        return ""
+    bound, sizes = dict(layout.dims), dict(zip(axes, shape[len(layout.leading) :], strict=True))
+    other = {axis: size for axis, size in sizes.items() if size != bound[axis]}
+    return f"; give the operator default_dims={other}" if other else ""
 
 
 def _array(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, extreme: bool) -> NDArray[Any]:

@@ -129,17 +129,17 @@ def layout_of(operator: Operator, payload_bytes: int) -> Layout:
         OperatorError: It is no operator, or an axis of it has no default size.
     """
     row_bytes = as_operator(operator).default_layout(1).row_bytes
+    if not operator.splittable and payload_bytes not in (0, row_bytes):
+        raise PlanError(
+            f"{payload_bytes} bytes: expected the {row_bytes} bytes of one value of operator {operator.name!r}, which "
+            "has no rows, or 0"
+        )
     if payload_bytes < 0 or payload_bytes % row_bytes:
         raise PlanError(
             f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
             f"{row_bytes} bytes each, such as {nearest_sizes(payload_bytes, row_bytes)}"
         )
     rows = payload_bytes // row_bytes
-    if not operator.splittable and rows > 1:
-        raise PlanError(
-            f"{payload_bytes} bytes: expected the {row_bytes} bytes of one value of operator {operator.name!r}, which "
-            "has no rows, or 0"
-        )
     layout = operator.default_layout(rows)
     return layout if layout.rows == rows else replace(layout, leading=(rows,))
 

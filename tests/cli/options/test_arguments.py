@@ -156,9 +156,17 @@ def test_names_in_any_spelling():
         (None, "b/a.SVG", "svg"),
         ("json", "a.svg", "json"),
         (None, "a.txt", None),
+        (None, "/dev/null", None),
+        (None, "plan.2026-11", None),
+        ("json", "a.png", "json"),
         (None, "svg", None),
         (None, None, None),
     ],
 )
 def test_the_ending_of_a_file_names_the_format(given, output, found):
     assert format_by_name(given, output, ("text", "json", "svg")) == found
+
+
+def test_an_ending_of_no_format_is_refused():
+    with pytest.raises(PlanError, match=r"--output p.png: no format has the ending .png; expected .json, .svg or .txt"):
+        format_by_name(None, "p.png", ("text", "json", "msccl-xml", "svg"))

@@ -60,3 +60,23 @@ def test_slices_of_a_pipelined_plan_are_told(capsys, system):
     repeat = document["schedule"]["repeat"]
     assert f"slices {repeat['count']} of every chunk, each {repeat['stagger_rounds']} round" in text
     assert "each," not in text
+
+
+WITHOUT_ROWS = """
+from topocomm import Field, Operator
+
+STATE = Operator("state", (Field("s", ("n",), "f8"),), lambda a, b: {"s": a["s"] + b["s"]}, 0, default_dims={"n": 23})
+"""
+
+
+def test_an_operator_of_ones_own_is_planned_beside_its_runners_up(capsys, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(WITHOUT_ROWS)
+    words = ["plan", *H100, "--operator", f"{file}:STATE"]
+    assert main([*words, "--bytes", "184"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("allreduce state, 184 B, 8 ranks") and "others not known" not in text
+    assert main(words) == 0
+    assert "184 bytes are taken, one value of operator 'state'" in capsys.readouterr().err
+    assert main([*words, "--sizes", "8:4K:4"]) == 0
+    assert "best: flat" in capsys.readouterr().out

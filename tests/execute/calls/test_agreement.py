@@ -14,7 +14,7 @@ from topocomm import (
     Operator,
     run_local,
 )
-from topocomm.execute.calls.agreement import difference
+from topocomm.execute.calls.agreement import RULE_AT, difference
 
 
 @pytest.mark.parametrize("odd", [0, 1, 3])
@@ -71,8 +71,15 @@ def test_an_agreement_before_a_known_call_names_what_differs(monkeypatch):
 
     with pytest.raises(MismatchError, match=r"(?m)make: value \(rank 0: float64 \[4\]; rank 1: float64 \[5\]\)$"):
         run_local(body, ranks=2)
-    with pytest.raises(MismatchError, match=r"(?m)make: error \(rank 1: expected an array, .* got list\)$"):
+    with pytest.raises(MismatchError, match=r"(?m)make: rank 1 refused its arrays: expected an .*\(\.\.\.\)$"):
         run_local(partial(body, what="refused"), ranks=2)
+
+
+RULES = "combine functions"
+
+
+def minimum(unused, a, b):
+    return {"x": np.minimum(a["x"], b["x"])}
 
 
 def scaled(factor):
@@ -83,8 +90,9 @@ def scaled(factor):
     ("part", "other", "told"),
     [
         ("fields", {"fields": (Field("x", ("n",)),)}, r"x \[\*rows\]; rank 1: x \[n\]"),
-        ("rule", {"combine": scaled(2)}, r"code \w+ with factor = 1; rank 1: code \w+ with factor = 2"),
-        ("rule", {"combine": lambda a, b: {"x": a["x"] + b["x"]}}, r"code \w+ with factor = 1; rank 1: code \w+"),
+        (RULES, {"combine": scaled(2)}, r"\S+/test_agreement.py:\d+ with factor = 1; rank 1: \S+:\d+ with factor = 2"),
+        (RULES, {"combine": lambda a, b: {"x": a["x"] + b["x"]}}, r"\S+.py:\d+ with factor = 1; rank 1: \S+.py:\d+"),
+        (RULES, {"combine": partial(minimum, {})}, r"\S+.py:\d+ with factor = 1; rank 1: \S+.py:\d+"),
         ("identity", {"identity": 1}, "x 0.0; rank 1: x 1.0"),
         ("identity", {"identity": lambda dtypes: {"x": 2}}, "x 0.0; rank 1: x 2.0"),
         ("commutative", {"commutative": True}, "False; rank 1: True"),
@@ -97,6 +105,47 @@ def test_operators_of_one_name_that_differ_are_named(part, other, told):
 
     with pytest.raises(MismatchError, match=rf"(?m)make: {part} \(ranks 0, 2: {told}\)$"):
         run_local(body, ranks=3)
+
+
+def test_functions_of_one_place_that_differ_are_told_by_their_code():
+    claims = [{"rule": f"code {rank}", RULE_AT: "rise.py:7"} for rank in range(2)]
+    assert difference(claims) == "combine functions (rank 0: rise.py:7, code 0; rank 1: rise.py:7, code 1)"
+    claims[1][RULE_AT] = ""
+    assert difference(claims) == "combine functions (rank 0: code 0; rank 1: code 1)"
+    assert not difference([{"rule": "code 0", RULE_AT: f"{rank}/rise.py:7"} for rank in range(2)])
+
+
+STATS = Operator("stats", (Field("top", ("k",)),), lambda a, b: {"top": np.maximum(a["top"], b["top"])}, 0)
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        (lambda comm, x: comm.barrier(), "collective (ranks 0, 2: allreduce stats; rank 1: a barrier)"),
+        (lambda comm, x: comm.allgather(x["top"]), "collective (ranks 0, 2: allreduce stats; rank 1: allgather)"),
+        (
+            lambda comm, x: comm.allreduce(x, STATS, order="canonical"),
+            "order (ranks 0, 2: any; rank 1: canonical)",
+        ),
+        (
+            lambda comm, x: comm.prepare("allreduce", like=x, operator=STATS, order="canonical"),
+            "order (ranks 0, 2: any; rank 1: canonical)",
+        ),
+        (
+            lambda comm, x: comm.allreduce({"top": [1.0]}, STATS),
+            "rank 1 refused its arrays: field 'top': expected a NumPy array or torch tensor, got list; wrap it with "
+            "np.asarray(...)",
+        ),
+    ],
+)
+def test_what_a_rank_asked_for_is_told_and_nothing_that_follows_from_it(odd, told):
+    def body(comm):
+        x = {"top": np.ones(5)}
+        with pytest.raises(MismatchError) as error:
+            odd(comm, x) if comm.rank == 1 else comm.allreduce(x, STATS)
+        return str(error.value).partition("make: ")[2]
+
+    assert run_local(body, ranks=3) == [told] * 3
 
 
 def test_an_operator_made_alike_on_all_ranks_is_one():

@@ -18,8 +18,12 @@ from topocomm import (
     ("value", "operator", "message"),
     [
         ([1, 2], SUM, "expected an array, or a dict, NamedTuple or dataclass of arrays, got list"),
-        ({"value": [1, 2]}, SUM, "field 'value': expected a NumPy array or torch tensor, got list"),
-        ({"other": np.ones(2)}, SUM, r"takes the fields \['value'\], got \['other'\]"),
+        (
+            {"value": [1, 2]},
+            SUM,
+            "field 'value': expected a NumPy array or torch tensor, got list; wrap it with np.asarray",
+        ),
+        ({"other": np.ones(2)}, SUM, r"takes the fields \['value'\]; missing 'value'; unknown 'other'"),
         (np.ones(2), MOMENTS, "got one bare array"),
         (np.ones(2), [SUM], r"expected an Operator such as topocomm.SUM or TOPK\(5\), got list"),
         (np.ones(2), topocomm.TOPK, "got function"),
@@ -68,8 +72,8 @@ def test_a_value_that_one_rank_refuses_is_told_by_its_error_alone():
     assert (
         run_local(body, ranks=3)
         == [
-            "ranks disagree about the call they make: error (ranks 1-2: expected an array, or a dict, NamedTuple or "
-            "dataclass of arrays, got None; every rank gives the same shapes and dtypes)"
+            "ranks disagree about the call they make: ranks 1-2 refused their arrays: expected an array, or a dict, "
+            "NamedTuple or dataclass of arrays, got None; every rank gives the same shapes and dtypes"
         ]
         * 3
     )

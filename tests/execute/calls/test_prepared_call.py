@@ -182,8 +182,14 @@ def test_other_fields_than_prepared_are_refused_in_words(torch_given):
             like = {name: torch.from_numpy(array) for name, array in like.items()}
         call = comm.prepare("allreduce", like=like, operator=MOMENTS)
         call(like)
-        for value in ({"total": like["total"]}, {**like, "more": like["total"]}, like["total"]):
-            with pytest.raises(OperatorError, match=r"x: expected the fields \['total', 'count'\] as prepared, got \["):
+        total = like["total"]
+        for value, apart in (
+            ({"total": total}, "missing 'count'"),
+            ({**like, "m": total}, "unknown 'm'"),
+            (total, "m"),
+        ):
+            expected = rf"x: expected the fields \['total', 'count'\] as prepared; {apart}"
+            with pytest.raises(OperatorError, match=expected):
                 call(value)
         return call(like)["count"].tolist()
 

@@ -125,8 +125,8 @@ def test_rows_are_told_anew_in_every_call():
 
 def test_shards_are_joined():
     def body(comm):
-        given = gather_shards(comm._calls, comm.session, (2 * comm.rank, 2 * comm.rank + 2))
-        return given, gather_shards(comm._calls, comm.session, None)
+        given = gather_shards(comm._calls, comm.session, (2 * comm.rank, 2 * comm.rank + 2), "allreduce", "canonical")
+        return given, gather_shards(comm._calls, comm.session, None, "allreduce", "canonical")
 
     assert run_local(body, ranks=3) == [((0, 2, 4, 6), None)] * 3
 
@@ -134,7 +134,7 @@ def test_shards_are_joined():
 def test_shards_that_do_not_follow_each_other_are_an_error_on_every_rank():
     def body(comm):
         with pytest.raises(MismatchError, match=f"rank {comm.rank}: virtual shards of the ranks are"):
-            gather_shards(comm._calls, comm.session, (0, 2))
+            gather_shards(comm._calls, comm.session, (0, 2), "allreduce", "canonical")
         return True
 
     assert run_local(body, ranks=2) == [True, True]

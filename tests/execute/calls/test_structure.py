@@ -181,11 +181,15 @@ def test_containers_have_signatures_of_their_own():
     [
         (LOGSUMEXP, A, "operator 'attention.logsumexp' takes the fields ['out', 'lse'], got one bare array"),
         (LOGSUMEXP, torch.zeros(2), "takes the fields ['out', 'lse'], got one bare array"),
-        (LOGSUMEXP, {"out": A}, "operator 'attention.logsumexp' takes the fields ['out', 'lse'], got ['out']"),
-        (LOGSUMEXP, {"out": A, "LSE": A}, "takes the fields ['out', 'lse'], got ['out', 'LSE']"),
-        (LOGSUMEXP, Tuple(A, A, A), "takes the fields ['out', 'lse'], got ['a', 'b', 'c']"),
-        (TRIPLE, {"a": A, "b": A, "c": A, "d": A}, "takes the fields ['a', 'b', 'c'], got ['a', 'b', 'c', 'd']"),
-        (TRIPLE, {}, "takes the fields ['a', 'b', 'c'], got []"),
+        (LOGSUMEXP, {"out": A}, "operator 'attention.logsumexp' takes the fields ['out', 'lse']; missing 'lse'"),
+        (LOGSUMEXP, {"out": A, "LSE": A}, "takes the fields ['out', 'lse']; unknown 'LSE', did you mean 'lse'?"),
+        (
+            LOGSUMEXP,
+            Tuple(A, A, A),
+            "takes the fields ['out', 'lse']; missing 'out', 'lse'; unknown 'a'; unknown 'b'; unknown 'c'",
+        ),
+        (TRIPLE, {"a": A, "b": A, "c": A, "d": A}, "takes the fields ['a', 'b', 'c']; unknown 'd'"),
+        (TRIPLE, {}, "takes the fields ['a', 'b', 'c']; missing 'a', 'b', 'c'"),
         (TRIPLE, Tuple(A, torch.zeros(2), A), "the fields mix torch tensors and NumPy arrays; give all as one kind"),
         *(
             (SUM, value, f"expected an array, or a dict, NamedTuple or dataclass of arrays, got {kind}")
@@ -227,7 +231,8 @@ def test_tensors_that_cannot_travel_are_told(container, part, message):
 def test_a_part_that_is_no_array_is_told(part):
     with pytest.raises(OperatorError) as told:
         take({"a": A, "b": part, "c": A}, ("a", "b", "c"))
-    assert str(told.value) == (f"field 'b': expected a NumPy array or torch tensor, got {type(part).__name__}")
+    wrap = "; wrap it with np.asarray(...)" if isinstance(part, (list, int)) else ""
+    assert str(told.value) == f"field 'b': expected a NumPy array or torch tensor, got {type(part).__name__}{wrap}"
 
 
 def test_scalars_of_numpy_are_arrays_of_no_axes():

@@ -9,11 +9,12 @@ from threading import Barrier, current_thread
 import numpy as np
 import pytest
 
-from topocomm import SUM, Field, MismatchError, Operator, OperatorError, TopologyError, catalog, run_local
+from topocomm import SUM, Field, MismatchError, Operator, OperatorError, PlanError, TopologyError, catalog, run_local
 from topocomm.execute.liveness import exception_hook
 from topocomm.execute.liveness.exception_hook import end_on_uncaught, tell_shown
 from topocomm.execute.liveness.log import LOGGER
 from topocomm.execute.transports.threads import World
+from topocomm.planning.collectives import Collective
 
 
 @pytest.fixture
@@ -122,6 +123,17 @@ def test_a_wrong_argument_of_all_ranks_is_shown_once_if_it_is_the_same(hook, cap
         assert second == f"rank 1 of 2 stopped too: TopologyError at {__file__}:{line_of(raised)}, in raised\n"
     else:
         assert second.startswith("rank 1 of 2 failed:\n") and str(errors[1]) in second
+
+
+def test_an_error_of_a_dataclass_s_init_is_placed_at_the_users_line(hook, capsys):
+    errors = []
+    for _ in range(2):
+        with pytest.raises(PlanError) as caught:
+            Collective("reduce", 3, 7)  # its check runs in an __init__ that `dataclass` made, of file <string>
+        errors.append(caught.value)
+    _, second = shown_by_both(hook, capsys, errors, World(2).transports())
+    here = f"{__file__}:{line_of(test_an_error_of_a_dataclass_s_init_is_placed_at_the_users_line) + 2}"
+    assert second.startswith(f"rank 1 of 2 stopped too: PlanError at {here}, in test_an_error")
 
 
 def test_a_wrong_argument_of_one_rank_alone_is_shown_by_it(hook, capsys):

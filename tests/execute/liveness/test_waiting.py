@@ -201,24 +201,26 @@ def test_arrays_that_one_rank_refuses_are_an_error_on_every_rank():
     [
         ([1.0] * 3, "expected an array, or a dict, NamedTuple or dataclass of arrays, got list"),
         (None, "expected an array, or a dict, NamedTuple or dataclass of arrays, got None"),
-        ({"value": 3}, "field 'value': expected a NumPy array or torch tensor, got int"),
-        ({"total": np.ones(3)}, "operator 'sum' takes the fields ['value'], got ['total']"),
+        ({"value": 3}, "field 'value': expected a NumPy array or torch tensor, got int; wrap it with np.asarray(...)"),
+        ({"total": np.ones(3)}, "operator 'sum' takes the fields ['value']; missing 'value'; unknown 'total'"),
     ],
 )
 def test_a_later_call_that_one_rank_refuses_says_why_on_every_rank(odd, reason):
-    texts = {}
+    texts, kinds = {}, {}
 
     def body(comm):
         try:
             for turn in range(3):
                 comm.allreduce(odd if (comm.rank, turn) == (1, 2) else np.ones(3), SUM)
-        except MismatchError as error:
-            texts[comm.rank] = str(error)
+        except TopocommError as error:
+            texts[comm.rank], kinds[comm.rank] = str(error), type(error)
             raise
 
-    with pytest.raises(MismatchError):
+    with pytest.raises((MismatchError, OperatorError)):
         run_local(body, ranks=3)
     assert sorted(texts) == [0, 1, 2]
+    assert texts.pop(1).startswith(reason)
+    assert kinds == {0: MismatchError, 1: OperatorError, 2: MismatchError}
     for text in texts.values():
         assert f"call 3 (allreduce sum, value float64 [3]): rank 1 refused its arrays: {reason}" in text
         assert "no arrays" not in text and "same order" not in text
@@ -233,6 +235,31 @@ def test_closing_against_a_call_is_named():
 
     with pytest.raises(TopocommError, match="rank 1"):
         run_local(body, ranks=3)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(), "rank 1 exited: sys.exit()"),
+        (SystemExit(3), "rank 1 exited: sys.exit(3)"),
+        (KeyError(), "rank 1 failed: KeyError"),
+        (KeyError("x"), "rank 1 failed: KeyError: 'x'"),
+    ],
+)
+def test_what_ended_another_rank_is_told_whole(error, told):
+    texts = []
+
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 1:
+            raise error
+        with pytest.raises(RankFailedError) as failed:
+            comm.barrier()
+        texts.append(str(failed.value))
+
+    with pytest.raises(type(error)):
+        run_local(body, ranks=2)
+    assert texts == [f"rank 0: stopped, since {told}"]
 
 
 def test_another_root_of_a_known_broadcast_is_told_though_the_root_went_on():

@@ -22,6 +22,11 @@ match sys.argv[1]:
         comm.allreduce(x, SUM)
         comm.scan(x, SUM)
         comm.scan(x, SUM) if odd else comm.allreduce(x, SUM)
+    case "refused later":
+        fields = (topocomm.Field("top", dtype="f8"),)
+        own = topocomm.Operator("stats", fields, lambda a, b: {"top": a["top"] + b["top"]}, 0)
+        comm.allreduce({"top": x}, own)
+        comm.allreduce({"top": x.astype("f4") if odd else x}, own)
     case "refused":
         call = comm.prepare("allreduce", like=x, operator=MAX)
         call(np.ones(4) if odd else x)

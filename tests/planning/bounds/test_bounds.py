@@ -67,14 +67,17 @@ def test_a_rank_takes_in_what_others_give_and_gives_what_others_take(parts, shar
     for name, word in (("allgather", "enter"), ("gather", "enter"), ("reduce_scatter", "leave"), ("scatter", "leave")):
         found = bounds(switch(4), name, parts=parts, root=3)
         assert found.throughput_gb_per_s == pytest.approx(450 / share)
-        assert f"{'all' if share == 1 else share} of the payload must {word} GPU" in found.throughput_bound.argument
+        assert (
+            f"{'the whole payload' if share == 1 else f'{share} of the payload'} must {word} GPU"
+            in found.throughput_bound.argument
+        )
 
 
 def test_prefixes_enter_the_last_rank_whole():
     for name in ("scan", "exscan"):
         found = bounds(switch(8), name)
         assert (found.rounds, found.throughput_gb_per_s) == (3, 450)
-        assert found.throughput_bound.argument == "all of the payload must enter GPU1, at 450 GB/s"
+        assert found.throughput_bound.argument == "the whole payload must enter GPU1, at 450 GB/s"
 
 
 def test_a_slow_link_binds_in_its_own_direction():

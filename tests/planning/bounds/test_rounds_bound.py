@@ -7,6 +7,7 @@ import pytest
 from tests.machines import switch
 from topocomm import Device, Link, Topology
 from topocomm.planning.bounds import bounds_of, least_rounds
+from topocomm.planning.bounds.rounds_bound import payload_words
 from topocomm.planning.collectives import Collective
 from topocomm.planning.routing.paths import PathFinder
 
@@ -51,3 +52,13 @@ def test_hops_bind_on_a_line():
     made = found(machine)
     assert (made.rounds, made.alpha_us) == (5, 5.0)
     assert made.rounds_bound.witness == {"bounds": "rounds", "kind": "hops", "from": 0, "to": 5, "hops": 5}
+
+
+def test_shares_of_the_payload_in_words():
+    assert [payload_words(share) for share in (1.0, 1 - 1e-15, 0.75, 2.0, 1 / 3)] == [
+        "the whole payload",
+        "the whole payload",
+        "0.75 of the payload",
+        "2 of the payload",
+        "0.3333 of the payload",
+    ]

@@ -21,6 +21,8 @@ UNITS: dict[str, int] = {"": 1, "B": 1} | {
     for unit, base in (("", 2**10), ("I", 2**10), ("IB", 2**10), ("B", 10**3))
 }
 """K, Ki and KiB are 1024, as in nccl-tests; KB is 1000."""
+TEXT_ENDINGS = ("txt", "text", "log", "out", "md")
+"""Endings of files of text, which is the format without one."""
 DEFAULT_BYTES = 1 << 16
 """What is planned and simulated without `--bytes`."""
 
@@ -56,6 +58,12 @@ def _meant_count(text: str) -> str:
     unit = re.fullmatch(r"([0-9.]+) *([KMGT])i?b(?:ytes?|/s|ps)", text, re.IGNORECASE)
     near = power[1] + "0" * int(power[2]) if power else unit[1] + unit[2] if unit else ""
     return near and f"; did you mean {near}?"
+
+
+def add_operator(parser: argparse.ArgumentParser, words: str, default: str | None = None) -> None:
+    """Add `--operator`, described by `words`: a registered name, or where one of the user's own is."""
+    metavar, own = "NAME|FILE.py:NAME", "of your own: rise.py:RISE, or package.module:NAME"
+    parser.add_argument("--operator", metavar=metavar, default=default, help=f"{words}; {own}")
 
 
 def add_sizes(parser: argparse.ArgumentParser, words: str) -> None:
@@ -94,7 +102,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def take_default_bytes(args: argparse.Namespace) -> None:
-    """Let `--bytes` be 64 KiB in whole rows of the operator if it is not given, which is said on stderr in the end."""
+    """Let `--bytes` be 64 KiB in whole rows of the operator, or its one value, where not given; stderr says so last."""
     if args.bytes is None:
         from topocomm.operators.find import find_operator
 
@@ -102,7 +110,8 @@ def take_default_bytes(args: argparse.Namespace) -> None:
         row_bytes = operator.default_layout(1).row_bytes
         rows = max(DEFAULT_BYTES // row_bytes, 1) if operator.splittable else 1
         args.bytes = str(rows * row_bytes)
-        args.note = f"no --bytes given: {args.bytes} bytes are taken"
+        whole = "" if operator.splittable else f", one value of operator {operator.name!r}"
+        args.note = f"no --bytes given: {args.bytes} bytes are taken{whole}"
 
 
 def nccl_sizes(args: argparse.Namespace, others: str = "--sizes", given: str | None = None) -> str | None:
@@ -170,9 +179,23 @@ def parse_sizes(text: str, row_bytes: int) -> tuple[int, ...]:
 
 
 def format_by_name(given: str | None, output: str | None, formats: Iterable[str]) -> str | None:
-    """Return the format asked for: the one given, else that of the ending of the output file, if it is one."""
-    ending = PurePath(output).suffix.removeprefix(".").lower() if output else ""
-    return given or (ending if ending in formats else None)
+    """Return the format asked for: the one given, else that of the ending of the output file; None for text.
+
+    Raises:
+        PlanError: The ending is that of no format, as `.png`.
+    """
+    if given or not output:
+        return given
+    ending, known = PurePath(output).suffix.removeprefix(".").lower(), list(formats)
+    if ending in known:
+        return ending
+    if ending[:1].isalpha() and ending not in TEXT_ENDINGS:
+        endings = ", ".join(f".{name}" for name in known if name != "text" and "-" not in name)
+        raise PlanError(
+            f"--output {output}: no format has the ending .{ending}; expected {endings} or .txt, or --format NAME, "
+            f"one of {', '.join(known)}"
+        )
+    return None
 
 
 def of(names: Iterable[str]) -> Callable[[str], str]:

@@ -71,7 +71,7 @@ def _write_plan(args: argparse.Namespace, whole: Topology, topology: Topology) -
         if args.sizes is not None:
             text = _crossover(args, topology, progress)
         else:
-            chosen = _saved(args, topology) if args.plan else _compared(_planned(args, topology), topology)
+            chosen = _saved(args, topology) if args.plan else _compared(args, _planned(args, topology), topology)
             changes = args.without or (), args.what_if or ()
             cost = defect(_planned(args, whole), chosen, *changes) if any(changes) else ""
             text = _text(args, chosen, topology, cost) + "\n" if args.format == "text" else ""
@@ -100,7 +100,7 @@ def _trace(chosen: Plan, topology: Topology) -> str:
 
 def _text(args: argparse.Namespace, chosen: Plan, topology: Topology, cost: str) -> str:
     """Return the plan in words, beside what else could be done."""
-    operator, unlike = _operator_of(chosen)
+    operator, unlike = _operator_of(args, chosen)
     if operator is None:
         return plan_text(chosen, topology, unlike, cost)
     if unlike:
@@ -110,16 +110,16 @@ def _text(args: argparse.Namespace, chosen: Plan, topology: Topology, cost: str)
     return plan_words(replace(chosen, request=request_of(chosen, operator, _limits(args))), topology, cost)
 
 
-def _compared(plan: Plan, topology: Topology) -> Plan:
+def _compared(args: argparse.Namespace, plan: Plan, topology: Topology) -> Plan:
     """Return a plan that was made with its comparison with one SUM, where its operator has that form."""
-    operator, unlike = _operator_of(plan)
+    operator, unlike = _operator_of(args, plan)
     return plan if operator is None or unlike else replace(plan, as_sum=compare_sum(plan, topology, operator))
 
 
-def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
-    """Return the plan's registered operator, and the reason, if any, why its request cannot be planned here."""
+def _operator_of(args: argparse.Namespace, plan: Plan) -> tuple[Operator | None, str]:
+    """Return the plan's operator, and the reason, if any, why its request cannot be planned here."""
     try:
-        operator = find_operator(plan.operator)
+        operator = find_operator(plan.operator if args.plan else args.operator or "sum")
     except OperatorError as error:  # of a saved plan: its file is proved without the operator
         return None, str(error)
     row_bytes = operator.default_layout(1).row_bytes
@@ -137,7 +137,7 @@ def _crossover(args: argparse.Namespace, topology: Topology, progress: Callable[
     operator = find_operator(args.operator or "sum")
     row_bytes = operator.default_layout(1).row_bytes
     sizes = []
-    wanted = parse_sizes(args.sizes, row_bytes)
+    wanted = parse_sizes(args.sizes, row_bytes) if operator.splittable else (1,)
     for number, rows in enumerate(wanted, start=1):
         progress(f"{number} of {len(wanted)}: {rows * row_bytes} B")
         best = _planned(args, topology, rows * row_bytes)
@@ -199,7 +199,7 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
     try:
         verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
         check_certificate(topology, saved)
-        operator, unlike = _operator_of(saved)
+        operator, unlike = _operator_of(args, saved)
         if operator is not None and not unlike:
             packed = operator.default_layout(saved.schedule.rows).packed_bytes
             own = scratch_bytes(saved.schedule, packed, ALIGNMENT_BYTES)

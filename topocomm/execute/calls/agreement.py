@@ -23,6 +23,10 @@ FIELD = "field "
 VALUE = "value"
 SAME_ROWS = "rows, the same on all ranks"
 """The part of a reduce-scatter's claim that says how many rows each rank gets."""
+BARRIER = {"collective": "allreduce", "operator": "max", VALUE: "uint8 [1]"}
+"""What the call claims that a barrier is."""
+RULE_AT = "rule at"
+"""The part that says where a rank's `combine` is, which is not agreed upon."""
 CONSEQUENCES = frozenset({"plan", "kernel", "device kernel", "call", "fields", SAME_ROWS})
 """Parts of a claim that may differ because of those before them: then these alone are told."""
 
@@ -56,8 +60,11 @@ def gather_texts(waiting: Waiting, text: bytes, *, what: str) -> list[bytes]:
     return [text[:size] for text, size in zip(padded, sizes, strict=True)]
 
 
-def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> str | None:
-    """Return None if all ranks claim the same, else, on every rank, in what they differ."""
+def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str, rule_at: str = "") -> str | None:
+    """Return None if all ranks claim the same, else, on every rank, in what they differ.
+
+    `rule_at` is where this rank has its operator's `combine`: ranks may have it in different folders.
+    """
     waiting.claims[AGREEMENT_TAG] = claim
     digests = b"".join(
         hashlib.blake2b(f"{k}={v}".encode(), digest_size=DIGEST_BYTES).digest() for k, v in claim.items()
@@ -66,7 +73,8 @@ def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> st
     if len(set(gather_notes(waiting, digests, tag=AGREEMENT_TAG, what=what))) == 1:
         del waiting.claims[AGREEMENT_TAG]
         return None
-    claims = gather_texts(waiting, json.dumps(dict(claim)).encode(), what=what)
+    claims = gather_texts(waiting, json.dumps({**claim, RULE_AT: rule_at}).encode(), what=what)
+    del waiting.claims[AGREEMENT_TAG]
     return f"ranks disagree about the call they make: {difference([json.loads(text) for text in claims])}"
 
 
@@ -74,12 +82,14 @@ def difference(claims: Sequence[Mapping[str, str]]) -> str:
     """Return the parts in which the ranks' claims differ, and no others, each with its values and whose they are.
 
     As `operator (ranks 0-2: sum; rank 3: max)`; the value of most ranks first. Of fields that differ between the same
-    ranks the first alone is told in full.
+    ranks the first alone is told in full. Where ranks make other calls, or one in another order, nothing else counts.
     """
     parts: list[str] = []
+    places = [claim.get(RULE_AT, "") for claim in claims]
+    claims = _calls_alone(claims)
     other_operator = len({claim.get("operator") for claim in claims}) > 1
     fields: dict[tuple[tuple[int, ...], ...], list[str]] = {}
-    for part in dict.fromkeys(key for claim in claims for key in claim):
+    for part in dict.fromkeys(key for claim in claims for key in claim if key != RULE_AT):
         sides: dict[str, list[int]] = {}
         for rank, claim in enumerate(claims):
             if part in claim or not (part == "error" or "error" in claim):  # what fails gets to no plan
@@ -92,11 +102,50 @@ def difference(claims: Sequence[Mapping[str, str]]) -> str:
                 alike.append(part.removeprefix(FIELD))
                 if len(alike) > 1:
                     continue
+            if part == "error":
+                parts.append(
+                    "; ".join(
+                        f"{ranks_in_words(r)} refused {'its' if len(r) == 1 else 'their'} arrays: {v}"
+                        for v, r in ordered[::-1]
+                    )
+                )
+                continue
+            if part == "rule":
+                part, ordered = "combine functions", _rules_in_words(ordered, places)
             parts.append(f"{part} ({'; '.join(f'{ranks_in_words(ranks)}: {value}' for value, ranks in ordered)})")
     parts += [
         f"likewise field{'s' * (len(alike) > 2)} {', '.join(alike[1:])}" for alike in fields.values() if alike[1:]
     ]
     return ", ".join(parts)
+
+
+def _calls_alone(claims: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+    """Return of claims of different calls, or of one call in different orders, that alone, and which ranks refuse."""
+    words = [f"{claim.get('collective', '')} {claim.get('operator', '')}".removesuffix(" None") for claim in claims]
+    barriers = [{*BARRIER.items()} <= {*claim.items()} for claim in claims]
+    orders = {claim["order"] for claim in claims if "order" in claim}
+    if len({claim.get("collective") for claim in claims}) > 1 or (any(barriers) and not all(barriers)):
+        words = ["a barrier" if is_barrier else word for word, is_barrier in zip(words, barriers, strict=True)]
+        alone = [{"collective": word} for word in words]
+    elif len(orders) > 1:
+        alone = [{part: claim[part] for part in ("order",) if part in claim} for claim in claims]
+    else:
+        return claims
+    errors = [{part: claim[part] for part in ("error",) if part in claim} for claim in claims]
+    return [{**own, **error} for own, error in zip(alone, errors, strict=True)]
+
+
+def _rules_in_words(sides: Sequence[tuple[str, list[int]]], places: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Return where the `combine` functions of ranks are, with what tells them apart where that says not enough."""
+    words = [
+        (f"{places[ranks[0]]}{rule[rule.find(' with ') :] if ' with ' in rule else ''}", rule) for rule, ranks in sides
+    ]
+    if any(not places[ranks[0]] for _, ranks in sides):
+        return [*sides]
+    enough = len({text for text, _ in words}) == len(words)
+    return [
+        (text if enough else f"{places[r[0]]}, {rule}", r) for (text, rule), (_, r) in zip(words, sides, strict=True)
+    ]
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

@@ -34,6 +34,7 @@ from topocomm.execute.liveness.log import say
 from topocomm.execute.liveness.waiting import BARRIER_WORDS
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
+from topocomm.operators.fingerprint import place_of
 from topocomm.operators.layout import ROWS, Field
 from topocomm.operators.operator import Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PAIRS, IN_PARTS, PARTS_GIVEN, PARTS_GOT, Collective
@@ -190,7 +191,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
             claim["device kernel"] = folds
     except TopocommError as error:
         _give_up(session, claim, arrays, error)
-    name = _agree_on(session, claim, arrays)
+    name = _agree_on(session, claim, arrays, bound.operator)
     tag = session.next_tag(name, claim)
     say(session.rank, f"{name}: {plan.summary()}")
     work = replace(work_of(plan, bound, tag, session.rank), arena=arena)
@@ -208,7 +209,7 @@ def explained(session: Session, request: Request) -> Plan:
     return plan_for(session, request, bound, launch_us_of(session, bound, folded=folds != NONE))
 
 
-def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
+def _agree_on(session: Session, claim: Mapping[str, str], arrays: str, reduction: Operator | None = None) -> str:
     """Agree with all ranks on a call, if that is wanted; returns the call in words."""
     operator = "" if claim["operator"] == "None" else f" {claim['operator']}"
     name = f"{claim['collective']}{operator}{', ' * bool(arrays)}{arrays}"
@@ -216,7 +217,8 @@ def _agree_on(session: Session, claim: Mapping[str, str], arrays: str) -> str:
     if SAME_ROWS in claim:
         name += f", rows {claim[SAME_ROWS]}"
     if session.settings.check != "never":
-        agree(session, claim, f"{name}, refused here" if "error" in claim else f"the first use of {name}")
+        what = f"{name}, refused here" if "error" in claim else f"the first use of {name}"
+        agree(session, {**claim, **session.on_behalf_of}, what, reduction)
     return name
 
 
@@ -258,8 +260,11 @@ def _digest(array: NDArray[Any]) -> str:
 def _give_up(session: Session, claim: dict[str, str], arrays: str, problem: TopocommError) -> NoReturn:
     try:
         _agree_on(session, {**claim, "error": str(problem)}, arrays)
-    except MismatchError as mismatch:  # which has the words of the problem
-        raise mismatch from None
+    except MismatchError as mismatch:
+        if AGREEMENT_TAG in session.waiting.claims:  # the others make another call: they hear that this one refused
+            show_on(problem, session.transport, session.rank)
+            raise problem from None
+        raise mismatch from None  # which has the words of the problem
     if session.settings.check == "never":
         session.fail(problem)  # the others do not know yet
     else:
@@ -306,10 +311,11 @@ def _prepare_on_device(session: Session, work: Work, request: Request, bound: Bo
     return DeviceCall(session, work, bound.structure, session.device_path, peer, shards)
 
 
-def agree(session: Session, claim: Mapping[str, str], what: str) -> None:
+def agree(session: Session, claim: Mapping[str, str], what: str, reduction: Operator | None = None) -> None:
     """Close, and raise, where ranks claim different things. Every rank finds out, so nobody has to be told."""
     with session.closing_on_error():
-        differ = disagreement(session.waiting, claim, what=what)
+        rule_at = place_of(reduction.combine) if reduction is not None and "rule" in claim else ""
+        differ = disagreement(session.waiting, claim, what=what, rule_at=rule_at)
     if differ is not None:
         mismatch = MismatchError(f"rank {session.rank}: {differ}")
         session.fail(mismatch, tell=False)

@@ -25,6 +25,7 @@ from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.session import BUSY, Session
 from topocomm.execute.transports.transport import Transport
 from topocomm.operators.layout import Layout
+from topocomm.operators.operator_arguments import fields_apart
 
 PUBLIC = ("free", "input", "plan", "start")
 """Names that programs use; the others are for the library."""
@@ -328,7 +329,7 @@ def check_shapes(what: str, fields: Mapping[str, Any], shapes: Sequence[tuple[st
         got = fields.get(name)
         if got is None or len(fields) != len(shapes):
             names = [name for name, _, _ in shapes]
-            raise OperatorError(f"{what}: expected the fields {names} as prepared, got {list(fields)}")
+            raise OperatorError(f"{what}: expected the fields {names} as prepared; {fields_apart(names, fields)}")
         if got.shape != shape or got.dtype != dtype:
             raise OperatorError(
                 f"{in_words(what, name, shapes)} must be {dtype} {list(shape)} as prepared, "

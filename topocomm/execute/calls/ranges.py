@@ -121,10 +121,19 @@ def gather_pairs(calls: CallCache, session: Session, record: tuple[int, ...]) ->
     return tuple(calls.run(which, np.array(record, np.int64), None).tolist())
 
 
-def gather_shards(calls: CallCache, session: Session, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
-    """The first virtual shard of every rank and the end of the last; None where no rank says. Collective."""
+def gather_shards(
+    calls: CallCache, session: Session, shards: tuple[int, int] | None, collective: str, order: str
+) -> tuple[int, ...] | None:
+    """The first virtual shard of every rank and the end of the last; None where no rank says. Collective.
+
+    Ranks that make `collective` in another order are told that, and not of this exchange.
+    """
     which = ("allgather", None, 0, (2,) * session.size)
-    ranges = calls.run(which, np.array(shards_record(shards), np.int64), None).reshape(-1, 2)
+    session.on_behalf_of = {"collective": collective, "order": order if order != "any" else "any, with shards"}
+    try:
+        ranges = calls.run(which, np.array(shards_record(shards), np.int64), None).reshape(-1, 2)
+    finally:
+        session.on_behalf_of = {}
     try:
         return shard_edges([(start, stop) for start, stop in ranges.tolist()])
     except MismatchError as error:

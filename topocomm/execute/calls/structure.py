@@ -15,6 +15,7 @@ from topocomm.errors import OperatorError
 from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.device_values import field_in_words, is_cupy, to_cupy, to_tensor
 from topocomm.operators.operator import Operator
+from topocomm.operators.operator_arguments import fields_apart
 from topocomm.operators.tensors import as_array, as_tensor, numpy_dtype
 
 Fields = dict[str, NDArray[Any]]
@@ -107,7 +108,7 @@ class Structure:
             return (x,)
         parts = _parts(x)
         if sorted(parts) != sorted(self.names):
-            raise OperatorError(f"expected the fields {list(self.names)}, got {list(parts)}")
+            raise OperatorError(f"expected the fields {list(self.names)}; {fields_apart(self.names, parts)}")
         return tuple([parts[name] for name in self.names])
 
 
@@ -147,7 +148,9 @@ def describe(operator: Operator, x: Any) -> Structure:
         raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got one bare array")
     parts = {wanted[0]: x} if bare else _parts(x)
     if sorted(parts) != sorted(wanted):
-        raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got {list(parts)}")
+        raise OperatorError(
+            f"operator {operator.name!r} takes the fields {list(wanted)}; {fields_apart(wanted, parts)}"
+        )
     kinds = {(_is_torch(part), is_cupy(part)) for part in parts.values()}
     if len(kinds) > 1:
         names = [name for kind, name in KINDS.items() if kind in kinds]
@@ -216,7 +219,13 @@ def _as_numpy(name: str | None, part: Any) -> NDArray[Any]:
         return np.asarray(part)
     if is_cupy(part):
         raise OperatorError(f"{field_in_words(name)} is a CuPy array; expected host memory here: pass x.get()")
-    raise OperatorError(f"{field_in_words(name)}: expected a NumPy array or torch tensor, got {type(part).__name__}")
+    raise OperatorError(f"{field_in_words(name)}: expected a NumPy array or torch tensor, got {_unwrapped(part)}")
+
+
+def _unwrapped(part: Any) -> str:
+    """What is no array in words; of Python's numbers and lists with what makes one of it."""
+    numbers = isinstance(part, (bool, int, float, complex, list, tuple))
+    return type(part).__name__ + "; wrap it with np.asarray(...)" * numbers
 
 
 def _is_torch(x: Any) -> bool:
@@ -238,7 +247,7 @@ def _parts(x: Any) -> dict[str, Any]:
     if x is None:
         got, rest = "None", "; every rank gives the same shapes and dtypes"
     else:
-        got, rest = type(x).__name__, ""
+        got, rest = _unwrapped(x), ""
     raise OperatorError(f"expected an array, or a dict, NamedTuple or dataclass of arrays, got {got}{rest}")
 
 

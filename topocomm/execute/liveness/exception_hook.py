@@ -142,9 +142,11 @@ def _place(trace: TracebackType | None) -> str | None:
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[TracebackType, str]]:
+    """The steps of a traceback, each with its file; what `dataclass` made for a class of the package lies in it."""
     steps = []
     while trace is not None:
-        steps.append((trace, trace.tb_frame.f_code.co_filename))
+        file, module = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_globals.get("__name__") or ""
+        steps.append((trace, PACKAGE + file if file == "<string>" and module.startswith("topocomm.") else file))
         trace = trace.tb_next
     return steps
 

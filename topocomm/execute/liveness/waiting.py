@@ -359,7 +359,10 @@ def rank_failed(rank: int, gone: dict[int, str], remedy: str) -> RankFailedError
 
 def _reported(rank: int, report: dict[str, Any]) -> TopocommError:
     origin, text = report["rank"], report["text"]
-    cause = text if text.startswith(f"rank {origin}") else f"rank {origin} failed: {report['kind']}: {text}"
+    how = f"failed: {report['kind']}: {text}".removesuffix(": ")
+    if report["kind"] == "SystemExit":
+        how = f"exited: sys.exit({text})"
+    cause = text if text.startswith(f"rank {origin}") else f"rank {origin} {how}"
     error = FAILURES.get(report["kind"], RankFailedError)(f"rank {rank}: stopped, since {cause}")
     error.report = report  # type: ignore[attr-defined]
     return error

@@ -27,6 +27,11 @@ class Bound:
     witness: dict[str, Any]
 
 
+def payload_words(share: float) -> str:
+    """Return a share of the payload in words."""
+    return "the whole payload" if abs(share - 1) < 1e-9 else f"{share:.4g} of the payload"
+
+
 def witness_of(bounds: str, kind: str, **data: Any) -> dict[str, Any]:
     """Return a witness."""
     return {"bounds": bounds, "kind": kind, **data}

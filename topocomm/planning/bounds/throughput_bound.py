@@ -19,7 +19,7 @@ from topocomm.planning.bounds.endpoint_groups import Level
 from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.machine_columns import Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, best_of_family, best_partition
-from topocomm.planning.bounds.rounds_bound import Bound, witness_of
+from topocomm.planning.bounds.rounds_bound import Bound, payload_words, witness_of
 from topocomm.planning.collectives import IN_PARTS, PARTS_GIVEN
 
 MOST_EXACT = 64
@@ -236,11 +236,10 @@ def _bound(best: _Candidate, machine: Machine) -> Bound:
             f"{len(groups)} {kind}, {word} {best.capacity:g} GB/s in all",
             witness_of("throughput", "partition", direction=best.direction, groups=groups),
         )
-    much = "all" if best.share == 1 else f"{best.share:.4g}"
     verb = "enter" if best.direction == "in" else "leave"
     return Bound(
         best.rate,
-        f"{much} of the payload must {verb} {_name(best.groups[0], machine)}, at {best.capacity:g} GB/s",
+        f"{payload_words(best.share)} must {verb} {_name(best.groups[0], machine)}, at {best.capacity:g} GB/s",
         witness_of("throughput", "cut", direction=best.direction, group=groups[0], share=best.share),
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from topocomm.planning.bounds.demand import SAME, Demand, farthest
 from topocomm.planning.bounds.machine_columns import Flags, Floats, Ints, Machine
-from topocomm.planning.bounds.rounds_bound import witness_of
+from topocomm.planning.bounds.rounds_bound import payload_words, witness_of
 from topocomm.planning.collectives import PARTS_GIVEN
 from topocomm.planning.forests.linear_program.simplex import Simplex
 
@@ -238,7 +238,7 @@ class _Ways:
             self.offset_us[order],
             weights[order] * self.at_once[order],
             share,
-            f"{share:.4g} of the payload must get from {ids[self.start]} to {ids[self.end]}, over all ways at once, of "
+            f"{payload_words(share)} must get from {ids[self.start]} to {ids[self.end]}, over all ways at once, of "
             f"which the shortest takes {self.apart_us:g} us",
             witness_of("time", "flow", **{"from": src, "to": dst, "links": by_link, "ports": by_port}),
         )

@@ -16,7 +16,7 @@ import numpy as np
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level
 from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
-from topocomm.planning.bounds.rounds_bound import Bound, witness_of
+from topocomm.planning.bounds.rounds_bound import Bound, payload_words, witness_of
 from topocomm.planning.bounds.time.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
 from topocomm.planning.bounds.time.flow_over_time import FlowOverTime, flows_over_time
 from topocomm.planning.bounds.time.prefix_bound import Prefix, prefix_arguments
@@ -148,7 +148,7 @@ def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
         yield Crossing(
             across_us,
             capacity / much,
-            f"{much:.4g} of the payload must {_VERBS[direction]} the group of {ids[0]} at {capacity:g} GB/s, and a "
+            f"{payload_words(much)} must {_VERBS[direction]} the group of {ids[0]} at {capacity:g} GB/s, and a "
             f"message takes {across_us:g} us",
             witness_of("time", "border", across_us=across_us, of=cut),
         )
@@ -265,7 +265,7 @@ def _at_one_endpoint(demand: Demand, machine: Machine, ports: int, cheapest_us: 
             yield Crossing(
                 cheapest_us,
                 rate / much,
-                f"{much:.4g} of the payload must {_VERBS[direction]} {name} by {_ports_text(ports)}, at {rate:g} GB/s",
+                f"{payload_words(much)} must {_VERBS[direction]} {name} by {_ports_text(ports)}, at {rate:g} GB/s",
                 witness_of("time", "endpoint", cheapest_us=cheapest_us, direction=direction, endpoint=name),
             )
 
