@@ -12,11 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from topocomm.planning.routing.routes import Floats, Ints, Routes
+from topocomm.planning.shared_results import SharedResults
 
 MOST_MORE = 128
 """Messages placed before a period is given up, more than there are."""
 GROWTH = 16
 """A period that is given up grows by this part of itself."""
+_known: SharedResults[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], tuple[Ints, int]] = SharedResults(most=64)
+"""By rows and durations: a program plans many payloads for hosts of one kind."""
 SAME = 1e-6
 """Part by which rates and times may differ that are equal."""
 
@@ -39,20 +42,31 @@ def rows_of(src: Ints, dst: Ints, routes: Routes, link_gb_per_s: Floats, ranks: 
 
 
 def packed_turns(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> tuple[Ints, int]:
-    """Return (the turn in which each message begins, length of the period in turns).
+    """Return (the turn in which each message begins, length of the period in turns), kept for the next who asks.
 
     Args:
         rows: For each message, the numbers of the ports and links that it needs for itself.
         durations: For each message, how many turns in a row, at least 1.
     """
+    return _known.get((tuple(rows), tuple(durations)), lambda: _packed(rows, durations))
+
+
+def least_period(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> int:
+    """Return the turns of the port or link that needs most, of `packed_turns`: no period is shorter."""
     load: dict[int, int] = {}
     for own, turns in zip(rows, durations, strict=True):
         for row in own:
             load[row] = load.get(row, 0) + turns
-    period = max(load.values(), default=1)
+    return max(load.values(), default=1)
+
+
+def _packed(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> tuple[Ints, int]:
+    period = least_period(rows, durations)
     while (starts := _Period(rows, durations, period).packed()) is None:
         period += max(1, period // GROWTH)
-    return np.array(starts, dtype=np.int64), period
+    turns = np.array(starts, dtype=np.int64)
+    turns.flags.writeable = False
+    return turns, period
 
 
 class _Period:
@@ -96,15 +110,20 @@ class _Period:
         before = self.tried[message]
         steps = range(1, self.period, self.durations[message])
         tried = [(before + step) % self.period for step in steps] or [0]
-        return min(tried, key=lambda start: sum(self.durations[each] for each in self._at(message, start)))
+        return min(tried, key=lambda start: sum(map(self.durations.__getitem__, self._at(message, start))))
 
     def _turns(self, message: int, start: int) -> list[int]:
         return [(start + turn) % self.period for turn in range(self.durations[message])]
 
     def _at(self, message: int, start: int) -> set[int]:
         """The messages that hold what it needs at this time."""
-        turns = self._turns(message, start)
-        return {self.holder[row][turn] for row in self.rows[message] for turn in turns} - {-1}
+        end, held = start + self.durations[message], set[int]()
+        for row in self.rows[message]:
+            held.update(self.holder[row][start:end])
+            if end > self.period:
+                held.update(self.holder[row][: end - self.period])
+        held.discard(-1)
+        return held
 
     def _displaced(self, message: int, start: int) -> list[int]:
         others = sorted(self._at(message, start))
