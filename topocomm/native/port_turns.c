@@ -88,15 +88,20 @@ static void add_busiest(const int64_t *sent, int64_t rounds, const int64_t *star
     }
 }
 
-/* Take as many arrays, the last `written` of them to write to: 0, or -1 and an error, and none is held. */
+/* Take as many arrays of items of 8 bytes, the last `written` of them to write to: 0, or -1 and an error, and none is
+ * held. */
 static int take(PyObject *args, Py_buffer *views, int count, int written) {
-    for (int taken = 0; taken < count; taken++)
-        if (PyObject_GetBuffer(PyTuple_GetItem(args, taken), &views[taken],
-                               taken < count - written ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
-            while (taken-- > 0)
-                PyBuffer_Release(&views[taken]);
-            return -1;
-        }
+    for (int taken = 0; taken < count; taken++) {
+        int flags = taken < count - written ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE;
+        int wrong = PyObject_GetBuffer(PyTuple_GetItem(args, taken), &views[taken], flags) < 0;
+        if (!wrong && views[taken].itemsize == 8)
+            continue;
+        if (!wrong)
+            PyErr_Format(PyExc_TypeError, "column %d: expected items of 8 bytes, got %zd", taken, views[taken].itemsize);
+        for (taken += !wrong; taken-- > 0;)
+            PyBuffer_Release(&views[taken]);
+        return -1;
+    }
     return 0;
 }
 

@@ -107,6 +107,8 @@ def test_wrong_arguments_are_refused():
         _native.follow_turns(*columns, 0)
     with pytest.raises(TypeError, match="busiest_by_round takes 7 columns"):
         _native.busiest_by_round(*columns[:6])
+    with pytest.raises(TypeError, match="column 1: expected items of 8 bytes, got 4"):
+        _native.follow_turns(columns.moves, columns.folds.astype(np.int32), *columns[2:], 1)
     columns.start_us.flags.writeable = False
     with pytest.raises((BufferError, ValueError), match=r"read-only|not writ"):
         _native.follow_turns(*columns, 1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.planning.cost.messages import Messages
 from topocomm.planning.cost.port_turns import TurnColumns, follow
@@ -96,17 +97,33 @@ def turn_times(
     else:
         ports = np.zeros(len(messages) + 1, dtype=np.int64), _NONE, np.zeros(0), np.zeros((0, 1))
     starts, held, holds_us, free_us = ports
-    whole = (moves, folds, np.searchsorted(messages.round, rounds), messages.of_transfer, places.sent, places.received)
-    whole += (starts, held, places.folded, schedule.operand_starts, places.operands)
-    us = (holds_us, takes_us, np.zeros(0) if busy_us is None else busy_us, free_us, np.zeros(places.count))
     columns = TurnColumns(
-        *(np.ascontiguousarray(column, dtype=np.int64) for column in whole),
-        *(np.ascontiguousarray(column, dtype=np.float64) for column in us),
-        *np.zeros((2, len(messages))),
+        _whole(moves),
+        _whole(folds),
+        _whole(np.searchsorted(messages.round, rounds)),
+        messages.of_transfer,
+        places.sent,
+        places.received,
+        starts,
+        held,
+        places.folded,
+        _whole(schedule.operand_starts),
+        places.operands,
+        np.ascontiguousarray(holds_us),
+        np.ascontiguousarray(takes_us),
+        np.zeros(0) if busy_us is None else busy_us,
+        free_us,
+        ready_us=np.zeros(places.count),
+        start_us=np.zeros(len(messages)),
+        arrival_us=np.zeros(len(messages)),
     )
     follow(columns)
     total_us = float(columns.ready_us[places.outputs].max(initial=0.0))
     return TurnTimes(total_us, columns.start_us, columns.arrival_us)
+
+
+def _whole(column: NDArray[np.integer]) -> Ints:
+    return np.ascontiguousarray(column, dtype=np.int64)
 
 
 def _ports(
