@@ -16,6 +16,8 @@ from topocomm.planning.shared_results import SharedResults
 
 MOST_MORE = 128
 """Messages placed before a period is given up, more than there are."""
+NOBODY = -1
+"""Holder of a turn that is free."""
 GROWTH = 16
 """A period that is given up grows by this part of itself."""
 _known: SharedResults[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], tuple[Ints, int]] = SharedResults(most=64)
@@ -73,10 +75,14 @@ class _Period:
     """The period being filled: which turns of each row are taken, as bits, and by which message."""
 
     def __init__(self, rows: Sequence[tuple[int, ...]], durations: Sequence[int], period: int) -> None:
-        self.rows, self.durations, self.period = rows, durations, period
+        number: dict[int, int] = {}
+        self.rows = [[number.setdefault(row, len(number)) for row in own] for own in rows]
+        self.durations, self.period = durations, period
         self.every = (1 << period) - 1
-        self.taken = dict.fromkeys((row for own in rows for row in own), 0)
-        self.holder = {row: [-1] * period for row in self.taken}
+        self.taken = [0] * len(number)
+        self.holder = np.full((len(number), period), NOBODY)
+        self.held = np.array([*durations, 0])
+        """Turns of every message, and of `NOBODY`."""
         self.starts, self.tried = [-1] * len(rows), [-1] * len(rows)
 
     def packed(self) -> list[int] | None:
@@ -87,9 +93,11 @@ class _Period:
                 break
             message = left.pop()
             free = self._free(message)
-            start = (free & -free).bit_length() - 1 if free else self._least_taken(message)
-            if not free:
-                left += self._displaced(message, start)
+            if free:
+                start = (free & -free).bit_length() - 1
+            else:
+                start, displaced = self._least_taken(message)
+                left += displaced
             self._hold(message, start)
         return None if left else self.starts
 
@@ -105,31 +113,19 @@ class _Period:
             reach += step
         return free
 
-    def _least_taken(self, message: int) -> int:
-        """The turn in which it displaces least, of every so many turns as it lasts; another than before."""
-        before = self.tried[message]
-        steps = range(1, self.period, self.durations[message])
-        tried = [(before + step) % self.period for step in steps] or [0]
-        return min(tried, key=lambda start: sum(map(self.durations.__getitem__, self._at(message, start))))
-
-    def _turns(self, message: int, start: int) -> list[int]:
-        return [(start + turn) % self.period for turn in range(self.durations[message])]
-
-    def _at(self, message: int, start: int) -> set[int]:
-        """The messages that hold what it needs at this time."""
-        end, held = start + self.durations[message], set[int]()
-        for row in self.rows[message]:
-            held.update(self.holder[row][start:end])
-            if end > self.period:
-                held.update(self.holder[row][: end - self.period])
-        held.discard(-1)
-        return held
-
-    def _displaced(self, message: int, start: int) -> list[int]:
-        others = sorted(self._at(message, start))
-        for other in others:
-            self._mark(other, self.starts[other], -1)
-        return others
+    def _least_taken(self, message: int) -> tuple[int, list[int]]:
+        """The turn in which it displaces least, of every so many turns as it lasts, another than before; and whom."""
+        turns = self.durations[message]
+        tried = self.tried[message] + np.arange(1, max(self.period, 2), turns)
+        there = (tried[:, None] + np.arange(turns)) % self.period
+        holders = np.sort(self.holder[self.rows[message]][:, there].swapaxes(0, 1).reshape(len(tried), -1), axis=1)
+        others = self.held[holders]
+        others[:, 1:][holders[:, 1:] == holders[:, :-1]] = 0
+        least = int(others.sum(axis=1).argmin())
+        displaced = sorted({*holders[least].tolist()} - {NOBODY})
+        for other in displaced:
+            self._mark(other, self.starts[other], NOBODY)
+        return int(tried[least]) % self.period, displaced
 
     def _hold(self, message: int, start: int) -> None:
         self.starts[message] = self.tried[message] = start
@@ -137,9 +133,11 @@ class _Period:
 
     def _mark(self, message: int, start: int, holder: int) -> None:
         """Take the turns of a message, or give them back."""
-        turns = self._turns(message, start)
-        bits = sum(1 << turn for turn in turns)
+        over = start + self.durations[message] - self.period
+        turns = (1 << self.durations[message]) - 1 << start
+        bits = (turns | turns >> self.period) & self.every
         for row in self.rows[message]:
-            self.taken[row] = self.taken[row] | bits if holder >= 0 else self.taken[row] & ~bits
-            for turn in turns:
-                self.holder[row][turn] = holder
+            self.taken[row] = self.taken[row] | bits if holder != NOBODY else self.taken[row] & ~bits
+            self.holder[row, start : start + self.durations[message]] = holder
+            if over > 0:
+                self.holder[row, :over] = holder
