@@ -1,1 +1,1 @@
-"""The compiled part, in C: folds of the built-in operators. Optional: without it NumPy folds, to the same bits."""
+"""The compiled part, in C: folds, shared memory, ports of the cost models. Optional: Python gives the same bits."""

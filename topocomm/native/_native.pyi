@@ -38,6 +38,18 @@ def describe(array: NDArray[Any], /) -> tuple[int, bool, tuple[int, ...], Any, i
 def read_process(process: int, address: int, into: NDArray[Any], /) -> int:
     """Copy from an address in a process as many bytes as `into` has; return 0, or why that fails, as an errno."""
 
+def follow_turns(*columns: NDArray[Any] | int) -> None:
+    """Set when messages start and arrive and values are ready, of a schedule whose ports serve messages in turn.
+
+    The columns are those of `planning.cost.port_turns.TurnColumns`, in its order; the last is the places of a port.
+    """
+
+def busiest_by_round(*columns: NDArray[Any]) -> None:
+    """Raise the last column, float64 [rounds], to the time of the place in each round that messages hold longest.
+
+    The columns are those of `planning.cost.port_turns.busiest_by_round`, then zeros, float64 [places].
+    """
+
 def bind_call(
     engines: tuple[Engine, Engine],
     names: tuple[str, ...],

@@ -22,6 +22,8 @@ static PyMethodDef methods[] = {
     {"bind_group_sum", bind_group_sum, METH_VARARGS, NULL},
     {"describe", describe, METH_O, NULL},
     {"read_process", read_process, METH_VARARGS, NULL},
+    {"follow_turns", follow_turns, METH_VARARGS, NULL},
+    {"busiest_by_round", busiest_by_round, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -83,4 +83,8 @@ PyObject *bind_view(PyObject *module, PyObject *args);
 PyObject *bind_group_sum(PyObject *module, PyObject *args);
 int add_sum_constants(PyObject *module);
 
+/* Times of the messages of a schedule, and of the busiest links of its rounds; see the stub. */
+PyObject *follow_turns(PyObject *module, PyObject *args);
+PyObject *busiest_by_round(PyObject *module, PyObject *args);
+
 #endif

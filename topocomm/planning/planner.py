@@ -355,7 +355,7 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         rounds=cost.rounds,
         transfers=cost.messages,
         wire_bytes=cost.wire_bytes,
-        scratch_bytes=scratch_bytes(schedule, request.layout.packed_bytes, ALIGNMENT_BYTES, cost.places),
+        scratch_bytes=scratch_bytes(schedule, request.layout.packed_bytes, ALIGNMENT_BYTES, cost.places, cost.unrolled),
         alpha_us=round(cost.alpha_us, TIME_DIGITS),
         predicted_us=round(cost.predicted_us, TIME_DIGITS),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,

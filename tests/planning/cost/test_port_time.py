@@ -19,6 +19,7 @@ from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.cost import port_time
 from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.cost.events import simulate
+from topocomm.planning.cost.port_turns import follow, follow_plainly
 from topocomm.planning.cost.schedule_work import of_schedule
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Repeat, Transfer, make_schedule
@@ -99,14 +100,14 @@ def machines(draw):
 
 @examples(150)
 @given(any_schedules(), machines(), st.randoms(use_true_random=False), st.sampled_from([1, 2, 3]), st.booleans())
-def test_any_schedule(drawn, machine, chance, ports, waves):
+def test_any_schedule(drawn, machine, chance, ports, compiled):
     schedule, _ = drawn
     paths = PathFinder(machine)
     ends = [chance.choice(machine.endpoints) for _ in range(schedule.ranks)]
     for model in ("alpha", "loggp"):
-        with mock.patch.object(port_time, "MOST_WAVES", port_time.MOST_WAVES if waves else 0):
-            found = Cost(schedule, ends, paths, row_bytes=4, ports=ports, port_model=model)
-        assert found.alpha_us == pytest.approx(expected_us(schedule, ends, paths, ports, model), abs=1e-9)
+        found = Cost(schedule, ends, paths, row_bytes=4, ports=ports, port_model=model)
+        with mock.patch.object(port_time, "follow", follow if compiled else follow_plainly):
+            assert found.alpha_us == pytest.approx(expected_us(schedule, ends, paths, ports, model), abs=1e-9)
         assert found.messages == sum(map(len, grouped(schedule)))
         throughput = expected_throughput(schedule, ends, paths)
         assert found.throughput_gb_per_s == (throughput and pytest.approx(throughput))
@@ -114,14 +115,14 @@ def test_any_schedule(drawn, machine, chance, ports, waves):
 
 @examples(150)
 @given(any_schedules(), machines(), st.randoms(use_true_random=False), st.sampled_from([1, 2, 3]), st.booleans())
-def test_bytes_that_share_no_link_take_the_least(drawn, machine, chance, ports, waves):
+def test_bytes_that_share_no_link_take_the_least(drawn, machine, chance, ports, compiled):
     """The floor is that of messages alone on their links; events take no less, and what is predicted is theirs."""
     schedule, _ = drawn
     paths, row_bytes = PathFinder(machine), chance.choice([4, 1000, 100_000])
     ends = [chance.choice(machine.endpoints) for _ in range(schedule.ranks)]
     for model in ("alpha", "loggp"):
         found = Cost(schedule, ends, paths, row_bytes=row_bytes, ports=ports, port_model=model)
-        with mock.patch.object(port_time, "MOST_WAVES", port_time.MOST_WAVES if waves else 0):
+        with mock.patch.object(port_time, "follow", follow if compiled else follow_plainly):
             floor_us = found.floor_us
         followed = simulate(
             of_schedule(schedule, ends, schedule.rows * row_bytes), paths, ports=ports, port_model=model

@@ -1,6 +1,7 @@
 """Schedules as columns: what is read of one rank, and how rows are compared."""
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 from hypothesis import given
@@ -12,6 +13,7 @@ from topocomm.planning.schedule.schedule import (
     input_pieces,
     input_table,
     make_schedule,
+    number_keys,
     number_places,
     row_keys,
     spans,
@@ -81,6 +83,27 @@ def test_keys_of_rows_are_ordered_as_the_rows(rows):
         for b, other in zip(rows, keys, strict=True):
             assert (a < b) == (key < other)
             assert (a == b) == (key == other)
+
+
+@given(st.lists(st.integers(0, 40) | st.sampled_from([2**40, 2**62]), max_size=30))
+def test_keys_are_numbered_in_their_order_whether_close_or_far_apart(keys):
+    first, numbers = number_keys(np.array(keys, dtype=np.int64))
+    assert first.tolist() == [keys.index(key) for key in sorted(set(keys))]
+    assert numbers.tolist() == [sorted(set(keys)).index(key) for key in keys]
+
+
+def test_slots_that_few_ranks_have_are_numbered_without_sorting():
+    """One rank with many slots among many with few: keys by rank, slot and chunk would be far more than places."""
+    many, ranks = 4000, 500
+    rows = [(0, 0, slot, 1, slot, 0, -1) for slot in range(many)]
+    rows += [(0, rank, 0, rank + 1, 0, 0, -1) for rank in range(2, ranks)]
+    none = make_schedule(ranks + 1, [(0, 1)], inputs=[], outputs=[], transfers=[], combines=[])
+    schedule = replace(none, transfers=np.array(rows, dtype=np.int32))
+    with mock.patch.object(np, "unique", side_effect=AssertionError("sorted")):
+        numbers = number_places(schedule)
+    assert numbers.received.tolist() == list(range(len(rows)))
+    assert numbers.sent[:many].tolist() == [len(rows)] * many  # nothing writes them
+    assert numbers.sent[many + 1 :].tolist() == list(range(many, len(rows) - 1))
 
 
 def test_ranges_follow_each_other():

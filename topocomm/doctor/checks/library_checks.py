@@ -60,8 +60,8 @@ def check_native(load: Callable[[], object] = lambda: import_module("topocomm.na
         load()
     except ImportError as error:
         text = (
-            f"NumPy folds the built-in operators, to the same bits, and ranks of a host exchange messages instead of "
-            f"sharing memory: {error}"
+            f"NumPy folds the built-in operators, to the same bits, ranks of a host exchange messages instead of "
+            f"sharing memory, and planning takes longer: {error}"
         )
         return Finding("warn", "native", text, "install Python's headers (python3-dev), then topocomm again")
     return Finding("ok", "native", "shared memory and built-in operators run in C")

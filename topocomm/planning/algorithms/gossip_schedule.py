@@ -8,10 +8,13 @@ children of a node has the node, and folds it when it is needed. So a plan for l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from topocomm.errors import PlanError
 from topocomm.planning.schedule.range_tree import RangeTree
-from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule import Schedule, number_keys, row_keys
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 Message = tuple[int, int]
@@ -22,10 +25,11 @@ Gossip = Sequence[Sequence[Message]]
 
 def gossip_of(schedule: Schedule) -> Gossip:
     """Return the messages of a schedule by round."""
-    rounds: list[dict[tuple[int, int], None]] = [{} for _ in range(schedule.rounds)]
-    for round_, src, _, dst, *_rest in schedule.transfers.tolist():
-        rounds[round_][src, dst] = None
-    return [list(messages) for messages in rounds]
+    round_, src, dst = (schedule.transfers[:, column] for column in (0, 1, 3))
+    first = np.sort(number_keys(row_keys(round_, src, dst))[0])
+    messages = list(zip(src[first].tolist(), dst[first].tolist(), strict=True))
+    edges = np.searchsorted(round_[first], np.arange(schedule.rounds + 1)).tolist()
+    return [messages[low:high] for low, high in pairwise(edges)]
 
 
 def gossip_allreduce(gossip: Gossip, tree: RangeTree, rows: int) -> Schedule:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from topocomm.planning.cost.link_sharing import has_room
 from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.pipeline_head import head_of, whole_us
 from topocomm.planning.cost.port_time import PortModel, PortRules, TurnTimes, turn_times
+from topocomm.planning.cost.port_turns import busiest_by_round
 from topocomm.planning.cost.schedule_work import of_messages
 from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
@@ -67,6 +67,7 @@ class Cost:
     """Figures of a verified schedule on a machine; those that take time are computed when first needed.
 
     Attributes:
+        unrolled: The schedule without `repeat`.
         messages: Messages on the wire, of a pipeline those of all slices.
 
     Raises:
@@ -86,19 +87,19 @@ class Cost:
         launch_us: float = 0.0,
         collective: Collective | None = None,
     ) -> None:
-        self._whole, self._schedule, self._rules = schedule, unrolled(schedule), PortRules(ports, port_model)
+        self._whole, self.unrolled, self._rules = schedule, unrolled(schedule), PortRules(ports, port_model)
         self._endpoints, self._paths, self._row_bytes = endpoints, paths, row_bytes
-        self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
-        self._routes = routes_of(self._messages, self._schedule, endpoints, paths)
+        self._messages = messages_of(self.unrolled, chunk_bytes(self.unrolled, row_bytes))
+        self._routes = routes_of(self._messages, self.unrolled, endpoints, paths)
         self._launch_us, self._collective, self._exceeds_us = launch_us, collective, 0.0
-        self.rounds = len(np.unique(self._messages.round))
+        self.rounds = int(np.count_nonzero(np.diff(self._messages.round, prepend=-1)))
         self.messages = len(self._messages)
         self.wire_bytes = int(self._messages.payload_bytes.sum())
 
     @cached_property
     def alpha_us(self) -> float:
         """Time of the last output without bytes, under the port model."""
-        return turn_times(self._schedule, *self._traffic).total_us
+        return turn_times(self.unrolled, *self._traffic).total_us
 
     @cached_property
     def predicted_us(self) -> float:
@@ -149,7 +150,7 @@ class Cost:
     def _turns(self) -> _Turns:
         head, routes = head_of(self._whole), self._routes
         if head is self._whole:
-            schedule, messages, places = self._schedule, self._messages, self.places
+            schedule, messages, places = self.unrolled, self._messages, self.places
         else:
             schedule = unrolled(head)
             messages = messages_of(schedule, chunk_bytes(schedule, self._row_bytes))
@@ -211,13 +212,13 @@ class Cost:
         """
         total_us = self.alpha_us + self._by_round_us[1]
         if self.wire_bytes and self._whole.repeat is not None:
-            total_us = min(total_us, turn_times(self._schedule, *self._traffic, busy_us=self._busy_us).total_us)
+            total_us = min(total_us, turn_times(self.unrolled, *self._traffic, busy_us=self._busy_us).total_us)
         return total_us + self._launch_us * self.rounds
 
     @cached_property
     def places(self) -> PlaceNumbers:
         """The numbers of all places of the schedule unrolled."""
-        return number_places(self._schedule)
+        return number_places(self.unrolled)
 
     @property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:
@@ -230,12 +231,12 @@ class Cost:
         Without a payload it is that of a payload of equal chunks.
         """
         in_pairs = self._collective is not None and self._collective.name in IN_PAIRS
-        counted = self._schedule.rows if self._collective is None else self._collective.counted(self._schedule.rows)
+        counted = self.unrolled.rows if self._collective is None else self._collective.counted(self.unrolled.rows)
         payload_bytes, sizes = counted * self._row_bytes, self._messages.payload_bytes
         if not payload_bytes:
-            payload_bytes = len(self._schedule.chunks) // (self._schedule.ranks if in_pairs else 1)
+            payload_bytes = len(self.unrolled.chunks) // (self.unrolled.ranks if in_pairs else 1)
             sizes = np.bincount(self._messages.of_transfer, minlength=self.messages)
-        busiest_us = self._busiest_us(sizes, 0, self.messages)
+        busiest_us = self._busiest_us(sizes)
         return payload_bytes / busiest_us / 1e3 if busiest_us else None
 
     @cached_property
@@ -255,29 +256,31 @@ class Cost:
     @cached_property
     def _by_round_us(self) -> tuple[float, float]:
         """Sums over rounds of the longest latency, and of the time of the busiest link, or port."""
+        first = np.flatnonzero(np.diff(self._messages.round, prepend=-1))
+        longest_us = np.maximum.reduceat(self._routes.latency_us, first) if self.messages else np.zeros(0)
         latency_us, moved_us = 0.0, 0.0
-        for one_us in self._busy_us.tolist():  # sum() adds otherwise since Python 3.12
+        for one_us in longest_us.tolist():  # sum() adds otherwise since Python 3.12
+            latency_us += one_us
+        for one_us in self._busy_us.tolist():
             moved_us += one_us
-        first = np.unique(self._messages.round, return_index=True)[1]
-        for low, high in pairwise([*first.tolist(), self.messages]):
-            latency_us += float(self._routes.latency_us[low:high].max())
         return latency_us, moved_us
 
     @cached_property
     def _busy_us(self) -> Floats:
         """For every round the time of the busiest link, or port: bytes over the rates of their routes."""
-        sizes, busy_us = self._messages.payload_bytes, np.zeros(self._schedule.rounds)
+        sizes, routes, round_ = self._messages.payload_bytes, self._routes, self._messages.round
         held, ports, ends = self._held_us(sizes)
-        rounds, first = np.unique(self._messages.round, return_index=True)
-        for round_, (low, high) in zip(rounds.tolist(), pairwise([*first.tolist(), self.messages]), strict=True):
-            own = held[low:high]
-            at_ports = np.bincount(ports[low:high].ravel(), np.repeat(own, 2), ends).max() / self._rules.ports
-            busy_us[round_] = max(self._busiest_us(sizes, low, high), float(at_ports), float(own.max()))
+        busy_us, rate = np.zeros(self.unrolled.rounds), self._paths.link_gb_per_s * 1e3
+        np.maximum.at(busy_us, round_, held)
+        sent = np.searchsorted(round_, np.arange(self.unrolled.rounds + 1))
+        busiest_by_round(sent, routes.starts, routes.links, sizes.astype(float), rate, busy_us)
+        two, at_once = 2 * np.arange(self.messages + 1), np.full(ends, float(self._rules.ports))
+        busiest_by_round(sent, two, ports.ravel(), held, at_once, busy_us)
         return busy_us
 
     @cached_property
     def _busiest_link_us(self) -> float:
-        return self._busiest_us(self._messages.payload_bytes, 0, self.messages)
+        return self._busiest_us(self._messages.payload_bytes)
 
     @cached_property
     def _busiest_port_us(self) -> float:
@@ -294,12 +297,10 @@ class Cost:
         ports = np.stack([end[self._messages.src], len(numbers) + end[self._messages.dst]], axis=1)
         return sizes / (self._routes.gb_per_s * 1e3), ports, 2 * len(numbers)
 
-    def _busiest_us(self, sizes: Ints, low: int, high: int) -> float:
-        """The longest time of a directed link, for the messages low..high-1 of these sizes."""
+    def _busiest_us(self, sizes: Ints) -> float:
+        """The longest time of a directed link, for messages of these sizes."""
         routes = self._routes
-        links = routes.links[routes.starts[low] : routes.starts[high]]
-        hops = np.diff(routes.starts[low : high + 1])
-        load_bytes = np.bincount(links, np.repeat(sizes[low:high], hops))  # whole numbers: exact
+        load_bytes = np.bincount(routes.links, np.repeat(sizes, routes.hops))  # whole numbers: exact
         used = np.flatnonzero(load_bytes)
         return float((load_bytes[used] / (self._paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes, joined
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, number_keys, row_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
     table = schedule.transfers
     keys = row_keys(*(table[:, column] for column in (0, 1, 3, 6)))
     begins = np.flatnonzero(np.diff(keys, prepend=-1))  # of runs, since most transfers of a message follow each other
-    _, first, inverse = np.unique(keys[begins], return_index=True, return_inverse=True)
+    first, inverse = number_keys(keys[begins])
     order = np.argsort(first)
     number = np.empty_like(order)
     number[order] = np.arange(len(order))
@@ -75,7 +75,7 @@ def distinct_routes(
         NoRouteError: No route joins the ends of a message.
         PlanError: A path does not lead from one to the other.
     """
-    _, first, inverse = np.unique(row_keys(*columns), return_index=True, return_inverse=True)
+    first, inverse = number_keys(row_keys(*columns))
     src, dst, way = (column[first].astype(np.int64) for column in columns)
     cheapest = way == NO_PATH
     found = paths.routes(devices, src[cheapest], dst[cheapest])

@@ -18,14 +18,18 @@ from topocomm.planning.schedule.transforms import unrolled
 
 
 def scratch_bytes(
-    schedule: Schedule, chunk_bytes: Callable[[int], int], align: int, places: PlaceNumbers | None = None
+    schedule: Schedule,
+    chunk_bytes: Callable[[int], int],
+    align: int,
+    places: PlaceNumbers | None = None,
+    once: Schedule | None = None,
 ) -> int:
     """Return the maximum over ranks of the arena's bytes less those of the inputs, at least 0.
 
-    `chunk_bytes` returns the packed bytes of a chunk by its rows; offsets are multiples of `align` bytes. `places` are
-    those of the schedule unrolled, where they are known.
+    `chunk_bytes` returns the packed bytes of a chunk by its rows; offsets are multiples of `align` bytes. `once` is the
+    schedule unrolled, and `places` are its, where they are known.
     """
-    once = unrolled(schedule)
+    once = once or unrolled(schedule)
     packed = np.array([chunk_bytes(rows) for _, rows in once.chunks], dtype=np.int64)
     sizes = slot_sizes(once, packed, align)
     apart = np.unique(sizes[sizes > 0]).tolist()
@@ -59,9 +63,12 @@ def _most_alive(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bo
     sent_in[pieces.inputs] = sent_in[pieces.outputs] = forever
     dies = np.maximum(born, np.maximum(sent_in, folded_in))
     width = forever + 2
-    real = counted[pieces.chunk]
-    at = pieces.rank[real] * width
-    alive = _counts(at + born[real], schedule.ranks, width) - _counts(at + dies[real] + 1, schedule.ranks, width)
+    at = pieces.rank * width
+    born += at
+    dies += at + 1
+    if not counted.all():
+        born, dies = (stages[counted[pieces.chunk]] for stages in (born, dies))
+    alive = _counts(born, schedule.ranks, width) - _counts(dies, schedule.ranks, width)
     pair = np.diff(schedule.operand_starts) == 2
     leads = np.arange(len(pieces.operands)) == schedule.operand_starts[pieces.fold_of]
     may = leads | pair[pieces.fold_of]

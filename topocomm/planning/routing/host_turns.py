@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
-from topocomm.planning.algorithms.hosts.turn_packing import packed_turns, rows_of
+from topocomm.planning.algorithms.hosts.turn_packing import least_period, packed_turns, rows_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
 
@@ -76,8 +76,12 @@ def host_turns(
     for grain in GRAINS:
         turn_us = shortest_us / grain
         held = np.maximum(1, np.rint(np.append(us_of[:inside], across_us) / turn_us)).astype(np.int64)
-        first, period = packed_turns(every, [*held[:-1].tolist(), *[int(held[-1])] * (members * colours)])
-        if best is None or period * turn_us < best.period * best.part * across_us:
+        durations = [*held[:-1].tolist(), *[int(held[-1])] * (members * colours)]
+        best_us = np.inf if best is None else best.period * best.part * across_us
+        if least_period(every, durations) * turn_us >= best_us:
+            continue
+        first, period = packed_turns(every, durations)
+        if period * turn_us < best_us:
             at = np.zeros((2, members, members), np.int64)
             at[:, src[:inside], dst[:inside]] = first[:inside], held[:-1]
             across = first[inside:].reshape(members, colours)

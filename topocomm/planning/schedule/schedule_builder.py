@@ -31,7 +31,8 @@ def schedule_of_columns(
     moves = transfers if sorted_already else transfers[np.argsort(transfers[:, 0], kind="stable")]
     order = np.argsort(combines[:, 0], kind="stable")
     folds = combines[order]
-    widths = np.concatenate([np.zeros(0, np.int64), *(np.full(len(block), block.shape[1]) for block in operands)])
+    sizes = np.array([block.shape for block in operands], dtype=np.int64).reshape(-1, 2)
+    widths = np.repeat(sizes[:, 1], sizes[:, 0])
     flat = np.concatenate([np.zeros(0, np.int64), *(block.ravel() for block in operands)])
     starts, where = spans((np.cumsum(widths) - widths)[order], widths[order])
     rounds = max([int(table[-1, 0]) + 1 for table in (moves, folds) if len(table)] + [0])

@@ -102,3 +102,12 @@ def test_ports_that_keep_to_their_order_do_not_make_groups_wait_in_a_row():
     schedule = rails_allreduce(groups_of(*[8] * 16, ports=4), (16,), 256, 4)
     rules = {"row_bytes": 4, "port_model": "loggp"}
     assert Cost(schedule, machine.endpoints, PathFinder(machine), **rules).predicted_us < 17
+
+
+def test_payloads_of_one_machine_share_the_columns():
+    groups = groups_of(8, 8, 8)
+    short, long = (rails_allreduce(groups, (3,), rows) for rows in (5, 1000))
+    assert long.transfers is short.transfers and long.combines is short.combines
+    assert (short.chunks, long.chunks) == (((0, 5),), ((0, 1000),))
+    assert rails_allreduce(groups, (2, 2), 5).transfers is not short.transfers
+    assert len(rails_allreduce(groups, (3,), 5, 2).transfers) > 0

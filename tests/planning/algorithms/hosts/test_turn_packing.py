@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from topocomm.planning.algorithms.hosts.turn_packing import packed_turns
+from topocomm.planning.algorithms.hosts.turn_packing import _Period, least_period, packed_turns
 
 
 def check(rows, durations):
@@ -44,8 +44,19 @@ def test_any_messages_fit(seed):
     rows = [tuple(set(rng.integers(0, 9, 3).tolist())) for _ in range(60)]
     durations = rng.integers(1, 6, 60).tolist()
     least = max(sum(turns for own, turns in zip(rows, durations, strict=True) if row in own) for row in range(9))
+    assert least_period(rows, durations) == least
     assert least <= check(rows, durations) <= 1.5 * least
 
 
 def test_nothing_to_send():
     assert packed_turns([], [])[1] == 1
+
+
+def test_of_equal_messages_turns_are_packed_once_and_stay_as_they_are(monkeypatch):
+    rows, durations = [(0, 4), (1, 5), (0, 5)], [3, 2, 7]
+    starts, period = packed_turns(rows, durations)
+    monkeypatch.delattr(_Period, "packed")
+    again, same = packed_turns(tuple(rows), tuple(durations))
+    assert again is starts and same == period
+    with pytest.raises(ValueError, match="read-only"):
+        starts[0] = 1

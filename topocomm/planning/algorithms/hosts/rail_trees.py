@@ -306,19 +306,32 @@ class RailTrees:
 
         Broadcasts run backwards: what waits for the latency is then the message to the parent, not the ones before it.
         """
-        turn_us, latency_us = self._turn_us(pace), np.array(pace.latency_us)[self.across.astype(int)]
-        first_us, period_us = (np.cumsum(turn_us) - turn_us)[self.turns], float(turn_us.sum())
-        chunk, child = np.nonzero(self.parents != NO_PARENT)
-        parent = self.parents[chunk, child]
-        arrives_us = (self._held_us(turn_us) + latency_us * up)[chunk, child]
-        starts_us, before_us = first_us, None
-        while before_us is None or (starts_us != before_us).any():
-            before_us, ready_us = starts_us, np.zeros_like(starts_us)
-            np.maximum.at(ready_us, (chunk, parent), before_us[chunk, child] + arrives_us)
-            ready_us += latency_us * (not up) * (ready_us > 0)
-            periods = np.ceil((ready_us - first_us) / period_us - SAME)
-            starts_us = first_us + np.maximum(periods, 0) * period_us
-        return starts_us
+        turn_us, latency_us = self._turn_us(pace), np.array(pace.latency_us)[self.across.astype(int)].ravel()
+        first_us, period_us = (np.cumsum(turn_us) - turn_us)[self.turns].ravel(), float(turn_us.sum())
+        arrives_us = self._held_us(turn_us).ravel() + latency_us * up
+        starts_us, ready_us = first_us.copy(), np.zeros_like(first_us)
+        for child, parent in self._by_height:
+            ready = ready_us[child]
+            ready += latency_us[child] * (not up) * (ready > 0)
+            periods = np.ceil((ready - first_us[child]) / period_us - SAME)
+            starts_us[child] += np.maximum(periods, 0) * period_us
+            np.maximum.at(ready_us, parent, starts_us[child] + arrives_us[child])
+        return starts_us.reshape(self.parents.shape)
+
+    @cached_property
+    def _by_height(self) -> list[tuple[Ints, Ints]]:
+        """(child, parent) of all edges, as places in `parents`: first of the children without any, then of parents."""
+        used = (self.parents != NO_PARENT).ravel()
+        row = np.arange(len(self.parents))[:, None] * self.parents.shape[1]
+        parent = np.where(self.parents != NO_PARENT, row + self.parents, 0).ravel()
+        waits = np.bincount(parent[used], minlength=len(parent))
+        waits[~used] = NO_PARENT  # roots send to none
+        levels = []
+        while len(child := np.flatnonzero(waits == 0)):
+            levels.append((child, parent[child]))
+            waits[child] = NO_PARENT
+            waits -= np.bincount(parent[child], minlength=len(parent))
+        return levels
 
     def _edges(self, pace: Pace, *, up: bool) -> tuple[Ints, Ints, Ints, Ints]:
         """(round, child, parent, chunk) of every edge, by round."""

@@ -12,7 +12,9 @@ Groups that receive the same blocks on the same rails share one exchange, copied
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -32,9 +34,12 @@ from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree, nested_tree
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
+from topocomm.planning.shared_results import SharedResults
 
 Ints = NDArray[np.int64]
 
+_known: SharedResults[tuple[Groups, tuple[int, ...], int], Schedule] = SharedResults(most=8)
+"""By groups, radices and ports: all payloads of a machine, and collectives that go the same ways, share them."""
 MOST_ASKED = 8
 """Most groups of a block that may send, where the one of the same place cannot."""
 
@@ -51,7 +56,9 @@ def rails_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: in
     Radices are at least 2 and multiply to at least the number of groups; above rails * ports + 1 of the smallest group
     some groups send twice in a row. A member receives `ports` messages at once (K).
     """
-    return _Rails(groups, ports).allreduce(radices, rows)
+    key = groups, tuple(radices), ports
+    made = _known.get(key, lambda: _Rails(groups, ports).allreduce(radices))
+    return replace(made, chunks=((0, rows),))
 
 
 class GroupColumns:
@@ -147,7 +154,7 @@ class _Rails(GroupColumns):
         self.total = np.zeros_like(self.free)
         """Slot of the value that each rank has."""
 
-    def allreduce(self, radices: Sequence[int], rows: int) -> Schedule:
+    def allreduce(self, radices: Sequence[int]) -> Schedule:
         """Write all phases and return the schedule."""
         round_ = 0
         for sort, inside in enumerate(self.groups.insides):
@@ -157,7 +164,7 @@ class _Rails(GroupColumns):
             round_ = max(round_, len(inside.gossip))
         for blocks in levels_of(len(self.first), radices):
             round_ = self._join(blocks, round_)
-        return self.schedule(rows, np.arange(len(self.total)), self.total)
+        return self.schedule(1, np.arange(len(self.total)), self.total)
 
     def _join(self, blocks: Sequence[tuple[int, ...]], round_: int) -> int:
         """Write one level; `blocks` has the edges of each set of blocks that become one. Return the round after."""
@@ -173,18 +180,20 @@ class _Rails(GroupColumns):
                         by_member, senders = self._by_member(group, received[group])
                         key = len(by_member), self.groups.members_on[group], own, count, by_member
                         alike.setdefault(key, []).append((group, senders))
-        after, before, moves = round_, self.total.copy(), list[tuple[int, Ints, Ints, Ints]]()
+        after, before = round_, self.total.copy()
+        moves: defaultdict[int, list[tuple[Ints, Ints, Ints]]] = defaultdict(list)
         for key, groups in alike.items():
             where = np.array([group for group, _ in groups])
             places = [(member, slot) for member, received in enumerate(key[-1]) for slot in range(len(received))]
             for src, (member, slot) in zip(np.array([senders for _, senders in groups]).T, places, strict=True):
                 dst = self.first[where] + member
-                moves.append((slot, src, dst, self.free[dst] + slot))
+                moves[slot].append((src, dst, self.free[dst] + slot))
             exchange, rounds = _joining(*key, self.ports)
             self._evaluate(exchange, where, before, round_)
             after = max(after, round_ + rounds)
         # Ports keep to the order: what all ranks receive first comes first, or groups would wait for one another.
-        for _, src, dst, dst_slot in sorted(moves, key=lambda move: move[0]):
+        for _, same_slot in sorted(moves.items()):
+            src, dst, dst_slot = (np.concatenate(column) for column in zip(*same_slot, strict=True))
             self.move(round_, src, before[src], dst, dst_slot)
         return after
 

@@ -12,11 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from topocomm.planning.routing.routes import Floats, Ints, Routes
+from topocomm.planning.shared_results import SharedResults
 
 MOST_MORE = 128
 """Messages placed before a period is given up, more than there are."""
+NOBODY = -1
+"""Holder of a turn that is free."""
 GROWTH = 16
 """A period that is given up grows by this part of itself."""
+_known: SharedResults[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], tuple[Ints, int]] = SharedResults(most=64)
+"""By rows and durations: a program plans many payloads for hosts of one kind."""
 SAME = 1e-6
 """Part by which rates and times may differ that are equal."""
 
@@ -39,30 +44,45 @@ def rows_of(src: Ints, dst: Ints, routes: Routes, link_gb_per_s: Floats, ranks: 
 
 
 def packed_turns(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> tuple[Ints, int]:
-    """Return (the turn in which each message begins, length of the period in turns).
+    """Return (the turn in which each message begins, length of the period in turns), kept for the next who asks.
 
     Args:
         rows: For each message, the numbers of the ports and links that it needs for itself.
         durations: For each message, how many turns in a row, at least 1.
     """
+    return _known.get((tuple(rows), tuple(durations)), lambda: _packed(rows, durations))
+
+
+def least_period(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> int:
+    """Return the turns of the port or link that needs most, of `packed_turns`: no period is shorter."""
     load: dict[int, int] = {}
     for own, turns in zip(rows, durations, strict=True):
         for row in own:
             load[row] = load.get(row, 0) + turns
-    period = max(load.values(), default=1)
+    return max(load.values(), default=1)
+
+
+def _packed(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> tuple[Ints, int]:
+    period = least_period(rows, durations)
     while (starts := _Period(rows, durations, period).packed()) is None:
         period += max(1, period // GROWTH)
-    return np.array(starts, dtype=np.int64), period
+    turns = np.array(starts, dtype=np.int64)
+    turns.flags.writeable = False
+    return turns, period
 
 
 class _Period:
     """The period being filled: which turns of each row are taken, as bits, and by which message."""
 
     def __init__(self, rows: Sequence[tuple[int, ...]], durations: Sequence[int], period: int) -> None:
-        self.rows, self.durations, self.period = rows, durations, period
+        number: dict[int, int] = {}
+        self.rows = [[number.setdefault(row, len(number)) for row in own] for own in rows]
+        self.durations, self.period = durations, period
         self.every = (1 << period) - 1
-        self.taken = dict.fromkeys((row for own in rows for row in own), 0)
-        self.holder = {row: [-1] * period for row in self.taken}
+        self.taken = [0] * len(number)
+        self.holder = np.full((len(number), period), NOBODY)
+        self.held = np.array([*durations, 0])
+        """Turns of every message, and of `NOBODY`."""
         self.starts, self.tried = [-1] * len(rows), [-1] * len(rows)
 
     def packed(self) -> list[int] | None:
@@ -73,9 +93,11 @@ class _Period:
                 break
             message = left.pop()
             free = self._free(message)
-            start = (free & -free).bit_length() - 1 if free else self._least_taken(message)
-            if not free:
-                left += self._displaced(message, start)
+            if free:
+                start = (free & -free).bit_length() - 1
+            else:
+                start, displaced = self._least_taken(message)
+                left += displaced
             self._hold(message, start)
         return None if left else self.starts
 
@@ -91,26 +113,19 @@ class _Period:
             reach += step
         return free
 
-    def _least_taken(self, message: int) -> int:
-        """The turn in which it displaces least, of every so many turns as it lasts; another than before."""
-        before = self.tried[message]
-        steps = range(1, self.period, self.durations[message])
-        tried = [(before + step) % self.period for step in steps] or [0]
-        return min(tried, key=lambda start: sum(self.durations[each] for each in self._at(message, start)))
-
-    def _turns(self, message: int, start: int) -> list[int]:
-        return [(start + turn) % self.period for turn in range(self.durations[message])]
-
-    def _at(self, message: int, start: int) -> set[int]:
-        """The messages that hold what it needs at this time."""
-        turns = self._turns(message, start)
-        return {self.holder[row][turn] for row in self.rows[message] for turn in turns} - {-1}
-
-    def _displaced(self, message: int, start: int) -> list[int]:
-        others = sorted(self._at(message, start))
-        for other in others:
-            self._mark(other, self.starts[other], -1)
-        return others
+    def _least_taken(self, message: int) -> tuple[int, list[int]]:
+        """The turn in which it displaces least, of every so many turns as it lasts, another than before; and whom."""
+        turns = self.durations[message]
+        tried = self.tried[message] + np.arange(1, max(self.period, 2), turns)
+        there = (tried[:, None] + np.arange(turns)) % self.period
+        holders = np.sort(self.holder[self.rows[message]][:, there].swapaxes(0, 1).reshape(len(tried), -1), axis=1)
+        others = self.held[holders]
+        others[:, 1:][holders[:, 1:] == holders[:, :-1]] = 0
+        least = int(others.sum(axis=1).argmin())
+        displaced = sorted({*holders[least].tolist()} - {NOBODY})
+        for other in displaced:
+            self._mark(other, self.starts[other], NOBODY)
+        return int(tried[least]) % self.period, displaced
 
     def _hold(self, message: int, start: int) -> None:
         self.starts[message] = self.tried[message] = start
@@ -118,9 +133,11 @@ class _Period:
 
     def _mark(self, message: int, start: int, holder: int) -> None:
         """Take the turns of a message, or give them back."""
-        turns = self._turns(message, start)
-        bits = sum(1 << turn for turn in turns)
+        over = start + self.durations[message] - self.period
+        turns = (1 << self.durations[message]) - 1 << start
+        bits = (turns | turns >> self.period) & self.every
         for row in self.rows[message]:
-            self.taken[row] = self.taken[row] | bits if holder >= 0 else self.taken[row] & ~bits
-            for turn in turns:
-                self.holder[row][turn] = holder
+            self.taken[row] = self.taken[row] | bits if holder != NOBODY else self.taken[row] & ~bits
+            self.holder[row, start : start + self.durations[message]] = holder
+            if over > 0:
+                self.holder[row, :over] = holder
