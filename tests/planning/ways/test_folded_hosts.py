@@ -33,7 +33,7 @@ def test_what_messages_of_two_cards_pass():
         for pair in ((0, 0), (1, 1))
     }
     assert rates[0, 0] == [25.0, 25.0, 32.0, 32.0, 32.0, 32.0]
-    assert rates[1, 1] == [16.0, 16.0, 25.0, 25.0, 32.0, 32.0, 32.0, 32.0]
+    assert rates[1, 1] == [16.0] * 4 + [25.0] * 2 + [32.0] * 4  # the bus is two links
     assert hosts.are_unlike
 
 
@@ -52,3 +52,11 @@ def test_hosts_that_are_not_alike_are_none():
     slow = [link._replace(gb_per_s=8.0) if "h1/GPU1" in link[:2] else link for link in machine.links]
     assert folded(replace(machine, links=tuple(slow)), (0, 2, 4, 6)) is None
     assert folded(machine, (0, 2, 6)) is None
+
+
+@pytest.mark.parametrize(("system", "relays"), [("p3dn", True), ("mi100-8", False), ("a100-pcie-4", False)])
+def test_who_wants_relays(system, relays):
+    """p3dn's bus of 6 GB/s has half of what its NIC of 12.5 sends; others' have less than their share."""
+    machine = catalog(system, hosts=16)
+    size = len(machine.endpoints) // 16
+    assert folded(machine, tuple(range(0, 16 * size + 1, size))).wants_relays == relays

@@ -15,6 +15,9 @@ from topocomm.planning.routing.own_nics import OwnNics
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
 
+LONGER = 1.01
+"""Factor from which on a link takes longer than another."""
+
 
 @dataclass(frozen=True, eq=False)
 class FoldedHosts:
@@ -41,6 +44,14 @@ class FoldedHosts:
         """Whether some messages to other hosts are faster than others."""
         alone = np.where(self.passes > 0, self.gb_per_s, np.inf).min(axis=1)
         return len(np.unique(alone[self.away])) > 1
+
+    @property
+    def wants_relays(self) -> bool:
+        """Whether all blocks straight take longer on some link than on those that all between hosts pass."""
+        blocks = np.where(self.away, self.count - 1.0, 1.0)
+        took = (self.passes * blocks[:, None]).sum(axis=0) / self.gb_per_s
+        common = (self.passes[self.away] > 0).all(axis=0)
+        return bool(took.max() > LONGER * took[common].max(initial=0.0))
 
     def number(self, src: int, dst: int, *, away: bool) -> int:
         """Return the number of a message; -1 of one to the sender itself."""

@@ -31,6 +31,8 @@ EVEN = 0.99
 """Least block, as a part of the greatest, of blocks that go in matchings."""
 MOST_MATCHED = 8
 """Most members of a host, or ranks in all, whose matchings are mixed."""
+MOST_STRAIGHT = 64
+"""Most ranks of which they are where none needs to relay: over more hosts straight blocks are mixed enough."""
 
 
 def over_ways(request: Request, groups: RankPatterns) -> Builds:
@@ -103,7 +105,7 @@ def _in_matchings(
     ends = [request.endpoints[rank] for rank in groups.order]
     with suppress(NoRouteError):
         hosts = folded_hosts(ends, starts, groups.paths, nics)
-        if hosts is None or not hosts.are_unlike:
+        if hosts is None or not hosts.are_unlike or (ranks > MOST_STRAIGHT and not hosts.wants_relays):
             return
         yield f"matchings-{hosts.members}", partial(matching_alltoall, parts, ranked, hosts, block_bytes)
         every = folded_hosts(ends, (0, ranks), groups.paths, nics) if ranks <= MOST_MATCHED else None
