@@ -27,7 +27,7 @@ SLICE_BYTES = 64 << 10
 """Least bytes of a piece of a block."""
 MOST_SLICES, MOST_PIECES = 16, 1024
 """Most pieces of a block, and of all blocks together."""
-EVEN = 0.99
+EVEN = 0.8
 """Least block, as a part of the greatest, of blocks that go in matchings."""
 MOST_MATCHED = 8
 """Most members of a host, or ranks in all, whose matchings are mixed."""
