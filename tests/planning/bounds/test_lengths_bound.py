@@ -57,12 +57,23 @@ def test_one_port_of_a_root_needs_its_fastest_links(name):
 
 
 @pytest.mark.parametrize("name", ["gather", "scatter", "alltoall"])
-@pytest.mark.parametrize(("system", "hosts"), [("dgx-1-v100", 1), ("mi250x", 1), ("dgx-h100-taper2", 2), ("p3dn", 2)])
+@pytest.mark.parametrize(
+    ("system", "hosts"), [("dgx-1-v100", 1), ("mi250x", 1), ("dgx-h100-taper2", 2), ("p3dn", 2), ("a100-pcie-2", 4)]
+)
 def test_no_plan_is_better(system, hosts, name):
     machine = catalog(system, hosts=hosts)
     one = plan(machine, name, payload_bytes=4 * MIB)
     gaps = [each.certificate.gap for each in every_plan(machine, one.request)]
     assert len(gaps) > 3 and min(gaps) >= 1 - 1e-9
+
+
+@pytest.mark.parametrize("hosts", [4, 8])
+def test_a_nic_waits_while_the_card_beside_it_sends_inside(hosts):
+    """25 GB/s, but 16 while GPU0 sends GPU1 a block at 16: what leaves, and 9 / 16 of a block, over 25."""
+    by_lengths, _ = found(catalog("a100-pcie-2", hosts=hosts), "alltoall")
+    leaves = 2 * (hosts - 1) * 2 + 9 / 16
+    assert by_lengths.time.gb_per_s == pytest.approx(25 / (leaves / (2 * hosts)), rel=2e-3)
+    assert by_lengths.time.witness["borders"]
 
 
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan"])

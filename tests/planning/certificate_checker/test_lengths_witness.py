@@ -19,6 +19,7 @@ CASES = {
     "gather": (catalog("mi250x"), "gather", 1, None),
     "scatter": (catalog("mi250x", hosts=2), "scatter", 1, None),
     "links and ports": (catalog("mi250x"), "scatter", 2, None),
+    "borders": (catalog("a100-pcie-2", hosts=4), "alltoall", 1, None),
 }
 
 
@@ -28,9 +29,9 @@ def made(case):
     return machine, plan(machine, name, payload_bytes=payload, ports=ports, parts=parts)
 
 
-def derived(machine, one, links, ports=()):
+def derived(machine, one, links, ports=(), borders=()):
     witness = LengthsWitness(WitnessGraph(machine, one.ranks), Needs(one.collective), one)
-    return witness.gb_per_s(links, ports)
+    return witness.gb_per_s(links, ports, borders)
 
 
 def refused(machine, one, message, **entries):
@@ -85,6 +86,36 @@ def test_lengths_that_do_not_hold_are_found():
         refused(machine, one, "time bound is|no way of any pair", links=wrong)
     (end, way, weight), *others = witness["ports"]
     refused(machine, one, "time bound is", ports=[[end, way, weight * 1.5], *others])
+
+
+HOST = [f"h0/{name}" for name in ("GPU0", "GPU1", "NIC0", "numa0", "numa1", "host0")]
+
+
+@pytest.mark.parametrize("ports", [1, 2])
+def test_a_nic_is_full_only_while_the_card_beside_it_sends(ports):
+    """GPU1, past a bus, fills 16 of 25 GB/s: 12 eighths leave, and GPU0 has no time for it while it sends to GPU1.
+
+    Its port carries 9 GB/s more, but what it sends GPU1 takes 9 / 16 off, at the bus's rate.
+    """
+    machine = catalog("a100-pcie-2", hosts=4)
+    one = plan(machine, "alltoall", payload_bytes=32, ports=ports)
+    border = [HOST, ["h0/GPU1", "h0/numa1"], "out", 1.0]
+    most = derived(machine, one, [], [("h0/GPU0", "out", 9.0)], [border])
+    assert most == pytest.approx((16 + 9 * ports) / ((12 + 9 / 16) / 8))
+
+
+def test_borders_that_do_not_hold_are_found():
+    machine, one = made("borders")
+    witness = one.certificate.witness
+    (group, part, way, price), *rest = witness["borders"]
+    refused(machine, one, "a part of a group", borders=[[part, group, way, price]])
+    refused(machine, one, "a part of a group", borders=[[group, part, "aside", price]])
+    refused(machine, one, "a part of a group", borders=[[group, part, way, -price]])
+    refused(machine, one, "a part of a group", borders=[[["h0/GPU9"], [], way, price]])
+    refused(machine, one, "take more off h", borders=[[group, part, way, price * 1e3], *rest])
+    refused(machine, one, "take more off h", borders=[[group, part, way, price]] * 1000)
+    refused(machine, one, "time bound is", borders=rest)
+    refused(machine, one, "time bound is", borders=[[group, group, way, price], *rest])
 
 
 def test_what_is_copied_has_none():

@@ -6,6 +6,7 @@ links and ports carry in the time, by length. Why it holds: docs/concepts/cost-m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.machine_columns import Floats, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
+from topocomm.planning.bounds.slow_sides import SlowSide, slow_sides
+from topocomm.planning.bounds.time.fastest_links import ids_of
 from topocomm.planning.bounds.time.time_bound import Crossing
 from topocomm.planning.collectives import PARTS_GIVEN
 from topocomm.planning.forests.linear_program.integer_network import Network, network_of
@@ -43,7 +46,9 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
     if symmetry is None or len(machine.ends) ** 2 > MOST_ORBITS * len(symmetry.elements):
         return LengthsBounds(None, None)
     throughput = None
-    of_links, of_ports = (least_lengths(network, wanted, count, symmetry) for count in (0, ports))
+    sides, borders = slow_sides(machine)
+    of_links = least_lengths(network, wanted, 0, symmetry)
+    of_ports = least_lengths(network, wanted, ports, symmetry, borders)
     if of_links is not None and most.value and of_links.gb_per_s < most.value * BETTER:
         throughput = Bound(
             of_links.gb_per_s,
@@ -54,13 +59,16 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
         return LengthsBounds(throughput, None)
     cheapest_us = machine.cheapest_us()
     named = {"links": _links(network, of_ports), "ports": _ports(network, of_ports)}
+    if of_ports.prices.any():
+        named["borders"] = _borders(machine, sides, of_ports)
     return LengthsBounds(
         throughput,
         Crossing(
             cheapest_us,
             of_ports.gb_per_s,
             f"what every pair exchanges passes {len(named['links'])} links of a length and {len(named['ports'])} "
-            f"ports of a weight, which carry {of_ports.gb_per_s:g} GB/s of payload",
+            f"ports of a weight, which carry {of_ports.gb_per_s:g} GB/s of payload"
+            + (", and borders that are not full while no member on their side sends" if "borders" in named else ""),
             witness_of("time", "lengths", cheapest_us=cheapest_us, **named),
         ),
     )
@@ -97,4 +105,13 @@ def _ports(network: Network, found: Lengths) -> list[list[Any]]:
         for way, weights in zip(("out", "in"), found.weights.tolist(), strict=True)
         for end, weight in enumerate(weights)
         if weight
+    ]
+
+
+def _borders(machine: Machine, sides: Sequence[SlowSide], found: Lengths) -> list[list[Any]]:
+    """Return [devices of a host, those of its part, "out" or "in", price] of every border that has a price."""
+    return [
+        [*(ids_of(machine, np.flatnonzero(own)) for own in side[:2]), "out" if side.out else "in", price]
+        for side, price in zip(sides, found.prices.tolist(), strict=True)
+        if price
     ]

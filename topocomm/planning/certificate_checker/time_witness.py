@@ -156,9 +156,11 @@ class TimeWitnesses:
         return self._cheapest_us(witness) + share * self._us(sum(rates))
 
     def _lengths(self, witness: Witness) -> float:
-        """What pairs exchange takes of all links and ports, by length, what its shortest ways have at least."""
+        """What pairs exchange takes of links, ports and borders, by length, what its shortest ways have at least."""
         lengths = LengthsWitness(self.graph, self.needs, self.plan)
-        return self._cheapest_us(witness) + self._us(lengths.gb_per_s(witness["links"], witness["ports"]))
+        return self._cheapest_us(witness) + self._us(
+            lengths.gb_per_s(witness["links"], witness["ports"], witness.get("borders", ()))
+        )
 
     def _weights(self, witness: Witness) -> float:
         """What must cross groups, by weight, holds ports so long: no message counts more than the ports it holds."""

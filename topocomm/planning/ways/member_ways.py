@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from topocomm.planning.forests.linear_program.integer_network import Floats, Network, network_of
-from topocomm.planning.forests.linear_program.pair_flow import Hop, pair_ways
 from topocomm.planning.forests.linear_program.pair_flow import Shares as WaysOf
+from topocomm.planning.forests.linear_program.pair_flow import pair_ways
+from topocomm.planning.forests.linear_program.shortest_ways import Hop
 from topocomm.planning.forests.linear_program.symmetry import symmetry_for
 from topocomm.planning.forests.tree_schedule import whole_rows
 from topocomm.planning.routing.paths import PathFinder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 
@@ -11,10 +12,12 @@ from topocomm.planning.collectives import IN_PAIRS
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.own_nics import OwnNics
-from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.ways.diagonal_alltoall import diagonal_alltoall
+from topocomm.planning.ways.folded_hosts import folded_hosts
 from topocomm.planning.ways.hosts_alltoall import HostOrder, NicTurns, hosts_alltoall
+from topocomm.planning.ways.matching_alltoall import GroupedRanks, matching_alltoall
 from topocomm.planning.ways.member_ways import MOST_MEMBERS, member_ways
 from topocomm.planning.ways.nic_turns import nic_turns
 from topocomm.planning.ways.tapered_alltoall import straight_steps, tapered_alltoall
@@ -24,6 +27,12 @@ SLICE_BYTES = 64 << 10
 """Least bytes of a piece of a block."""
 MOST_SLICES, MOST_PIECES = 16, 1024
 """Most pieces of a block, and of all blocks together."""
+EVEN = 0.8
+"""Least block, as a part of the greatest, of blocks that go in matchings."""
+MOST_MATCHED = 8
+"""Most members of a host, or ranks in all, whose matchings are mixed."""
+MOST_STRAIGHT = 64
+"""Most ranks of which they are where none needs to relay: over more hosts straight blocks are mixed enough."""
 
 
 def over_ways(request: Request, groups: RankPatterns) -> Builds:
@@ -48,10 +57,12 @@ def over_ways(request: Request, groups: RankPatterns) -> Builds:
         for number in slices:
             yield f"ways-{number}", partial(way_schedule, blocks, ways, number, request.layout.row_bytes, root=root)
     if request.collective.name in IN_PAIRS:
-        yield from _host_after_host(request, groups, wanted, slices)
+        yield from _host_after_host(request, groups, wanted, slices, block_bytes)
 
 
-def _host_after_host(request: Request, groups: RankPatterns, wanted: Floats, slices: tuple[int, ...]) -> Builds:
+def _host_after_host(
+    request: Request, groups: RankPatterns, wanted: Floats, slices: tuple[int, ...], block_bytes: int
+) -> Builds:
     """Blocks between hosts straight, those inside over ways."""
     order, starts = groups.order, _joined_hosts(groups)
     ends, wanted = [request.endpoints[rank] for rank in order], wanted[np.ix_(order, order)]
@@ -63,6 +74,7 @@ def _host_after_host(request: Request, groups: RankPatterns, wanted: Floats, sli
         build = partial(tapered_alltoall, request.collective.parts, len(order), starts[1], order, straight)
         yield f"tapered-{straight}", build
     yield "diagonal", partial(diagonal_alltoall, request.collective.parts, request.endpoints, starts, order, nics)
+    yield from _in_matchings(request, groups, starts, nics, block_bytes)
     if starts == groups.host_starts and max(high - low for low, high in pairwise(starts)) ** 2 > MOST_PIECES:
         return  # lists of so many messages take seconds; under one switch they need none
     insides = []
@@ -79,6 +91,26 @@ def _host_after_host(request: Request, groups: RankPatterns, wanted: Floats, sli
         yield f"by-hosts-{number}", build
         if in_turn is not None:
             yield f"by-nics-{number}", partial(build, in_turn=in_turn)
+
+
+def _in_matchings(
+    request: Request, groups: RankPatterns, starts: tuple[int, ...], nics: OwnNics, block_bytes: int
+) -> Builds:
+    """Blocks that are about equal in the best mix of matchings of the members of a host, and of all few ranks."""
+    parts, ranks = request.collective.parts, len(groups.order)
+    others = [rows for pair, rows in enumerate(parts) if pair % (ranks + 1)]
+    if request.ports > 1 or starts[1] > MOST_MATCHED or min(others) < EVEN * max(others):
+        return
+    ranked = GroupedRanks(groups.order, starts, request.endpoints, nics)
+    ends = [request.endpoints[rank] for rank in groups.order]
+    with suppress(NoRouteError):
+        hosts = folded_hosts(ends, starts, groups.paths, nics)
+        if hosts is None or not hosts.are_unlike or (ranks > MOST_STRAIGHT and not hosts.wants_relays):
+            return
+        yield f"matchings-{hosts.members}", partial(matching_alltoall, parts, ranked, hosts, block_bytes)
+        every = folded_hosts(ends, (0, ranks), groups.paths, nics) if ranks <= MOST_MATCHED else None
+        if every is not None:
+            yield f"matchings-{ranks}", partial(matching_alltoall, parts, ranked, every, block_bytes)
 
 
 def _joined_hosts(groups: RankPatterns) -> tuple[int, ...]:

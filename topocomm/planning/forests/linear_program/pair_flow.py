@@ -11,12 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
+from topocomm.planning.forests.linear_program.integer_network import Floats, Network
 from topocomm.planning.forests.linear_program.packing import Column, Pair, Pricer, pack
+from topocomm.planning.forests.linear_program.shared_borders import SharedBorders
+from topocomm.planning.forests.linear_program.shortest_ways import Hop, Pairing, Way, Ways, WaySearch
 from topocomm.planning.forests.linear_program.simplex import Simplex
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
 
@@ -26,19 +27,6 @@ LEAST_PRICE = 1e-5
 """Shares of all prices below it are none, so that few links have a length."""
 LEAST_SHARE = 1e-3
 """Shares of a pair below it are none: they are errors of rounding."""
-
-
-class Hop(NamedTuple):
-    """One message of a way: the ranks, and the devices that it passes, by number in the network."""
-
-    src: int
-    dst: int
-    devices: tuple[int, ...]
-
-
-Way = tuple[Hop, ...]
-Pairing = tuple[int, int]
-"""Source and destination."""
 
 
 Shares = dict[Pairing, tuple[tuple[float, Way], ...]]
@@ -52,27 +40,33 @@ class Lengths:
     Attributes:
         gb_per_s: Payload over the time that no flow is below.
         lengths: float64 [links]: length of each link.
-        weights: float64 [2, ends]: of the ports to send and to receive; with the lengths times the rates, and times the
-            number of ports, they sum to 1.
+        weights: float64 [2, ends]: of the ports to send and to receive.
+        prices: float64 [borders]: of the borders, by what crosses them while no fast rank sends. With the lengths times
+            the rates, and the weights times the number of ports, they sum to no more than 1.
     """
 
     gb_per_s: float
     lengths: Floats
     weights: Floats
+    prices: Floats
 
 
-def least_lengths(network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> Lengths | None:
+def least_lengths(
+    network: Network, demand: Floats, ports: int, symmetry: Symmetry, borders: SharedBorders | None = None
+) -> Lengths | None:
     """Return the best bound found with equal lengths and weights where the machine is symmetric.
 
-    Arguments as those of `pair_ways`; None where a way is missing.
+    Arguments as those of `pair_ways`, and borders with prices; None where a way is missing.
     """
-    router = _Router(network, demand, ports, symmetry)
+    router = _Router(network, demand, ports, symmetry, borders)
     packing = pack(router, ACCURACY, MOST_TURNS, first_turns=0)
     if not packing.parts:
         return None
     shares = np.where(packing.prices < LEAST_PRICE, 0.0, packing.prices)
-    lengths, weights = router.lengths(shares / float(shares.sum()) / router.capacity)
-    return Lengths(1 / router.cost(lengths, weights), lengths, weights)
+    lengths, weights, prices = router.lengths(shares / float(shares.sum()) / router.capacity)
+    carried = float((lengths * network.gb_per_s).sum() + ports * weights.sum())
+    carried += float((prices * router.borders.slow_gb_per_s).sum()) if router.borders else 0.0
+    return Lengths(carried / router.cost(lengths, weights, prices), lengths, weights, prices)
 
 
 def pair_ways(network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> Shares | None:
@@ -151,10 +145,18 @@ def _mapped(way: Way, image: Sequence[int]) -> Way:
 class _Router(Pricer):
     """Routes all pairs over their shortest ways: the lowest of each orbit, for all of it.
 
-    Rows are links, then ports to send, and ports to receive; those that a symmetry maps onto each other are one row.
+    Rows are links, then ports to send, and ports to receive, then borders; those that a symmetry maps onto each other
+    are one row.
     """
 
-    def __init__(self, network: Network, demand: Floats, ports: int, symmetry: Symmetry) -> None:
+    def __init__(
+        self,
+        network: Network,
+        demand: Floats,
+        ports: int,
+        symmetry: Symmetry,
+        borders: SharedBorders | None = None,
+    ) -> None:
         rows = symmetry.orbit_of_link
         ends = np.unique(symmetry.elements[:, : network.ends].min(axis=0), return_inverse=True)[1].astype(np.int64)
         capacity = np.bincount(rows, network.gb_per_s).astype(float)
@@ -162,18 +164,36 @@ class _Router(Pricer):
             rows = np.concatenate([rows, len(capacity) + ends, len(capacity) + int(ends.max()) + 1 + ends])
             of_ports = float(ports) * np.bincount(ends)
             capacity = np.concatenate([capacity, of_ports, of_ports])
+        orbits = borders.orbits(symmetry.elements) if borders and ports else None
+        self.borders = borders if orbits is not None else None
+        if borders is not None and orbits is not None:
+            rows = np.concatenate([rows, len(capacity) + orbits])
+            capacity = np.append(capacity, np.bincount(orbits, borders.slow_gb_per_s))
         super().__init__(network, rows, np.asarray(capacity, float))
         self.ports, self.orbits = ports, _PairOrbits(symmetry, demand)
         self._wanted = np.array([self.orbits.demand[pair] for pair in self.orbits.lowest])
         self._routings: dict[tuple[bytes, bytes], dict[Pairing, Way]] = {}
         rates = np.unique(network.gb_per_s) if ports else network.gb_per_s.min(keepdims=True)
-        self._search = _Search(network, rates, symmetry)
+        self._search = WaySearch(network, rates, symmetry, self.borders)
         self._rate: list[float] = network.gb_per_s.tolist()
 
-    def lengths(self, prices: Floats) -> tuple[Floats, Floats]:
-        """Return the lengths of links and weights of ports, [2, ends], at these prices of rows."""
-        each, links = prices[self.row], len(self.network.links)
-        return each[:links], each[links:].reshape(2, -1) if self.ports else np.zeros((2, self.network.ends))
+    def start(self) -> list[Column]:
+        """Return a column for each port of a fast rank: held for longer, it lets as much more cross the border."""
+        if self.borders is None:
+            return []
+        border, port = self.borders.ports
+        ports = self.row[len(self.network.links) + port]
+        own = self.row[len(self.network.links) + 2 * self.network.ends + border]
+        more = -self.borders.more_gb_per_s[border]
+        known = dict.fromkeys(zip(ports.tolist(), own.tolist(), more.tolist(), strict=True))
+        return [Column(np.array(each[:2]), np.array([1.0, each[2]]), gain=0.0) for each in known]
+
+    def lengths(self, prices: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return lengths of links, weights of ports, [2, ends], and prices of borders, at these prices of rows."""
+        each, links, ends = prices[self.row], len(self.network.links), self.network.ends
+        weights = each[links : links + 2 * ends].reshape(2, -1) if self.ports else np.zeros((2, ends))
+        own = each[links + 2 * ends :] if self.ports else each[:0]
+        return each[:links], weights, self.borders.held(own, weights) if self.borders else own
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column]]]:
         """Return the least cost of the demand, and the column of the ways of that cost."""
@@ -186,11 +206,11 @@ class _Router(Pricer):
         self._routings[column.key] = routing
         return cost, [[column]]
 
-    def cost(self, lengths: Floats, weights: Floats) -> float:
-        """Return the least cost of the demand at these lengths and weights."""
-        return self._cost(self._search.ways(lengths, weights))
+    def cost(self, lengths: Floats, weights: Floats, prices: Floats) -> float:
+        """Return the least cost of the demand at these lengths, weights and prices of borders."""
+        return self._cost(self._search.ways(lengths, weights, prices))
 
-    def _cost(self, ways: _Ways) -> float:
+    def _cost(self, ways: Ways) -> float:
         src, dst = np.array(self.orbits.lowest).T
         return float(sum((self._wanted * ways.cost[self._search.source[src], dst]).tolist()))
 
@@ -250,121 +270,8 @@ class _Router(Pricer):
                 held = units / min(self._rate[link] for link in links)
                 load[len(network.links) + src] += held
                 load[len(network.links) + network.ends + dst] += held
+                if self.borders:
+                    own = load[len(network.links) + 2 * network.ends :]
+                    own += units * self.borders.crossing[:, src, dst]
+                    own -= held * self.borders.more_gb_per_s * self.borders.of_fast[:, src, dst]
         return np.asarray(np.bincount(self.row, load, len(self.capacity)))
-
-
-@dataclass(eq=False)
-class _Ways:
-    """Shortest ways from the lowest rank of every orbit to all ranks, at some prices.
-
-    Attributes:
-        cost: float64 [sources, ends].
-        via: int64 [sources, ends]: the last rank that relays, or -1.
-        level: int64 [sources, ends]: the rate that every link of a message without relays has, by number.
-        reached: What `_Search.spread` found at `prices` [rates, links].
-    """
-
-    search: _Search
-    cost: Floats
-    via: Ints
-    level: Ints
-    reached: Floats
-    prices: Floats
-
-    def __post_init__(self) -> None:
-        self._known: dict[Pairing, Way] = {}
-
-    def way(self, src: int, dst: int) -> Way:
-        """Return the messages from the lowest rank of an orbit to another rank."""
-        if (src, dst) not in self._known:
-            via = int(self.via[self.search.source[src], dst])
-            before = () if via < 0 else self.way(src, via)
-            self._known[src, dst] = (*before, self._message(src if via < 0 else via, dst))
-        return self._known[src, dst]
-
-    def _message(self, src: int, dst: int) -> Hop:
-        search = self.search
-        source, image = int(search.source[src]), search.image[src]
-        lowest, end = int(image[src]), int(image[dst])
-        level, devices = int(self.level[source, end]), [end]
-        reached, prices = self.reached[level, source], self.prices[level]
-        while devices[-1] != lowest or len(devices) == 1:
-            devices.append(search.before(reached, prices, lowest, devices[-1]))
-        back = np.argsort(image)
-        return Hop(src, dst, tuple(back[devices[::-1]].tolist()))
-
-
-class _Search:
-    """Shortest ways on a network, of links that are at least so fast; ranks forward whole messages only.
-
-    Attributes:
-        sources: int64: the lowest rank of every orbit.
-        source: int64 [ends]: number of the orbit of every rank.
-        image: int64 [ends, devices]: an element that maps each rank onto the lowest of its orbit.
-    """
-
-    def __init__(self, network: Network, rates: Floats, symmetry: Symmetry) -> None:
-        self.network, self.rates = network, rates
-        lowest = symmetry.elements[:, : network.ends]
-        self.sources, self.source = np.unique(lowest.min(axis=0), return_inverse=True)
-        self.image = symmetry.elements[lowest.argmin(axis=0)]
-        self.src, self.dst = (np.array(side, dtype=np.int64) for side in zip(*network.links, strict=True))
-        self.slow = network.gb_per_s[None, :] < rates[:, None]
-        onward = np.flatnonzero(self.src >= network.ends)
-        self.onward = onward[np.argsort(self.dst[onward], kind="stable")]
-        heads = self.dst[self.onward]
-        self.first = np.flatnonzero(np.diff(heads, prepend=-1))
-        self.heads = heads[self.first]
-        self.links_into: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for link, (a, b) in enumerate(network.links):
-            self.links_into[b].append((link, a))
-
-    def ways(self, lengths: Floats, weights: Floats, *, relays: bool = True) -> _Ways:
-        """Return the shortest ways at lengths [links] and weights of ports [2, ends], without relays of one message.
-
-        Both are equal for links and ranks that the symmetry maps onto each other.
-        """
-        ends, sources = self.network.ends, self.sources
-        prices = np.where(self.slow, np.inf, lengths[None, :])
-        reached = self.spread(prices)
-        held = (weights[0][sources, None] + weights[1][None, :])[None] / self.rates[:, None, None]
-        options = reached[:, :, :ends] + held
-        level = options.argmin(axis=0)
-        cost = options.min(axis=0)
-        cost[np.arange(len(sources)), sources] = 0.0
-        via = np.full(cost.shape, -1, dtype=np.int64)
-        direct = cost[self.source[:, None], self.image[:, :ends]]
-        for own, before in zip(cost, via, strict=True) if relays else ():
-            while True:
-                over = own[:, None] + direct
-                last = over.argmin(axis=0)
-                least = over[last, np.arange(ends)]
-                if not (least < own).any():
-                    break
-                before[least < own] = last[least < own]
-                own[least < own] = least[least < own]
-        return _Ways(self, cost, via, level, reached, prices)
-
-    def spread(self, prices: Floats) -> Floats:
-        """Return the least price of one message from each source to every device, [rates, sources, devices]."""
-        network = self.network
-        reached = np.full((len(self.rates), len(self.sources), len(network.devices)), np.inf)
-        out = np.flatnonzero(np.isin(self.src, self.sources))
-        reached[:, self.source[self.src[out]], self.dst[out]] = prices[:, out]
-        if not len(self.onward):
-            return reached
-        tails = self.src[self.onward]
-        while True:
-            over = np.minimum.reduceat(reached[:, :, tails] + prices[:, None, self.onward], self.first, axis=2)
-            before = reached[:, :, self.heads]
-            if not (over < before).any():
-                return reached
-            reached[:, :, self.heads] = np.minimum(before, over)
-
-    def before(self, reached: Floats, prices: Floats, src: int, device: int) -> int:
-        """Return the device before one on the shortest way from a rank; of several the first."""
-        for link, tail in self.links_into[device]:
-            so_far = 0.0 if tail == src else np.inf if tail < self.network.ends else reached[tail]
-            if so_far + prices[link] == reached[device]:
-                return tail
-        raise AssertionError("some link leads on the shortest way to where it leads")
