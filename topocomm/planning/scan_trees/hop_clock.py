@@ -41,6 +41,22 @@ def steady(trees: ScanTrees) -> Clock:
     return Clock(1.0, up, down, up + 1.0, down + 1.0)
 
 
+def phased(trees: ScanTrees) -> Clock:
+    """Return the clock of which every hop without relays takes a round, and no message down leaves before all are up.
+
+    In slices a chain over groups is then ahead of what its members hear.
+    """
+    nodes = Nodes(trees.parents)
+    up = hop_rounds(nodes, trees, steady(trees)).up[:, -1:]
+    below = np.zeros_like(nodes.parent)
+    for level in nodes.levels[1:]:
+        above = nodes.parent[level]
+        below[level] = np.where(nodes.hears[above], 1 + below[above], 0)
+    shape = (*trees.parents.shape, 1)
+    first, last = up.reshape(shape).astype(float), (up.max() + 1.0 + below).reshape(shape)
+    return Clock(float(last.max()) + 1.0, first, last, np.ones(shape), np.ones(shape))
+
+
 class Rounds(NamedTuple):
     """Rounds of the hops.
 
