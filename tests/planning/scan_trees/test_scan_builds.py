@@ -41,11 +41,11 @@ def test_hosts_that_are_alike_tell_each_other(name):
         ("dgx-1-v100", 4, MIB, 2.0),
         ("mi250x", 16, MIB, 1.95),
         ("p3dn", 4, MIB // 16, 1.9),
-        ("dgx-2", 2, MIB, 1.75),
+        ("dgx-2", 4, MIB, 1.85),
     ],
 )
 def test_with_few_messages_in_a_row_they_come_nearer_the_bound(system, count, payload_bytes, most):
-    """Along chains of hosts and by parts over rails it was 7.72, 4.35, 2.43, 3.61, 3.82 and 1.86 times the bound."""
+    """Along chains of hosts and by parts over rails it was 7.72, 4.35, 2.43, 3.61, 3.82 and 2.13 times the bound."""
     machine = catalog(system, hosts=count)
     made = plan(machine, "scan", payload_bytes=payload_bytes)
     assert made.algorithm.startswith("scan-owners") and made.certificate.gap <= most

@@ -57,5 +57,4 @@ def group_scans(request: Request, groups: RankPatterns) -> Builds:
 def _scan(request: Request, cuts: Sequence[Sequence[int]], radix: int, most_chunks: int) -> Schedule:
     trees = nested_trees(cuts, radix, most_chunks)
     chunks = split_rows(request.layout.rows, len(trees.parents))
-    clock = phased(trees) if radix == 1 else None
-    return tree_scan(trees, chunks, own=request.collective.name == "scan", clock=clock)[0]
+    return tree_scan(trees, chunks, own=request.collective.name == "scan", clock=phased(trees))[0]

@@ -42,19 +42,20 @@ def steady(trees: ScanTrees) -> Clock:
 
 
 def phased(trees: ScanTrees) -> Clock:
-    """Return the clock of which every hop without relays takes a round, and no message down leaves before all are up.
+    """Return the clock of which every hop without relays takes a round, all that goes up before what goes down.
 
-    In slices a chain over groups is then ahead of what its members hear.
+    What those hear who tell others goes first, of all groups: so messages between groups wait for none inside.
     """
     nodes = Nodes(trees.parents)
     up = hop_rounds(nodes, trees, steady(trees)).up[:, -1:]
-    below = np.zeros_like(nodes.parent)
-    for level in nodes.levels[1:]:
-        above = nodes.parent[level]
-        below[level] = np.where(nodes.hears[above], 1 + below[above], 0)
+    height = np.zeros_like(nodes.parent)
+    for level in reversed(nodes.levels[1:]):
+        np.maximum.at(height, nodes.parent[level], 1 + height[level])
+    down = up.max() + 1.0 + np.maximum(0, height[nodes.hears].max(initial=0) - height)
     shape = (*trees.parents.shape, 1)
-    first, last = up.reshape(shape).astype(float), (up.max() + 1.0 + below).reshape(shape)
-    return Clock(float(last.max()) + 1.0, first, last, np.ones(shape), np.ones(shape))
+    return Clock(
+        float(down.max()) + 1.0, up.reshape(shape).astype(float), down.reshape(shape), np.ones(shape), np.ones(shape)
+    )
 
 
 class Rounds(NamedTuple):

@@ -34,8 +34,8 @@ CHUNKS = (4, 8, 16)
 SCAN_SLICES, THROUGHPUT_SLICES, LEAST_SLICE_BYTES = (4, 8, 16, 32, 64, 128, 256), 16, 1 << 10
 """Slices of every chunk, those where bytes alone matter, and the least bytes of one between GPUs."""
 OWNED_TREES, MOST_OWNED_NODES = (8, 16, 32), (1 << 15, 1 << 16)
-"""Numbers of trees whose hosts tell each other; and most ranks of all trees with more than the first number, where pairs
-of a host are alike, and where they are not."""
+"""Numbers of trees whose hosts tell each other; and most ranks of all trees with more than the first number, where
+pairs of a host are alike, and where they are not."""
 NEAR = 1.15
 """How much longer than owners a chain of hosts may take by its turns to be offered: its slices take long to follow."""
 UNSTEADY_SLICES = 8
