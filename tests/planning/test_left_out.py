@@ -61,7 +61,7 @@ def test_relays_are_for_hosts_of_few_ranks():
     beyond = request(machine, "scan", 1 << 20, ranks=(*machine.endpoints[:9], machine.endpoints[17]))
     assert not any("relay-chain" in line for line in left_out(machine, beyond))  # ten ranks as if in one host
     wanted = request(machine, "scan", 1 << 20, ranks=machine.endpoints[:17])
-    assert "scan-trees, relay-chain: for at most 16 ranks, or hosts of so many that are alike" in left_out(
+    assert "scan-trees, scan-owners, relay-chain: for at most 16 ranks, or hosts of so many that are alike" in left_out(
         machine, wanted
     )
     assert "relay-chain" not in tried(machine, wanted)
@@ -106,11 +106,12 @@ def test_what_is_not_pipelined_between_processors():
 
 def test_ranks_without_a_rail_are_named():
     uneven = joined((3, 2))
-    assert "rails-scan, rails-chain: some rank is on no rail that every host has" in left_out(
-        uneven, request(uneven, "scan", 1 << 20)
+    assert "rails-halving, rails-by: some rank is on no rail that every host has" in left_out(
+        uneven, request(uneven, "allgather", 1 << 20)
     )
-    assert not {"rails-scan"} & tried(uneven, request(uneven, "scan", 1 << 20))
+    assert not {"rails-halving"} & tried(uneven, request(uneven, "allgather", 1 << 20))
     assert "rails-halving" in tried(uneven, request(uneven, "broadcast", 1 << 20))
+    assert "rails-scan" in tried(uneven, request(uneven, "scan", 1 << 20))
 
 
 @pytest.mark.parametrize("name", ["gather", "scatter", "alltoall"])

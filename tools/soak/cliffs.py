@@ -46,12 +46,12 @@ LIMITS = (
     Limit(
         ("dgx-1", "p3dn"),
         PREFIXES,
-        10.0,
+        4.0,
         5.0,
         "in rank order values pass pairs without a link, and NICs that two GPUs share",
     ),
-    Limit(("cpu",), PREFIXES, 8.0, 6.0, "chains in rank order over all cores, whose messages share the buses"),
-    Limit(("mi250x", "mi100"), PREFIXES, 6.0, 5.5, "in rank order values pass pairs without a link"),
+    Limit(("cpu",), PREFIXES, 5.0, 6.0, "phases of all cores wait for each other, chains of long values for buses"),
+    Limit(("mi250x", "mi100"), PREFIXES, 4.5, 5.5, "in rank order values pass pairs without a link"),
     Limit(("dgx-2", "v100-4"), PREFIXES, 3.0, 2.6, "ranks share a NIC, which the chain over hosts waits for"),
     Limit(("",), PREFIXES, 3.0, 1.9, "what goes to owners of pieces inside hosts does not overlap what goes between"),
     Limit(

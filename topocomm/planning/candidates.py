@@ -39,7 +39,6 @@ from topocomm.planning.hierarchical.long_values import (
     MOST_FLAT_RANKS,
     over_rails,
     parts_over_rails,
-    scans,
 )
 from topocomm.planning.hierarchical.turned_parts import in_turns
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
@@ -47,7 +46,8 @@ from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, pairs_differ
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.scan_trees.scan_builds import packed_scans
+from topocomm.planning.scan_trees.group_scans import group_scans
+from topocomm.planning.scan_trees.scan_builds import packed_scans, unlike_members
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
 from topocomm.planning.ways.way_builds import over_ways
@@ -279,10 +279,9 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
         worth = None if count <= MOST_RING_RANKS or not alike else int(request.port_model == "loggp")
         for pattern in islice(groups.patterns(), worth):
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
-    yield from scans(request, groups)
-    packed = list(packed_scans(request, groups))
-    yield from packed
-    if not packed or count > MOST_PACKED_RANKS:
+    yield from group_scans(request, groups)
+    yield from packed_scans(request, groups)
+    if count > MOST_PACKED_RANKS or not unlike_members(request, groups):
         yield from relay_chains(request, groups)
 
 

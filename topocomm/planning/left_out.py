@@ -91,14 +91,17 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
     if in_parts and ranks > MOST_TURNED_RANKS and request.ports == 1:
         yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
     if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
-        yield "scan-trees, relay-chain", f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike"
+        yield (
+            "scan-trees, scan-owners, relay-chain",
+            f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike",
+        )
     members = max(inside.members for inside in patterns.hosts.insides)
     if name in ("reduce", "broadcast") and members > MOST_PATH_MEMBERS:
         yield "relay-chain", f"for at most {MOST_PATH_MEMBERS} ranks of a host"
     if name in ("reduce", "broadcast") and ranks > MOST_TREE_RANKS and groups.count < ranks:
         yield "rails-trees, rails-through", f"for at most {MOST_TREE_RANKS} ranks"
-    if name in ("scan", "exscan") and groups.count > MOST_RING_RANKS:
-        yield _PARTS[name], f"for at most {MOST_RING_RANKS} hosts"
+    if name in ("scan", "exscan"):
+        yield from _of_scans(request, patterns)
     elif groups.count > 1 and not common_rails(groups):
         yield _PARTS[name], "no rail has a rank of every host"
     elif groups.count > 1 and name not in ("allreduce", "reduce", "broadcast") and not fits_parts(groups):
@@ -116,6 +119,16 @@ def _of_trees(topology: Topology, request: Request) -> Iterator[tuple[str, str]]
         yield _TREES[name], f"with objective auto for at most {MOST_AUTO_FOREST_RANKS} ranks"
     elif not on_gpus:
         yield _TREES[name], "with objective auto for GPUs only"
+
+
+def _of_scans(request: Request, patterns: RankPatterns) -> Iterator[tuple[str, str]]:
+    if chain_period(request.endpoints, patterns) > MOST_PERIOD:
+        yield (
+            "scan-trees, scan-owners, relay-chain",
+            f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike",
+        )
+    if patterns.hierarchy.groups.count > MOST_RING_RANKS:
+        yield _PARTS["scan"], f"for at most {MOST_RING_RANKS} hosts"
 
 
 def _of_unlike_pairs(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, steady
+from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, phased, steady
 from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes, ScanTrees, straight
 
 CHAIN, STAR = np.array([[1, 2, NO_RANK]]), np.array([[1, NO_RANK, 1]])
@@ -11,6 +11,15 @@ CHAIN, STAR = np.array([[1, 2, NO_RANK]]), np.array([[1, NO_RANK, 1]])
 def test_a_hop_takes_a_period_of_the_steady_clock():
     rounds = hop_rounds(Nodes(CHAIN), straight(CHAIN), steady(straight(CHAIN)))
     assert rounds.up[:2].ravel().tolist() == [0, 1] and (rounds.period, rounds.slice_takes) == (1, 2.0)
+
+
+def test_nothing_goes_down_before_all_is_up():
+    """Three groups of two along a chain of their last ranks, which tell the others what comes before the group."""
+    trees = straight(np.array([[1, 3, 3, 5, 5, NO_RANK]]))
+    rounds = hop_rounds(Nodes(trees.parents), trees, phased(trees))
+    assert rounds.up[:5, 0].tolist() == [0, 1, 0, 2, 0]
+    assert rounds.down[[2, 4], 0].tolist() == [3, 3]
+    assert rounds.period == 4
 
 
 def clock_of(turns, takes, period=1.0):

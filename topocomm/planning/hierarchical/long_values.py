@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-from topocomm.planning.algorithms import prefix
 from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
@@ -20,7 +19,6 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
     rails_reduce_scatter,
     transfer_count,
 )
-from topocomm.planning.algorithms.hosts.rails_scan import rails_scan
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.hierarchical.tiered import tiered_allreduces
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
@@ -44,8 +42,6 @@ MOST_TRANSFERS = 1 << 21
 """Most transfers of parts that are reduced or gathered: of more than above one radix and one way inside is tried."""
 PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
-SCAN_PIECES = (1, 2, 4, 8, 16, 32, 48, 64)
-"""The same of a scan: pieces of a part, the most that fit."""
 MOST_DIRECT_GROUPS = 96
 """Most hosts of which all send to each other."""
 HALVED_SLICES = (1, 2, 4, 8, 16, 32)
@@ -72,9 +68,9 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
     name = request.collective.name
     if not (request.operator.commutative or name == "broadcast"):
         return
-    if _long_enough(request, groups.hosts):
+    if long_enough(request, groups.hosts):
         for algorithm, schedule in tiered_allreduces(groups, request.layout.rows, MOST_HALVED_TRANSFERS):
-            yield from _sliced(request, groups, _rooted(request, schedule), algorithm)
+            yield from in_few_slices(request, groups, _rooted(request, schedule), algorithm)
     if name == "allreduce":
         yield from _around_hosts(request, groups)
     if _is_long_across(request, groups):
@@ -97,7 +93,7 @@ def _around_hosts(request: Request, groups: RankPatterns) -> Builds:
     ways = [("host-rings", groups.rings_of(hosts)), ("host-trees", _trees_of(request, groups, hosts))]
     for name, inside in ways:
         if inside and (schedule := _in_parts(request, groups, inside)):
-            yield from _sliced(request, groups, schedule, name)
+            yield from in_few_slices(request, groups, schedule, name)
 
 
 def _in_parts(request: Request, groups: RankPatterns, inside: Inside) -> Schedule | None:
@@ -194,7 +190,7 @@ def _across(request: Request, groups: RankPatterns, bare: Groups, *, rails: int)
     return None
 
 
-def _pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
+def pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
     """The schedule in as many slices as have enough bytes, a period apart."""
     least = slice_bytes(request, groups)
     most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
@@ -217,7 +213,7 @@ def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Build
             schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], rings, radix)
             if not groups.in_order:
                 schedule = relabelled(schedule, groups.order)
-            builds = _sliced(request, groups, _rooted(request, schedule), _name(radix) + inside)
+            builds = in_few_slices(request, groups, _rooted(request, schedule), _name(radix) + inside)
             yield from builds if in_slices else islice(builds, 1)
 
 
@@ -241,7 +237,7 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
     if not groups.in_order:
         schedule = relabelled(schedule, groups.order)
     label = f"rails-blocks-{-(-bare.count // pieces)}"
-    yield from islice(_sliced(request, groups, _rooted(request, schedule), label), 1)
+    yield from islice(in_few_slices(request, groups, _rooted(request, schedule), label), 1)
 
 
 def _ways_inside(request: Request, groups: RankPatterns) -> Iterator[tuple[str, Inside]]:
@@ -276,7 +272,7 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
         if few or (radix == radices[-1] and transfers <= MOST_TRANSFERS):
             for inside, rings in islice(_ways_inside(request, groups), None if few else 1):
                 made = (rails_reduce_scatter if reduces else rails_allgather)(bare, parts, rings, radix)
-                yield from _sliced(request, groups, made, _name(radix) + inside)
+                yield from in_few_slices(request, groups, made, _name(radix) + inside)
 
 
 def _may_cut(request: Request) -> bool:
@@ -292,7 +288,7 @@ def _is_long_across(request: Request, groups: RankPatterns) -> bool:
     """Whether parts over rails are worth a plan: of a long value, or of one that takes slow links long."""
     bare = groups.hierarchy.groups
     if groups.hierarchy.flat or is_long(request) or not _may_cut(request):
-        return _long_enough(request, bare)
+        return long_enough(request, bare)
     rails = len(common_rails(bare))
     across = _across(request, groups, bare, rails=rails)
     if across is None:
@@ -301,7 +297,7 @@ def _is_long_across(request: Request, groups: RankPatterns) -> bool:
     return heard_us >= HEARD_LATENCIES * across.latency_us
 
 
-def _long_enough(request: Request, groups: Groups) -> bool:
+def long_enough(request: Request, groups: Groups) -> bool:
     """Whether parts of the value over rails are worth a plan."""
     return is_long(request) and groups.count > 1 and bool(common_rails(groups))
 
@@ -321,7 +317,7 @@ def _name(radix: int) -> str:
     return "rails-halving" if radix == 2 else f"rails-by-{radix}"
 
 
-def _sliced(request: Request, groups: RankPatterns, schedule: Schedule, name: str) -> Builds:
+def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, name: str) -> Builds:
     """The schedule in as many slices as are worth their messages and can be planned at once."""
     most = min(
         request.payload_bytes // len(schedule.chunks) // min(SLICE_BYTES[1], slice_bytes(request, groups)),
@@ -330,23 +326,3 @@ def _sliced(request: Request, groups: RankPatterns, schedule: Schedule, name: st
     options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
     for slices in dict.fromkeys(n if n <= most else 1 for n in options):
         yield f"{name}-{slices}", partial(sliced, schedule, slices, 1)
-
-
-def scans(request: Request, groups: RankPatterns) -> Builds:
-    """Yield name and builder for a scan or exscan of a long value."""
-    own, hierarchy, rows = request.collective.name == "scan", groups.hierarchy, request.layout.rows
-    if not _long_enough(request, groups.single):
-        return
-    count = request.collective.ranks
-    if count <= MOST_TREE_RANKS and not request.cores:
-        yield from _pipelined(request, groups, prefix.chain_scan(count, rows, own=own), 1, "chain")
-    if not _long_enough(request, hierarchy.groups):
-        return
-    for name, bare in (("rails-scan", hierarchy.groups), ("direct", groups.single)):
-        wanted = groups.in_order and fits_parts(bare) and (name != "direct" or not hierarchy.flat)
-        fits = [n for n in SCAN_PIECES if transfer_count(bare, n) <= MOST_HALVED_TRANSFERS]
-        if wanted and bare.count <= MOST_RING_RANKS and fits:
-            yield from _sliced(request, groups, rails_scan(bare, rows, max(fits), own=own), name)
-        if wanted and 2 < bare.count <= MOST_RING_RANKS and name != "direct":
-            chained = rails_scan(bare, rows, 1, own=own, chained=True)
-            yield from _pipelined(request, groups, chained, 1, "rails-chain")

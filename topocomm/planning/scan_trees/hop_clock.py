@@ -41,6 +41,23 @@ def steady(trees: ScanTrees) -> Clock:
     return Clock(1.0, up, down, up + 1.0, down + 1.0)
 
 
+def phased(trees: ScanTrees) -> Clock:
+    """Return the clock of which every hop without relays takes a round, all that goes up before what goes down.
+
+    What those hear who tell others goes first, of all groups: so messages between groups wait for none inside.
+    """
+    nodes = Nodes(trees.parents)
+    up = hop_rounds(nodes, trees, steady(trees)).up[:, -1:]
+    height = np.zeros_like(nodes.parent)
+    for level in reversed(nodes.levels[1:]):
+        np.maximum.at(height, nodes.parent[level], 1 + height[level])
+    down = up.max() + 1.0 + np.maximum(0, height[nodes.hears].max(initial=0) - height)
+    shape = (*trees.parents.shape, 1)
+    return Clock(
+        float(down.max()) + 1.0, up.reshape(shape).astype(float), down.reshape(shape), np.ones(shape), np.ones(shape)
+    )
+
+
 class Rounds(NamedTuple):
     """Rounds of the hops.
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.routing.routes import Floats
 from topocomm.planning.scan_trees.hop_clock import Clock
-from topocomm.planning.scan_trees.host_hops import MOST_RELAYS, HostHops
+from topocomm.planning.scan_trees.host_hops import MOST_RELAYS, HostHops, padded
 from topocomm.planning.scan_trees.rank_trees import NO_RANK, ScanTrees
 from topocomm.planning.scan_trees.tree_packing import HostTree
 
@@ -22,9 +22,9 @@ SOON = 1e-9
 
 def trees_of(hosts: HostHops, trees: Sequence[HostTree]) -> ScanTrees:
     """Return the trees on all hosts: the last rank of the spine of each sends the next one."""
-    parents = _on_hosts(hosts, np.array([tree.parents for tree in trees]))
+    parents = hosts.on_all(np.array([tree.parents for tree in trees]))
     up, down = (
-        _on_hosts(hosts, np.array([[_padded(way[1:-1]) for way in ways] for ways in each]))
+        hosts.on_all(np.array([[padded(way[1:-1]) for way in ways] for ways in each]))
         for each in ([tree.up for tree in trees], [tree.down for tree in trees])
     )
     up[parents == NO_RANK] = NO_RANK
@@ -76,15 +76,3 @@ def _listed(loads: Floats) -> tuple[Floats, float]:
         left -= loads[hop]
         waiting = np.delete(waiting, place)
     return starts, float(free.max(initial=0.0))
-
-
-def _padded(relays: Sequence[int]) -> list[int]:
-    return [*relays, *[NO_RANK] * (MOST_RELAYS - len(relays))]
-
-
-def _on_hosts(hosts: HostHops, ranks: Ints) -> Ints:
-    """Ranks of the first two hosts, [chunks, members, ...], as those of each host and the next; NO_RANK beyond."""
-    first = np.repeat(np.arange(hosts.hosts) * hosts.members, hosts.members)
-    every = np.tile(ranks, (1, hosts.hosts, *[1] * (ranks.ndim - 2)))
-    moved = every + first.reshape(1, -1, *[1] * (ranks.ndim - 2))
-    return np.where((every == NO_RANK) | (moved >= hosts.hosts * hosts.members), NO_RANK, moved)

@@ -9,7 +9,8 @@ import numpy as np
 
 from topocomm.planning.forests.pair_loads import PairLoads
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Floats
+from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.scan_trees.rank_trees import NO_RANK
 
 Way = tuple[int, ...]
 """Ranks of the first two hosts, from one end of a message to the other."""
@@ -57,6 +58,16 @@ class HostHops:
         ends = [(a - self.members, b - self.members) if a >= self.members else (a, b) for a, b in pairwise(way)]
         return [int(self._hop[pair]) for pair in ends]
 
+    def on_all(self, ranks: Ints) -> Ints:
+        """Return ranks of the first two hosts, [chunks, members, ...], as those of each host and the next.
+
+        What is beyond the last host is NO_RANK.
+        """
+        first = np.repeat(np.arange(self.hosts) * self.members, self.members)
+        every = np.tile(ranks, (1, self.hosts, *[1] * (ranks.ndim - 2)))
+        moved = every + first.reshape(1, -1, *[1] * (ranks.ndim - 2))
+        return np.where((every == NO_RANK) | (moved >= self.hosts * self.members), NO_RANK, moved)
+
     def ways(self, row_price: Floats, us_price: float) -> Ways:
         """Return the cheapest ways, at a price of each port and link and of a us of latency; infinite without one."""
         price = np.where(self._reached, self.loads @ row_price + us_price * self.latency_us, np.inf)
@@ -90,3 +101,8 @@ class Ways:
             enters = int(self._enters[src, dst - self._members])
             stops = [src, int(self._leaves[src, enters]), self._members + enters, dst]
         return tuple(stop for at, stop in enumerate(stops) if at == 0 or stop != stops[at - 1])
+
+
+def padded(relays: Sequence[int]) -> list[int]:
+    """Return relays of a way, and NO_RANK for those that it has not."""
+    return [*relays, *[NO_RANK] * (MOST_RELAYS - len(relays))]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import inf
+from typing import NamedTuple
 
-from topocomm.planning.cost.cost_models import MOST_MESSAGES
+from topocomm.planning.cost.cost_models import MOST_MESSAGES, MOST_TRANSFERS
 from topocomm.planning.forests.chain_flow import MOST_PERIOD, period_of
 from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
@@ -16,10 +16,14 @@ from topocomm.planning.hierarchical.long_values import (
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.earliest_edges import pairs_differ
-from topocomm.planning.scan_trees.hop_clock import hop_rounds
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.routes import Ints
+from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds
 from topocomm.planning.scan_trees.hop_turns import clock_of, trees_of
 from topocomm.planning.scan_trees.host_hops import HostHops
+from topocomm.planning.scan_trees.host_trees import owners, rooted_trees
 from topocomm.planning.scan_trees.rank_trees import Nodes
+from topocomm.planning.scan_trees.rooted_turns import rooted_clock
 from topocomm.planning.scan_trees.tree_packing import HostTree, packed_trees
 from topocomm.planning.scan_trees.tree_scan import tree_scan
 from topocomm.planning.schedule.schedule import Schedule, split_rows
@@ -29,36 +33,102 @@ CHUNKS = (4, 8, 16)
 """Numbers of trees that are tried: more pack better, fewer leave larger messages."""
 SCAN_SLICES, THROUGHPUT_SLICES, LEAST_SLICE_BYTES = (4, 8, 16, 32, 64, 128, 256), 16, 1 << 10
 """Slices of every chunk, those where bytes alone matter, and the least bytes of one between GPUs."""
+OWNED_TREES, MOST_OWNED_NODES = (8, 16, 32), (1 << 15, 1 << 16)
+"""Numbers of trees whose hosts tell each other; and most ranks of all trees with more than the first number, where
+pairs of a host are alike, and where they are not."""
+NEAR = 1.15
+"""How much longer than owners a chain of hosts may take by its turns to be offered: its slices take long to follow."""
 UNSTEADY_SLICES = 8
 """Slices of a long pipeline that are followed beside those under way at once; those of which it would be more messages
 than that are not offered: their time would be that of rounds with barriers."""
 
 
 def packed_scans(request: Request, groups: RankPatterns) -> Builds:
-    """Yield name and builder for long values along trees packed into hosts whose pairs are unlike.
+    """Yield name and builder for long values along trees packed into hosts.
 
-    Few ranks on several hosts are as one such host.
+    With `scan-owners` hosts tell each other, so few messages are in a row. With `scan-trees` they are a chain, where
+    pairs of a host are unlike; few ranks on several hosts are as one such host.
     """
     ends, paths = request.endpoints, groups.paths
     wanted = request.layout.splittable and request.objective in ("auto", "throughput") and not request.cores
     if not wanted or request.payload_bytes < LONG_BYTES or not 2 < len(ends) <= MOST_TREE_RANKS:
         return
-    alone = not groups.in_order or len(ends) <= MOST_PERIOD
-    members = len(ends) if alone else period_of(ends, groups.host_starts, paths)
-    if not 1 < members <= MOST_PERIOD or len(set(ends)) < len(ends) or not pairs_differ(ends[:members], paths):
+    if len(set(ends)) < len(ends):
         return
-    hosts = HostHops(ends, paths, members, request.ports)
-    chosen = _soonest(request, hosts)
-    if chosen is not None:
-        trees, slices = chosen
-        yield f"scan-trees-{slices}", partial(_in_slices, request, hosts, trees, slices)
+    alike = period_of(ends, groups.host_starts, paths) if groups.in_order else len(ends)
+    owned = None
+    if request.objective == "auto" and 1 < alike < len(ends) and alike <= MOST_PERIOD:
+        owned = _by_owners(request, HostHops(ends, paths, alike, request.ports), paths)
+        if owned is not None:
+            yield f"scan-owners-{len(owned.trees)}", owned.schedule
+    members = unlike_members(request, groups)
+    if members:
+        hosts = HostHops(ends, paths, members, request.ports)
+        chained = _soonest(request, hosts)
+        if chained is not None and (owned is None or chained.us <= NEAR * owned.us):
+            yield f"scan-trees-{chained.slices}", partial(_in_slices, request, hosts, chained)
 
 
-def _soonest(request: Request, hosts: HostHops) -> tuple[Sequence[HostTree], int] | None:
+def unlike_members(request: Request, groups: RankPatterns) -> int:
+    """Return the ranks of a host if their pairs are unlike, of few ranks on several hosts all; else, and of many, 0."""
+    ends, paths = request.endpoints, groups.paths
+    members = len(ends)
+    if members > MOST_PERIOD and groups.in_order:
+        members = period_of(ends, groups.host_starts, paths)
+    return members if members <= MOST_PERIOD and pairs_differ(ends[:members], paths) else 0
+
+
+class _Owned(NamedTuple):
+    """Rooted trees, and about how long they take."""
+
+    us: float
+    request: Request
+    hosts: HostHops
+    trees: Sequence[HostTree]
+    above: Ints
+    clock: Clock
+
+    def schedule(self) -> Schedule:
+        """Return the scan, without slices."""
+        rooted = rooted_trees(self.hosts, self.trees, self.above)
+        return tree_scan(
+            rooted,
+            split_rows(self.request.layout.rows, len(rooted.parents)),
+            own=self.request.collective.name == "scan",
+            clock=self.clock,
+        )[0]
+
+
+def _by_owners(request: Request, hosts: HostHops, paths: PathFinder) -> _Owned | None:
+    """Return the number of trees of the least time if every hop leaves at its turn; None where there is no route."""
+    payload_us, best = _slice_us(request, hosts, 1), None
+    most = MOST_OWNED_NODES[pairs_differ(request.endpoints[: hosts.members], paths)]
+    for count in OWNED_TREES:
+        above = owners(hosts.hosts, count)
+        if best is not None and above.size * hosts.members > most:
+            break
+        trees = packed_trees(hosts, count, 1 / payload_us, rooted=True)
+        if trees is None or above.size * hosts.members > MOST_TRANSFERS // 2:
+            break
+        clock = rooted_clock(hosts, trees, above, payload_us)
+        if best is None or clock.period * payload_us < best.us:
+            best = _Owned(clock.period * payload_us, request, hosts, trees, above, clock)
+    return best
+
+
+class _Chained(NamedTuple):
+    """Trees along a chain of hosts, in slices, and about how long they take."""
+
+    us: float
+    trees: Sequence[HostTree]
+    slices: int
+
+
+def _soonest(request: Request, hosts: HostHops) -> _Chained | None:
     """Return the trees and slices of the least time if every hop leaves at its turn; None where there is no route."""
     least = LEAST_SLICE_BYTES if hosts.on_gpus else PROCESSOR_SLICE_BYTES[0]
     by_time = request.objective == "auto"
-    soonest_us, chosen = inf, None
+    chosen: _Chained | None = None
     for chunks in dict.fromkeys(min(request.layout.rows, each) for each in (CHUNKS if by_time else CHUNKS[-1:])):
         trees = packed_trees(hosts, chunks, hosts.fastest * 1e3 / request.payload_bytes)
         if trees is None:
@@ -73,8 +143,8 @@ def _soonest(request: Request, hosts: HostHops) -> tuple[Sequence[HostTree], int
                 first = hop_rounds(nodes, on_all, clock).slice_takes
                 followed = min(slices, first / clock.period + UNSTEADY_SLICES)
                 us = (first + (slices - 1) * clock.period) * slice_us
-                if us < soonest_us and followed * messages <= MOST_MESSAGES:
-                    soonest_us, chosen = us, (trees, slices)
+                if (chosen is None or us < chosen.us) and followed * messages <= MOST_MESSAGES:
+                    chosen = _Chained(us, trees, slices)
     return chosen
 
 
@@ -83,8 +153,9 @@ def _slice_us(request: Request, hosts: HostHops, slices: int) -> float:
     return request.payload_bytes / slices / (hosts.fastest * 1e3)
 
 
-def _in_slices(request: Request, hosts: HostHops, trees: Sequence[HostTree], slices: int) -> Schedule:
+def _in_slices(request: Request, hosts: HostHops, chained: _Chained) -> Schedule:
     """The scan in slices that begin a period after one another."""
+    _, trees, slices = chained
     made, period = tree_scan(
         trees_of(hosts, trees),
         split_rows(request.layout.rows, len(trees)),

@@ -3,7 +3,8 @@
 What is busy has a price that rises with its load, and every pass over the chunks makes it steeper (as in fractional
 packing; Garg, Koenemann 2007). The cheapest tree over neighbours in rank order is found by dynamic programming over
 intervals of ranks. Of several hosts a tree hears at one rank what comes before its host, and sends the next host from
-another what comes before that one; between them goes its spine, on which nothing goes back.
+another what comes before that one; between them goes its spine, on which nothing goes back. Or it is `rooted`: one rank
+tells any other host the fold of its own, and hears what comes before it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class HostTree(NamedTuple):
     """The tree of a chunk on each host.
 
     Attributes:
-        parents: Parent of each rank; one that is not on the host is on the next; NO_RANK at the root of one host.
-        up: Way of each rank's message to its parent; empty where there is none.
-        down: Way of the message from its parent.
+        parents: Parent of each rank; one that is not on the host is on the next; NO_RANK at the root of one host, and
+            where the tree is rooted.
+        up: Way of each rank's message to its parent; empty where there is none. That of a root among several hosts goes
+            to the root of the next host, as an example of any other.
+        down: Way of the message from its parent; that of such a root is the same way.
     """
 
     parents: tuple[int, ...]
@@ -48,13 +51,14 @@ class HostTree(NamedTuple):
         return held
 
 
-def packed_trees(hosts: HostHops, chunks: int, us_price: float) -> Sequence[HostTree] | None:
+def packed_trees(hosts: HostHops, chunks: int, us_price: float, *, rooted: bool = False) -> Sequence[HostTree] | None:
     """Return a tree for each of some equal chunks; None where ranks do not reach each other.
 
     Args:
         hosts: Hops of the machine.
         chunks: Number of trees.
         us_price: What a us of latency costs, in the time that the payload holds the busiest port or link.
+        rooted: Whether one rank of each of several hosts sends the fold of the host, and hears what comes before it.
     """
     trees: list[HostTree] = []
     loads, least, best = np.zeros((chunks, hosts.loads.shape[1])), np.inf, trees
@@ -63,7 +67,7 @@ def packed_trees(hosts: HostHops, chunks: int, us_price: float) -> Sequence[Host
             loads[chunk] = 0.0
             load = loads.sum(axis=0)
             price = (load / max(float(load.max()), 1e-9)) ** power + LEAST_PRICE
-            tree = _Cheapest(hosts, price, us_price).tree()
+            tree = _Cheapest(hosts, price, us_price).tree(rooted=rooted)
             if tree is None:
                 return None
             trees[chunk : chunk + 1] = [tree]
@@ -90,21 +94,21 @@ class _Cheapest:
         self._intervals()
 
     def _intervals(self) -> None:
+        """Find the cheapest trees of all intervals of a size at once, of smaller ones first."""
         inside, every = self.ways.inside, np.arange(self.members)
         for size in range(1, self.members + 1):
-            for low in range(self.members - size + 1):
-                high = low + size
-                roots = every[low:high]
-                price = (self.below[low, roots, roots] + self.below[roots + 1, high, roots])[:, None]
-                if self._goes_up(high):
-                    price = price + inside[low:high]
-                if self._hears(low):
-                    price = price + inside[:, low:high].T
-                self.root[low, high] = low + price.argmin(axis=0)
-                self.single[low, high] = price.min(axis=0)
-                price = self.below[low, low:high] + self.single[low:high, high]
-                self.last[low, high] = low + price.argmin(axis=0)
-                self.below[low, high] = price.min(axis=0)
+            low = np.arange(self.members - size + 1)
+            high = low + size
+            roots = low[:, None] + every[:size]
+            price = (self.below[low[:, None], roots, roots] + self.below[roots + 1, high[:, None], roots])[:, :, None]
+            up, down = self.several | (high < self.members), self.several | (low > 0)
+            price = price + np.where(up[:, None, None], inside[roots], 0.0)
+            price = price + np.where(down[:, None, None], inside.T[roots], 0.0)
+            self.root[low, high] = low[:, None] + price.argmin(axis=1)
+            self.single[low, high] = price.min(axis=1)
+            price = self.below[low[:, None], roots] + self.single[roots, high[:, None]]
+            self.last[low, high] = low[:, None] + price.argmin(axis=1)
+            self.below[low, high] = price.min(axis=1)
 
     def _goes_up(self, high: int) -> bool:
         """Whether something comes after ranks that end there."""
@@ -113,16 +117,21 @@ class _Cheapest:
     def _hears(self, low: int) -> bool:
         return self.several or low > 0
 
-    def tree(self) -> HostTree | None:
+    def tree(self, *, rooted: bool = False) -> HostTree | None:
         """Return the tree; None where none has routes."""
-        price_us = self._spine() if self.several else self._one_host()
+        price_us = self._spine() if self.several and not rooted else self._rooted()
         return HostTree(tuple(self.parents), tuple(self.up), tuple(self.down)) if np.isfinite(price_us) else None
 
-    def _one_host(self) -> float:
+    def _rooted(self) -> float:
+        """Choose the root of the least price with what is below it, and place both; it is what other hosts hear."""
         every = np.arange(self.members)
         prices = self.below[0, every, every] + self.below[every + 1, self.members, every]
+        if self.several:
+            prices = prices + 2 * self.ways.across.diagonal()
         root = int(prices.argmin())
         if np.isfinite(prices[root]):
+            if self.several:
+                self.up[root] = self.down[root] = self.ways.way(root, self.members + root)
             self._place(0, root, root)
             self._place(root + 1, self.members, root)
         return float(prices[root])
