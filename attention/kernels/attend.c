@@ -8,16 +8,13 @@
  * limits, the next block's keys and values are asked for in turns, each in PARTS: memory answers several streams faster
  * than one. Where products do, several streams would keep the loads of the cache waiting.
  *
- * A group is of 1, 2 or 4 rows, whose scores are sums over the lanes of vectors along a head; or of WIDE rows, side by
- * side in vectors, to which keys and values of 16 bits are widened once: dearer to begin, cheaper for each key. */
-#include "key_blocks.h"
-#include "products.h"
+ * A group is of 1, 2 or 4 rows, whose scores are sums over the lanes of vectors along a head; or, but for AVX2,
+ * of WIDE rows, side by side in vectors, for which a block of 16 bits is widened first: dearer to begin, cheaper for
+ * each key. */
+#include "softmax.h"
+#include "weighted_sums.h"
 
-enum {
-    PARTS = 3,       /* of keys and of values that are asked for in turns */
-    TURN_KEYS = 4,   /* values added before more of the next keys are asked for */
-    WIDE_KEYS = 256, /* from so many on groups of WIDE rows pay */
-};
+enum { WIDE_KEYS = 256 }; /* from so many on groups of WIDE rows pay */
 
 /* The vectors of a row, every `span`-th of an array, from the order of numbers to that of pairs, or back. */
 static void swap_fours(float *row, int64_t span, int64_t d) {
@@ -77,99 +74,11 @@ static void describe_rows(Tile *tile) {
     }
 }
 
-/* An address in a register of its own: GCC would have one for each offset, and too few. */
-INLINE const char *at(const char *start, int64_t offset) {
-    start += offset;
-    __asm__("" : "+r"(start));
-    return start;
-}
-
-/* Add some vectors of a value, of `lanes` as `load_some` takes them, times the weights of `span` rows. */
-INLINE void add_value(Floats *totals, int span, int vectors, const char *value, const float *weights, int dtype,
-                      int64_t lanes) {
-    Floats x[MOST_AT_ONCE], zero = lanes < 0 ? new_zero() : (Floats){0};
-#pragma GCC unroll 8
-    for (int i = 0; i < vectors; i++)
-        x[i] = load_some(value + i * step_of(lanes) * item_bytes(dtype), dtype, lanes, zero);
-#pragma GCC unroll 4
-    for (int r = 0; r < span; r++) {
-        Floats weight = keep(spread(weights[r]));
-#pragma GCC unroll 8
-        for (int i = 0; i < vectors; i++)
-            totals[r * vectors + i] = fma_floats(x[i], weight, totals[r * vectors + i]);
-    }
-}
-
-/* Add `vectors` vectors of the values, each times its weight, to the sums of four rows from `row` on, or of all `span`.
- * Meanwhile a share of the first future is asked for, and the two change places. */
-INLINE void add_columns(Tile *tile, int64_t row, int span, const Block *block, Future **futures, int dtype,
-                        int64_t column, int vectors, int64_t lanes) {
-    Floats totals[MOST_SUMS];
-    int rows = span < 4 ? span : 4, step = step_of(lanes);
-    int64_t width = tile->width_v, bytes = item_bytes(dtype);
-    int64_t key = tile->first[row / 4], last = tile->last[row / 4];
-    float *sums = tile->sums + row * width + column + (lanes == SECOND ? LANES : 0);
-    const float *weights = tile->scores + row / span * span * BLOCK_KEYS + row % span;
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < vectors; i++)
-            totals[r * vectors + i] = load_floats(sums + r * width + i * step);
-    Future *future = futures[0]; /* not chosen in the loop: GCC would give its sums fewer registers */
-    futures[0] = futures[1], futures[1] = future;
-    for (; key + TURN_KEYS <= last; key += TURN_KEYS) {
-        ask(future, vectors * future->share);
-        const char *const *values = block->values + key;
-#pragma GCC unroll 4
-        for (int i = 0; i < TURN_KEYS; i++)
-            add_value(totals, rows, vectors, at(values[i], column * bytes), weights + (key + i) * span, dtype, lanes);
-    }
-#pragma GCC unroll 1
-    for (; key < last; key++)
-        add_value(totals, rows, vectors, block->values[key] + column * bytes, weights + key * span, dtype, lanes);
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < vectors; i++)
-            store_floats(sums + r * width + i * step, totals[r * vectors + i]);
-}
-
-/* The same for all rows; the columns after them. */
-INLINE int64_t add_strip(Tile *tile, int span, const Block *block, Future **futures, int dtype, int64_t column,
-                         int vectors, int64_t lanes) {
-    for (int64_t row = 0; row < tile->rows; row += 4)
-        if (tile->first[row / 4] < tile->last[row / 4])
-            add_columns(tile, row, span, block, futures, dtype, column, vectors, lanes);
-    return column + vectors * step_of(lanes);
-}
-
-/* The same from a column on as far as vectors are whole, as many at once as sums stay in registers; four vectors as two
- * and two. */
-INLINE int64_t add_strips(Tile *tile, int span, const Block *block, Future **futures, int dtype, int64_t column,
-                          int64_t lanes) {
-    int strip = at_once(span < 4 ? span : 4), step = step_of(lanes);
-    int64_t d_v = tile->call->v.sizes[3];
-    while (column + strip * step <= d_v && (strip != 3 || column + 4 * step != d_v))
-        column = add_strip(tile, span, block, futures, dtype, column, strip, lanes);
-    while (strip > 4 && column + 4 * step <= d_v)
-        column = add_strip(tile, span, block, futures, dtype, column, 4, lanes);
-    while (column + 2 * step <= d_v)
-        column = add_strip(tile, span, block, futures, dtype, column, 2, lanes);
-    return column + step <= d_v ? add_strip(tile, span, block, futures, dtype, column, 1, lanes) : column;
-}
-
-/* The same for all columns. */
-INLINE void add_weighted(Tile *tile, int span, const Block *block, Future **futures, int dtype) {
-    int64_t d_v = tile->call->v.sizes[3], column = 0;
-    if (is_paired(dtype)) {
-        add_strips(tile, span, block, futures, dtype, 0, FIRST);
-        column = add_strips(tile, span, block, futures, dtype, 0, SECOND);
-    }
-    column = add_strips(tile, span, block, futures, dtype, column, WHOLE);
-    if (column < d_v)
-        add_strip(tile, span, block, futures, dtype, column, 1, d_v - column);
-}
-
 /* Which keys of a block a group attends, and every four of its rows: from the first to the last that one of them sees.
  * What lies between and is hidden is masked. */
 static void find_attended(Tile *tile, int64_t group, const Block *block) {
     int64_t begin = block->count, end = 0, span = tile->span, step = at_once((int)span);
+    step *= step * span % LANES == 0 ? 1 : 2; /* scores up to the block's last are whole vectors */
     for (int64_t quad = group * span / 4; quad * 4 < (group + 1) * span; quad++) {
         int64_t first = 0, last = block->count;
         if (tile->call->positions.data != NULL) {
@@ -186,79 +95,6 @@ static void find_attended(Tile *tile, int64_t group, const Block *block) {
     tile->begin[group] = begin / step * step, tile->end[group] = end;
 }
 
-/* Scores become softcap tanh(s / softcap). */
-static void cap_scores(float *scores, int64_t count, float softcap) {
-    for (int64_t i = 0; i < count; i += LANES)
-        store_floats(scores + i, softcap * tanh_floats(load_floats(scores + i) * (1.0f / softcap)));
-}
-
-/* Scores of four rows, or fewer, lose slope times distance; those of keys that a row does not see become -inf. Every
- * `span`-th of `scores` is of the first row, from the first key of the block on. */
-static void mask_scores(const Tile *tile, int64_t quad, const Block *block, int64_t begin, int64_t end,
-                        float *scores) {
-    int64_t span = tile->span, rows = least(span, 4), row = quad * 4;
-    const int64_t *low = tile->low + row, *high = tile->high + row, *own = tile->own + row;
-    const float *slopes = tile->slopes + row;
-    if (tile->call->slopes != NULL)
-        for (int64_t i = begin; i < end; i++)
-            for (int r = 0; r < rows; r++) {
-                uint64_t ahead = (uint64_t)block->positions[i] - (uint64_t)own[r];
-                uint64_t distance = block->positions[i] < own[r] ? -ahead : ahead;
-                scores[i * span + r] -= slopes[r] * (float)(int64_t)distance;
-            }
-    if (block->first_position >= tile->all_from[quad] && block->last_position <= tile->all_to[quad])
-        return;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t position = block->positions[i];
-        if (position >= tile->all_from[quad] && position <= tile->all_to[quad])
-            continue;
-        for (int r = 0; r < rows; r++)
-            if (position < low[r] || position > high[r])
-                scores[i * span + r] = -INFINITY;
-    }
-}
-
-/* Scores become weights relative to the new maximum; maximum, total and sums of `unit` rows from `row` on follow. Every
- * `step`-th of `count` scores begins a vector of these rows'. */
-static void exponentiate(Tile *tile, int64_t row, float *scores, int64_t count, int64_t step) {
-    int64_t unit = tile->unit, width = tile->width_v;
-    Floats before = tile->tops[row / unit], top = before, gain = spread(0.0f);
-    for (int64_t i = 0; i < count; i += step)
-        top = max_floats(load_floats(scores + i), top);
-    top = max_of_rows(top, (int)unit);
-    Floats base = select_floats(top == -INFINITY, spread(0.0f), top), decay = exp_floats(before - base);
-    for (int64_t i = 0; i < count; i += step) {
-        Floats weights = exp_floats(load_floats(scores + i) - base);
-        store_floats(scores + i, weights);
-        gain += weights;
-    }
-    tile->tops[row / unit] = top;
-    tile->totals[row / unit] = fma_floats(tile->totals[row / unit], decay, gain);
-    for (int r = 0; r < unit; r++) {
-        float factor = decay[r], *sums = tile->sums + (row + r) * width;
-        if (factor != 1.0f)
-            for (int64_t j = 0; j < width; j += LANES)
-                store_floats(sums + j, load_floats(sums + j) * factor);
-    }
-}
-
-/* Scores of the keys of a block that a group attends become weights. */
-static void weigh(Tile *tile, int64_t group, const Block *block) {
-    const Attention *call = tile->call;
-    int64_t begin = tile->begin[group], end = tile->end[group], span = tile->span, row = group * span;
-    float *scores = tile->scores + row * BLOCK_KEYS, *attended = scores + begin * span;
-    if (begin >= end)
-        return;
-    if (call->softcap != 0)
-        cap_scores(attended, (end - begin) * span, call->softcap);
-    for (int64_t first = 0; call->positions.data != NULL && first < span; first += 4)
-        mask_scores(tile, (row + first) / 4, block, begin, end, scores + first);
-    for (int64_t i = (end - begin) * span; i % LANES != 0; i++)
-        attended[i] = -INFINITY;
-    for (int64_t first = 0; first < span; first += tile->unit)
-        exponentiate(tile, row + first, attended + first, (end - begin) * span, greatest(span, LANES));
-}
-
 /* Rows of a block in float32. */
 INLINE void widen_rows(const char **rows, int64_t count, int dtype, int64_t d, float *target, int64_t width) {
     for (int64_t i = 0; i < count; i++, target += width) {
@@ -272,10 +108,58 @@ INLINE void widen_rows(const char **rows, int64_t count, int dtype, int64_t d, f
     }
 }
 
+/* Scores of the keys of a block with the rows of a group. */
+INLINE void score(Tile *tile, int64_t group, int span, const Block *block, int dtype, Future **futures) {
+    const float *queries = tile->queries + group * span * tile->width;
+    float *scores = tile->scores + group * span * BLOCK_KEYS;
+    int64_t d = tile->call->q.sizes[3];
+    for (int64_t i = tile->begin[group]; i < tile->end[group]; i += at_once(span)) {
+        if (span == WIDE)
+            ask(futures[1], 2 * futures[1]->share), multiply_wide(queries, block->keys + i, d, scores + i * span);
+        else
+            multiply(queries, span, block->keys + i, dtype, d, scores + i * span, futures, NULL, AS_IT_LIES);
+    }
+}
+
+/* The same of all groups, with one step of keys after the other, so that what is widened for the first group is near
+ * when the others take it. All keys are widened, as each is seen by some row. */
+INLINE void score_kept(Tile *tile, int span, const Block *block, int dtype, Future **futures) {
+    int64_t d = tile->call->q.sizes[3];
+    for (int64_t i = 0; i < block->count; i += at_once(span)) {
+        const char *const *keys = block->keys + i;
+        float *scores = tile->scores + i * span;
+        multiply(tile->queries, span, keys, dtype, d, scores, futures, tile->keys, AND_KEPT);
+        for (int64_t group = 1; group < tile->groups; group++) {
+            const float *queries = tile->queries + group * span * tile->width;
+            scores += BLOCK_KEYS * span;
+            if (i >= tile->begin[group] && i < tile->end[group])
+                multiply(queries, span, keys, dtype, d, scores, futures, tile->keys, KEPT);
+        }
+    }
+}
+
+/* Weights of the keys of a block for all rows. */
+INLINE void score_and_weigh(Tile *tile, int span, const Block *block, int dtype, Future **futures) {
+    int keeps = keeps_widened(tile, span, dtype);
+    for (int64_t group = 0; group < tile->groups; group++)
+        find_attended(tile, group, block);
+    if (keeps)
+        score_kept(tile, span, block, dtype, futures);
+    for (int64_t group = 0; group < tile->groups; group++) {
+        if (!keeps)
+            score(tile, group, span, block, dtype, futures);
+        weigh(tile, group, block);
+    }
+}
+
 /* Sums, maxima and totals of the tile's rows over places `start` to `stop` of the order, not normalised. */
 INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int span) {
     int64_t d = tile->call->q.sizes[3], d_v = tile->call->v.sizes[3], bytes = item_bytes(dtype);
     int64_t keys_bytes = d * bytes, values_bytes = d_v * bytes, columns = greatest(d_v, 1) * ((tile->rows + 3) / 4);
+    int64_t keys_scored = at_once(span) * keys_bytes / (2 * tile->groups);
+    int64_t values_scored = at_once(span) * values_bytes / (2 * tile->groups);
+    int64_t keys_added = TURN_KEYS * LANES * keys_bytes / columns;
+    int64_t values_added = TURN_KEYS * LANES * values_bytes / columns;
     int reads = tile->rows * 4 <= LANES * bytes; /* so few products for each byte that memory is what limits */
     int widens = span == WIDE && dtype != FLOAT32;
     Block blocks[2], *block = &blocks[0], *next = &blocks[1];
@@ -289,41 +173,40 @@ INLINE void attend_keys(Tile *tile, int64_t start, int64_t stop, int dtype, int 
             widen_rows(block->keys, block->count, dtype, d, tile->keys, tile->width);
             pad(block->keys, block->count); /* again, with rows of float32 */
         }
-        Future keys = in_parts(next->keys, next->count, keys_bytes, reads ? PARTS : 1);
         Block *valued = reads ? next : block;
-        Future values = in_parts(valued->values, valued->count, values_bytes, reads ? PARTS : 1);
+        Future keys = in_parts(next->keys, next->count, keys_bytes, reads, keys_scored);
+        Future values = in_parts(valued->values, valued->count, values_bytes, reads, values_scored);
         Future *first[] = {reads ? &keys : &values, &values}, *second[] = {&keys, reads ? &values : &keys};
-        keys.share = at_once(span) * keys_bytes / (2 * tile->groups);
-        values.share = at_once(span) * values_bytes / (2 * tile->groups);
-        for (int64_t group = 0; group < tile->groups; group++) {
-            const float *queries = tile->queries + group * span * tile->width;
-            float *scores = tile->scores + group * span * BLOCK_KEYS;
-            find_attended(tile, group, block);
-            for (int64_t i = tile->begin[group]; i < tile->end[group]; i += at_once(span)) {
-                if (span == WIDE)
-                    ask(&values, 2 * values.share), multiply_wide(queries, block->keys + i, d, scores + i * span);
-                else
-                    multiply(queries, span, block->keys + i, dtype, d, scores + i * span, first);
-            }
-            weigh(tile, group, block);
-        }
+        score_and_weigh(tile, span, block, dtype, first);
         if (widens)
             widen_rows(block->values, block->count, dtype, d_v, tile->values, tile->width_v);
-        keys.share = TURN_KEYS * LANES * keys_bytes / columns;
-        values.share = TURN_KEYS * LANES * values_bytes / columns;
+        keys.share = keys_added, values.share = values_added;
         add_weighted(tile, span, block, second, widens ? FLOAT32 : dtype);
     }
 }
 
-/* The same, with one copy of the loops for each number of rows of a group. */
-INLINE void attend_rows(Tile *tile, int64_t start, int64_t stop, int dtype) {
-    switch (tile->span) {
-    case 1: attend_keys(tile, start, stop, dtype, 1); break;
-    case 2: attend_keys(tile, start, stop, dtype, 2); break;
-    case 4: attend_keys(tile, start, stop, dtype, 4); break;
-    default: attend_keys(tile, start, stop, dtype, WIDE);
+/* One copy of the loops for each dtype and number of rows of a group, each a function: in one with all of them GCC has
+ * too many loops to choose registers well. */
+#define COPY(DTYPE, SPAN)                                                                                              \
+    static __attribute__((noinline)) void attend_##DTYPE##_##SPAN(Tile *tile, int64_t start, int64_t stop) {           \
+        attend_keys(tile, start, stop, DTYPE, SPAN);                                                                   \
     }
-}
+#define COPIES(DTYPE)                                                                                                  \
+    COPY(DTYPE, 1)                                                                                                     \
+    COPY(DTYPE, 2)                                                                                                     \
+    COPY(DTYPE, 4)                                                                                                     \
+    COPY(DTYPE, WIDE)                                                                                                  \
+    static void attend_##DTYPE(Tile *tile, int64_t start, int64_t stop) {                                              \
+        switch (tile->span) {                                                                                          \
+        case 1: attend_##DTYPE##_1(tile, start, stop); break;                                                          \
+        case 2: attend_##DTYPE##_2(tile, start, stop); break;                                                          \
+        case 4: attend_##DTYPE##_4(tile, start, stop); break;                                                          \
+        default: attend_##DTYPE##_WIDE(tile, start, stop);                                                             \
+        }                                                                                                              \
+    }
+COPIES(FLOAT32)
+COPIES(BFLOAT16)
+COPIES(FLOAT16)
 
 /* Write the result of row i of the tile to place `at` of out and lse. */
 static void normalise(const Tile *tile, int64_t i, int64_t at) {
@@ -352,8 +235,7 @@ void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *mem
     if (call->firsts != NULL)
         start = greatest(start, call->firsts[tile.entry]);
     tile.rows = least(call->rows - first, TILE_ROWS);
-    int wide = tile.rows > (is_paired(call->k.dtype) ? 32 : 16) && stop - start >= WIDE_KEYS;
-    wide = wide && (LANES != 8 || call->k.dtype != FLOAT32);
+    int wide = LANES != 8 && tile.rows > 16 && stop - start >= WIDE_KEYS;
     tile.span = tile.rows <= 2 ? tile.rows : wide ? WIDE : 4;
     tile.unit = least(tile.span, LANES);
     tile.groups = (tile.rows + tile.span - 1) / tile.span;
@@ -369,10 +251,10 @@ void FOR(PROCESSOR, attend_item)(const Attention *call, int64_t item, float *mem
     take_queries(&tile);
     if (call->positions.data != NULL)
         describe_rows(&tile);
-    switch (call->k.dtype) { /* one copy of the loops for each */
-    case FLOAT32: attend_rows(&tile, start, stop, FLOAT32); break;
-    case BFLOAT16: attend_rows(&tile, start, stop, BFLOAT16); break;
-    default: attend_rows(&tile, start, stop, FLOAT16);
+    switch (call->k.dtype) {
+    case FLOAT32: attend_FLOAT32(&tile, start, stop); break;
+    case BFLOAT16: attend_BFLOAT16(&tile, start, stop); break;
+    default: attend_FLOAT16(&tile, start, stop);
     }
     int64_t heads = call->q.sizes[0] * kv_heads;
     for (int64_t i = 0; i < tile.rows; i++)

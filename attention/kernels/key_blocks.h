@@ -5,7 +5,11 @@
 #include "kernels.h"
 #include "vectors.h"
 
-enum { MOST_QUADS = TILE_ROWS / 4, LINE_BYTES = 64 };
+enum {
+    MOST_QUADS = TILE_ROWS / 4,
+    LINE_BYTES = 64,
+    PARTS = 3, /* of keys and of values that are asked for in turns */
+};
 
 /* The keys of a block that any row sees. */
 typedef struct {
@@ -26,7 +30,7 @@ typedef struct {
     int64_t begin[MOST_QUADS], end[MOST_QUADS];         /* and a group, in whole steps but for the end */
     float slopes[TILE_ROWS];
     /* [groups, width / LANES, span, LANES], of whole vectors [groups, width, span]; [groups, BLOCK_KEYS, span];
-     * [rows, width_v]; [BLOCK_KEYS, width] and [BLOCK_KEYS, width_v] */
+     * [rows, width_v]; what is widened of a block, [BLOCK_KEYS, width] and [BLOCK_KEYS, width_v] or less */
     float *queries, *scores, *sums, *keys, *values;
     Floats tops[MOST_QUADS], totals[MOST_QUADS]; /* of `unit` rows, row i in lane i % unit; totals over all lanes */
 } Tile;
@@ -127,10 +131,10 @@ typedef struct {
     int64_t bytes, share, row, start, offset, due;
 } Future;
 
-/* `count` rows of `bytes` bytes each, padded, in so many parts. */
-INLINE Future in_parts(const char *const *rows, int64_t count, int64_t bytes, int64_t parts) {
-    int64_t part = (count + parts - 1) / parts;
-    return (Future){rows, part, part * parts, bytes, 0, 0, 0, 0, 0};
+/* `count` rows of `bytes` bytes each, padded, in PARTS or in one; `share` bytes are to be asked for each time. */
+INLINE Future in_parts(const char *const *rows, int64_t count, int64_t bytes, int is_split, int64_t share) {
+    int64_t part = is_split ? (count + PARTS - 1) / PARTS : count;
+    return (Future){rows, part, is_split ? part * PARTS : count, bytes, share, 0, 0, 0, 0};
 }
 
 /* Ask for so many bytes more, into the second cache: four lines of a part at a time, as if rows that have fewer lay one

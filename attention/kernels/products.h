@@ -68,18 +68,24 @@ INLINE void store_sums(const Floats *sums, int count, float *target) {
         memcpy(target + count / LANES * LANES, &parts[count / LANES], (size_t)(count % LANES) * sizeof(float));
 }
 
+/* Whether groups after the first find keys and values of 16 bits in float32, as the first keeps them: conversions take
+ * time of multiply-adds, but for those of a pair, which other units do. */
+INLINE int keeps_widened(const Tile *tile, int span, int dtype) {
+    return span == 4 && dtype != FLOAT32 && !is_paired(dtype) && tile->rows > span;
+}
+
 /* Add the products of a vector of `span` query rows with those of some keys, of `lanes` as `load_some` takes them. What
  * is less is held in registers. */
 INLINE void add_products(Floats *sums, const float *queries, int span, const char *const *keys, int dtype,
-                         int64_t column, int64_t lanes) {
+                         int64_t column, int64_t lanes, float *kept, int source) {
     int count = at_once(span);
-    Floats rows[4], x[MOST_AT_ONCE], zero = lanes < 0 ? new_zero() : (Floats){0};
+    Floats rows[4], x[MOST_AT_ONCE], zero = lanes < 0 && source != KEPT ? new_zero() : (Floats){0};
     for (int r = 0; r < span && span <= count; r++)
         rows[r] = keep(load_floats(queries + r * LANES));
         /* Unrolled, or the sums would lie in memory. */
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) {
-        x[i] = load_some(keys[i] + column * item_bytes(dtype), dtype, lanes, zero);
+        x[i] = take(keys[i] + column * item_bytes(dtype), dtype, lanes, zero, kept + i * LANES, source);
 #pragma GCC unroll 4
         for (int r = 0; r < span && span <= count; r++)
             sums[i * span + r] = fma_floats(x[i], rows[r], sums[i * span + r]);
@@ -94,12 +100,13 @@ INLINE void add_products(Floats *sums, const float *queries, int span, const cha
 }
 
 /* The products of `span` query rows, vectors of which take turns, with `at_once` keys of d elements: element
- * span i + r is that of key i with row r. Before either half of the work a share of one future is asked for. */
+ * span i + r is that of key i with row r. Before either half of the work a share of one future is asked for. Vectors of
+ * keys that are `kept` take turns as those of rows do. */
 INLINE void multiply(const float *queries, int span, const char *const *keys, int dtype, int64_t d, float *scores,
-                     Future **futures) {
+                     Future **futures, float *kept, int source) {
     Floats sums[MOST_SUMS] = {{0}};
     int64_t column = 0;
-    int paired = is_paired(dtype);
+    int paired = is_paired(dtype), count = at_once(span);
 #pragma GCC unroll 2
     for (int part = 0; part < 2; part++) {
         int64_t lanes = !paired ? WHOLE : part == 0 ? FIRST : SECOND, end = paired || part == 1 ? d : d / 2;
@@ -107,13 +114,14 @@ INLINE void multiply(const float *queries, int span, const char *const *keys, in
         ask(futures[part], futures[part]->share);
 #pragma GCC unroll 2
         for (column = paired ? 0 : column; column + step_of(lanes) <= end; column += step_of(lanes))
-            add_products(sums, rows + column * span, span, keys, dtype, column, lanes);
+            add_products(sums, rows + column * span, span, keys, dtype, column, lanes, kept + column * count, source);
     }
     for (; paired && column + LANES <= d; column += LANES)
-        add_products(sums, queries + column * span, span, keys, dtype, column, WHOLE);
+        add_products(sums, queries + column * span, span, keys, dtype, column, WHOLE, kept + column * count, source);
     if (column < d)
-        add_products(sums, queries + column * span, span, keys, dtype, column, d - column);
-    store_sums(sums, at_once(span) * span, scores);
+        add_products(sums, queries + column * span, span, keys, dtype, column, d - column, kept + column * count,
+                     source);
+    store_sums(sums, count * span, scores);
 }
 
 /* The products of WIDE query rows, elements of which lie side by side, with 6 keys of float32. Not inlined:

@@ -60,6 +60,18 @@ INLINE Floats max_floats(Floats a, Floats b) {
 #endif
 }
 
+/* Whether a lane of a is greater than that of b. */
+INLINE int any_greater(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ)) != 0;
+#else
+    Ints greater = a > b;
+    return (greater[0] | greater[1] | greater[2] | greater[3]) != 0;
+#endif
+}
+
 INLINE Floats load_floats(const void *source) {
     Floats x;
     memcpy(&x, source, sizeof x);
@@ -155,6 +167,19 @@ INLINE Floats load_some(const char *source, int dtype, int64_t lanes, Floats zer
 #endif
     (void)zero;
     return lanes > 0 ? load_first(source, dtype, lanes) : load(source, dtype);
+}
+
+/* Where numbers of 16 bits are taken from: from where they lie; from there, and they are kept in float32; or from what
+ * was kept, in vectors. */
+enum { AS_IT_LIES, AND_KEPT, KEPT };
+
+INLINE Floats take(const char *from, int dtype, int64_t lanes, Floats zero, float *kept, int source) {
+    if (source == KEPT)
+        return load_floats(kept);
+    Floats x = load_some(from, dtype, lanes, zero);
+    if (source == AND_KEPT)
+        store_floats(kept, x);
+    return x;
 }
 
 /* terms[0] x^degree + ... + terms[degree] by Horner's rule. */

@@ -81,10 +81,11 @@ def test_rows_in_groups_of_every_size(processor, dtype, rows):
         assert_near(run(q, k, v, 0.2, processor=processor), exact(q, k, v, spec=Spec(scale=0.2)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("rows", [2, 7, 33])
-def test_rows_of_a_group_see_other_keys(processor, rows):
+def test_rows_of_a_group_see_other_keys(processor, rows, dtype):
     """Windows apart by more than a block, and rows that see nothing; what no row sees is not a number."""
-    q, k, v = tensors((1, 1, rows, 40), 1, 700, 30)
+    q, k, v = tensors((1, 1, rows, 40), 1, 700, 30, dtype)
     ends = np.random.default_rng(rows).permutation(np.arange(rows) * 20 - 15)
     low, keys = ends - 8, np.arange(700)
     seen = ((keys >= low[:, None]) & (keys <= ends[:, None])).any(0)
@@ -95,6 +96,39 @@ def test_rows_of_a_group_see_other_keys(processor, rows):
     want = exact(q, k, v, spec=spec, q_positions=ends, kv_positions=keys)
     assert_near(got, want)
     assert (want[1] == -np.inf).any() and (got[0][want[1] == -np.inf] == 0).all()
+
+
+@pytest.mark.parametrize("rows", [8, 12, 40])
+def test_rows_that_see_a_block_from_a_later_key_on(processor, rows):
+    """A chunk of a prompt with a window: the last rows begin after the first, which see the blocks to come too."""
+    q, k, v = tensors((1, 1, rows, 24), 1, 100 + rows, 19)
+    queries, keys = 100 + np.arange(rows), np.arange(100 + rows)
+    for window in range(80, 92):
+        visible = queries[None] - window + 1, queries[None], queries[None], keys[None]
+        got = run(q, k, v, 0.2, visible=visible, processor=processor)
+        spec = Spec(scale=0.2, causal=True, window=window)
+        assert_near(got, exact(q, k, v, spec=spec, q_positions=queries, kv_positions=keys))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rows", [4, 9, 16, 40])
+def test_maxima_rise_in_one_row_at_a_time(processor, rows, dtype):
+    """By so much that a weight relative to the maximum before would be infinite."""
+    n = 48 * rows
+    k = torch.zeros(1, 1, n, rows, dtype=dtype)
+    for row, key in enumerate(np.random.default_rng(rows).permutation(rows) * 48 + 7):
+        k[0, 0, key, row] = 200
+    q, (_, _, v) = torch.eye(rows, dtype=dtype)[None, :, None], tensors((1, 1, 1, 1), 1, n, 21, dtype)
+    assert_near(run(q, k, v, processor=processor), exact(q, k, v, spec=Spec(scale=1.0)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rows", [2, 7, 40])
+def test_rows_alike_have_the_same_bits(processor, rows, dtype):
+    """Whether a group takes keys as they lie or as one before widened them."""
+    q, k, v = tensors((1, 1, 1, 75), 1, 300, 93, dtype)
+    out, lse = run(q.expand(1, rows, 1, 75), k, v, 0.2, processor=processor)
+    assert (out == out[:, :1]).all() and (lse == lse[:, :1]).all()
 
 
 def test_wide_heads_of_many_rows(processor):
