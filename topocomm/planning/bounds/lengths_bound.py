@@ -66,12 +66,19 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
         Crossing(
             cheapest_us,
             of_ports.gb_per_s,
-            f"what every pair exchanges passes {len(named['links'])} links of a length and {len(named['ports'])} "
-            f"ports of a weight, which carry {of_ports.gb_per_s:g} GB/s of payload"
-            + (", and borders that are not full while no member on their side sends" if "borders" in named else ""),
+            f"what every pair exchanges passes {_in_words(named)}, which carry {of_ports.gb_per_s:g} GB/s of payload",
             witness_of("time", "lengths", cheapest_us=cheapest_us, **named),
         ),
     )
+
+
+def _in_words(named: dict[str, list[list[Any]]]) -> str:
+    words = {
+        "links": "links of a length",
+        "ports": "ports of a weight",
+        "borders": "borders that are not full while no member on their side sends",
+    }
+    return " and ".join(f"{len(own)} {words[name]}" for name, own in named.items() if own)
 
 
 def _between(demand: Demand, machine: Machine) -> Floats | None:
