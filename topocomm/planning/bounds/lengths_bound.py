@@ -13,6 +13,7 @@ import numpy as np
 
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.machine_columns import Floats, Machine
+from topocomm.planning.bounds.matchings_bound import MOST_MATCHED_ENDS, PricedMatchings, priced_matchings
 from topocomm.planning.bounds.rounds_bound import Bound, witness_of
 from topocomm.planning.bounds.slow_sides import SlowSide, slow_sides
 from topocomm.planning.bounds.time.fastest_links import ids_of
@@ -58,6 +59,10 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
     if of_ports is None:
         return LengthsBounds(throughput, None)
     cheapest_us = machine.cheapest_us()
+    if ports == 1 and network.ends <= MOST_MATCHED_ENDS:
+        found = priced_matchings(network, paths, wanted)
+        if found is not None and found.gb_per_s < of_ports.gb_per_s * BETTER:
+            return LengthsBounds(throughput, _by_matchings(network, cheapest_us, found))
     named = {"links": _links(network, of_ports), "ports": _ports(network, of_ports)}
     if of_ports.prices.any():
         named["borders"] = _borders(machine, sides, of_ports)
@@ -69,6 +74,23 @@ def lengths_bounds(demand: Demand, machine: Machine, paths: PathFinder, ports: i
             f"what every pair exchanges passes {_in_words(named)}, which carry {of_ports.gb_per_s:g} GB/s of payload",
             witness_of("time", "lengths", cheapest_us=cheapest_us, **named),
         ),
+    )
+
+
+def _by_matchings(network: Network, cheapest_us: float, found: PricedMatchings) -> Crossing:
+    ids = network.devices
+    links = [(ids[src], ids[dst]) for src, dst in network.links]
+    prices = [[ids[src], ids[dst], price] for (src, dst), price in found.prices.items()]
+    matchings = [
+        [[[ids[src], ids[dst]] for src, dst in sends], [[*links[at], float(own[at])] for at in np.flatnonzero(own)]]
+        for sends, own in found.lengths.items()
+    ]
+    return Crossing(
+        cheapest_us,
+        found.gb_per_s,
+        f"messages of {len(prices)} pairs have prices of which one port a rank carries no more at once than by "
+        f"{found.gb_per_s:g} GB/s of payload",
+        witness_of("time", "matchings", cheapest_us=cheapest_us, prices=prices, matchings=matchings),
     )
 
 

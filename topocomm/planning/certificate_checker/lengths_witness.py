@@ -64,28 +64,12 @@ class LengthsWitness:
         carried += sum(border.price * border.slow_gb_per_s for border in shared)
         messages = {end: self._messages(end, lengths, weights, shared) for end in sorted(self.graph.ends)}
         needed = 0.0
-        for src, wanted in self._between().items():
-            apart = _nearest({src: 0.0}, lambda end: messages[end].items())
+        for src, wanted in payloads_between(self.needs, self.plan).items():
+            apart = nearest({src: 0.0}, lambda end: messages[end].items())
             needed += sum(share * apart.get(dst, inf) for dst, share in wanted.items())
         if not carried > 0 or not 0 < needed < inf:
             raise PlanError("certificate: lengths witness: no way of any pair has a length")
         return carried / needed
-
-    def _between(self) -> dict[str, dict[str, float]]:
-        """Return the payloads from each endpoint to each other."""
-        needs, root, ranks = self.needs, self.plan.collective.root, range(self.needs.ranks)
-        if needs.pairs:
-            shares = {(src, dst): needs.pairs[src][dst] for src in ranks for dst in ranks}
-        elif needs.name in ("gather", "scatter"):
-            shares = {(rank, root) if needs.name == "gather" else (root, rank): needs.shares[rank] for rank in ranks}
-        else:
-            raise PlanError(f"certificate: lengths witness: {needs.name} copies or folds values")
-        between: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for (src, dst), share in shares.items():
-            a, b = self.plan.ranks[src], self.plan.ranks[dst]
-            if a != b and share:
-                between[a][b] += share
-        return between
 
     def _border(self, stated: list[Any]) -> _Border:
         """Return the border of a group of devices."""
@@ -113,7 +97,7 @@ class LengthsWitness:
                 after = (name for name, _ in self.graph.after[device] if links[device, name][1] >= least)
                 return [(name, lengths.get((device, name), 0.0)) for name in after]
 
-            for other, length in _nearest({end: 0.0}, onward).items():
+            for other, length in nearest({end: 0.0}, onward).items():
                 if other in self.graph.ends and other != end:
                     held = weights.get((end, "out"), 0.0) + weights.get((other, "in"), 0.0)
                     for border in borders:
@@ -126,7 +110,26 @@ class LengthsWitness:
         return best
 
 
-def _nearest(start: dict[str, float], onward: Callable[[str], Iterable[tuple[str, float]]]) -> dict[str, float]:
+def payloads_between(needs: Needs, plan: Plan) -> dict[str, dict[str, float]]:
+    """Return the payloads from each endpoint to each other."""
+    root, ranks = plan.collective.root, range(needs.ranks)
+    if needs.pairs:
+        shares = {(src, dst): needs.pairs[src][dst] for src in ranks for dst in ranks}
+    elif needs.name in ("gather", "scatter"):
+        shares = {(rank, root) if needs.name == "gather" else (root, rank): needs.shares[rank] for rank in ranks}
+    else:
+        raise PlanError(
+            f"certificate: lengths and matchings are of values that move; {needs.name} copies or folds values"
+        )
+    between: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for (src, dst), share in shares.items():
+        a, b = plan.ranks[src], plan.ranks[dst]
+        if a != b and share:
+            between[a][b] += share
+    return between
+
+
+def nearest(start: dict[str, float], onward: Callable[[str], Iterable[tuple[str, float]]]) -> dict[str, float]:
     """Return the least sum from the start to everything that it leads to (Dijkstra)."""
     best, done = dict(start), set[str]()
     heap = [(cost, name) for name, cost in start.items()]

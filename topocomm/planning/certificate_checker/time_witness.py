@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.flow_witness import least_flow_us
 from topocomm.planning.certificate_checker.lengths_witness import LengthsWitness
+from topocomm.planning.certificate_checker.matchings_witness import MatchingsWitness
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
 from topocomm.planning.collectives import IN_PARTS, PARTS_GIVEN
 
@@ -30,6 +31,7 @@ class TimeWitnesses:
             ("time", "endpoint"): self._endpoint,
             ("time", "weights"): self._weights,
             ("time", "lengths"): self._lengths,
+            ("time", "matchings"): self._matchings,
             ("time", "prefix"): self._prefix,
             ("time", "flow"): self._flow,
         }
@@ -161,6 +163,11 @@ class TimeWitnesses:
         return self._cheapest_us(witness) + self._us(
             lengths.gb_per_s(witness["links"], witness["ports"], witness.get("borders", ()))
         )
+
+    def _matchings(self, witness: Witness) -> float:
+        """What pairs exchange takes of messages that go at once, by prices, what its cheapest ways have at least."""
+        matchings = MatchingsWitness(self.graph, self.needs, self.plan)
+        return self._cheapest_us(witness) + self._us(matchings.gb_per_s(witness["prices"], witness["matchings"]))
 
     def _weights(self, witness: Witness) -> float:
         """What must cross groups, by weight, holds ports so long: no message counts more than the ports it holds."""
