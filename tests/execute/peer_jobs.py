@@ -13,14 +13,15 @@ from attention import LOGSUMEXP
 from tests.execute.peer_memories import EPOCH, FINISHED_AT, flags, peer_memory, words
 from tests.execute.peer_work import cut, expected, work_of
 from tests.machines import switch
-from tests.operators.packed import ELEMENTWISE, any_value, assert_same_bits, layout_of
+from tests.operators.packed import any_value, assert_same_bits, layout_of
 from tests.plans import every_plan
 from topocomm import DeadlineError
 from topocomm.execute.calls.binding import carrier
 from topocomm.execute.device.peer.peer_engine import PeerEngine, PeerPlan
+from topocomm.operators.builtin import READY
 from topocomm.operators.tensors import as_array, torch_dtype
 
-OPERATORS = {operator.name: operator for operator in (*ELEMENTWISE, LOGSUMEXP)}
+OPERATORS = {operator.name: operator for operator in (*READY, LOGSUMEXP)}
 torch.set_num_threads(1)
 assert interpreted
 

@@ -14,6 +14,12 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.alone
 
 
+def test_a_flight_of_no_messages_has_arrived():
+    """Of a rank alone: it would wait for ever."""
+    flight = InFlightMessages([])
+    assert flight.wait(0) and flight.left() == []
+
+
 @pytest.mark.parametrize(("how", "lost"), [("shared", 1), pytest.param("messages", 0, marks=pytest.mark.long)])
 def test_a_killed_rank_is_named_whatever_a_rank_waits_for(how, lost):
     """Also if it was the host of the key-value store (rank 0)."""

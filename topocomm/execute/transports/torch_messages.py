@@ -78,7 +78,8 @@ class InFlightMessages:
         self._left = set(range(len(departures)))
         self._guard = threading.Lock()
         self._landed = threading.Lock()
-        self._landed.acquire()
+        if self._left:  # a rank alone has none to wait for
+            self._landed.acquire()
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether all have arrived, or one has failed, within this time."""

@@ -8,6 +8,7 @@ import pytest
 from tests.machines import line
 from tests.planning.forests.machines import without
 from topocomm import Device, Topology, catalog
+from topocomm.planning.forests.linear_program import packing, pair_flow
 from topocomm.planning.forests.linear_program.integer_network import network_of
 from topocomm.planning.forests.linear_program.pair_flow import least_lengths, pair_ways
 from topocomm.planning.forests.linear_program.symmetry import no_symmetry, symmetry_of
@@ -98,3 +99,20 @@ def test_a_pair_without_a_way():
     machine = Topology("cut", "test", devices, line(2).links)
     network, symmetry = program(machine)
     assert least_lengths(network, even(3), 1, symmetry) is None and pair_ways(network, even(3), 1, symmetry) is None
+
+
+def test_a_bound_of_many_pairs_ends_after_few_turns(monkeypatch):
+    """It holds after any of them, and can only be higher than that of all turns."""
+    network, _ = program(MACHINES["DGX-1"])
+    demand, turns = uneven(network.ends), []
+    full = least_lengths(network, demand, 1, no_symmetry(network)).gb_per_s
+
+    def few(router, accuracy, most_turns, **options):
+        turns.append(most_turns)
+        return packing.pack(router, accuracy, most_turns, **options)
+
+    monkeypatch.setattr(pair_flow, "pack", few)
+    monkeypatch.setattr(pair_flow, "MOST_PRICED", 400)
+    soon = least_lengths(network, demand, 1, no_symmetry(network)).gb_per_s
+    assert turns == [max(pair_flow.FEWEST_TURNS, 400 // int((demand > 0).sum()))] and turns[0] < pair_flow.MOST_TURNS
+    assert full * (1 - 1e-3) <= soon <= 1.5 * full

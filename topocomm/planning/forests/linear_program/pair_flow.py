@@ -23,6 +23,8 @@ from topocomm.planning.forests.linear_program.symmetry import Symmetry
 
 ACCURACY, MOST_TURNS = 2e-4, 240
 """Relative distance of flow and bound at which the search ends, and its most columns."""
+FEWEST_TURNS, MOST_PRICED = 8, 100_000
+"""Turns of a bound for many pairs that no symmetry maps onto each other: so many, or as price so many pairs in all."""
 LEAST_PRICE = 1e-5
 """Shares of all prices below it are none, so that few links have a length."""
 LEAST_SHARE = 1e-3
@@ -59,7 +61,8 @@ def least_lengths(
     Arguments as those of `pair_ways`, and borders with prices; None where a way is missing.
     """
     router = _Router(network, demand, ports, symmetry, borders)
-    packing = pack(router, ACCURACY, MOST_TURNS, first_turns=0)
+    turns = min(MOST_TURNS, max(FEWEST_TURNS, MOST_PRICED // len(router.orbits.demand)))
+    packing = pack(router, ACCURACY, turns, first_turns=0)
     if not packing.parts:
         return None
     shares = np.where(packing.prices < LEAST_PRICE, 0.0, packing.prices)
