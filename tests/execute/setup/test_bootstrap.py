@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.mpi import mpirun
 from tests.torch_jobs import ROOT, environment, torchrun
+from topocomm.execute.setup import bootstrap
 
 PROGRAM = Path(__file__).parents[1] / "launch_programs" / "init.py"
 MPI_VARIABLES = {"PYTHONPATH": str(ROOT)}
@@ -114,3 +116,20 @@ def test_ranks_that_do_not_meet_are_told():
     error = job.stderr.strip().splitlines()[-1]
     assert "DeadlineError: rank 1: RANK and MASTER_ADDR started 4 ranks, which do not meet at MASTER_ADDR" in error
     assert "within 1 s (limit: TOPOCOMM_TIMEOUT_S)" in error
+
+
+def test_a_job_with_ranks_gone_is_ended_all_the_same(monkeypatch):
+    class Gone(Exception):
+        pass
+
+    def gone():
+        raise Gone
+
+    ended = []
+    world = SimpleNamespace(Iprobe=gone, Abort=ended.append)
+    library = SimpleNamespace(Exception=Gone, COMM_WORLD=world, Is_finalized=lambda: False)
+    monkeypatch.setattr(bootstrap, "load_mpi", lambda: library)
+    monkeypatch.setattr(bootstrap, "tell_shown", lambda error: None)
+    monkeypatch.setattr(bootstrap, "LAST_WORDS_S", 0.01)
+    bootstrap._abort(ValueError("of the user's program"))
+    assert ended == [1]

