@@ -1,6 +1,8 @@
 """Ranks that wait for counters in shared memory sleep, and are woken up once: when the last one awaited is there."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -11,7 +13,7 @@ from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.native._native import THROUGH, WAITING
 
-MASK, SLEEPERS, CORE, WAKES = 1, 3, 4, 5
+MASK, SLEEPERS, CORE, WAKES, CROWDED = 1, 3, 4, 5, 6
 PATIENCE_NS = 50_000
 LONG_US = 60_000_000
 LIMIT_S = 20.0
@@ -35,6 +37,16 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < until_s
         time.sleep(0.001)
+
+
+def times_ns(engine, waits):
+    """How long each of some waits in vain takes that must not sleep."""
+    times = []
+    for _ in range(waits):
+        begin_ns = time.monotonic_ns()
+        assert engine.go_on() == WAITING
+        times.append(time.monotonic_ns() - begin_ns)
+    return times
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 40])
@@ -97,14 +109,36 @@ def test_a_rank_does_not_look_long_for_one_that_needs_its_core():
     run.start()
 
     def least_ns():
-        times = []
-        for _ in range(50):
-            begin_ns = time.monotonic_ns()
-            assert run._native.go_on() == WAITING
-            times.append(time.monotonic_ns() - begin_ns)
-        return min(times)
+        return min(times_ns(run._native, 50))
 
     assert on_core(core, least_ns) < PATIENCE_NS <= on_core(other, least_ns)
+
+
+def test_a_rank_that_shares_its_core_sleeps_early_as_long_as_the_machine_is_crowded():
+    memories = memory_of(2)
+    engine = stage(memories[0], 1)
+    memories[0].counters[CROWDED] = 51
+    assert min(times_ns(engine, 50)) < PATIENCE_NS
+    assert memories[0].counters[CROWDED] == 1
+    for _ in range(10):
+        memories[0].counters[CROWDED] = 0
+        assert times_ns(engine, 1)[0] >= PATIENCE_NS
+
+
+def test_a_rank_whose_core_another_program_uses_learns_that_the_machine_is_crowded():
+    memories = memory_of(2)
+    engine = stage(memories[0], 1)
+    core = min(os.sched_getaffinity(0))
+    program = f"import os\nos.sched_setaffinity(0, {{{core}}})\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+
+        def wait():
+            assert engine.go_on() == WAITING
+            return memories[0].counters[CROWDED]
+
+        wait_until(lambda: on_core(core, wait))
+        other.kill()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -18,7 +18,9 @@ enum {
     STRIDE = 1 << 16,      /* counter values of one call: epoch * STRIDE + progress */
     FINISHED = STRIDE - 1, /* the progress of a rank that is through: more than any stage's */
     YIELDS = 2,            /* of the core in one stage, before this rank sleeps */
-    PATIENCE_NS = 50000,   /* of a rank with a core of its own, before it sleeps */
+    PATIENCE_NS = 50000,   /* of a rank before it sleeps */
+    CROWDED_NS = 500000,   /* over its patience after which other programs have the cores */
+    CROWDED_WAITS = 256,   /* in which a rank then sleeps early, where ranks share cores */
     CALL_SLEEP_US = 1000,  /* limit of a sleep in a call that blocks, before the caller sees how long it waited */
     CALLS_A_TRIAL = 4,     /* calls on trial past the caches, then by plain stores; the first of each warms up */
     CALLS_A_CHOICE = 512   /* calls until the way to write is chosen anew, the last ones on trial */

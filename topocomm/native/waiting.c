@@ -2,7 +2,8 @@
  *
  * Ranks that only give their core away take it in turns with each other, at the cost of the share that the system grants
  * them, while the rank that they await has to wait for a core that another program uses. One that sleeps costs nothing,
- * and is run at once when it wakes up. A change of processes is cheaper than a sleep, so it comes first.
+ * and is run at once when it wakes up. A change of processes is cheaper than a sleep, so it comes first, for as long as it
+ * does not take long; after one that does, a rank that shares its core with others sleeps early for a while.
  *
  * A rank that sleeps says in its own line which ranks it awaits, and at which value of their counters: in a mask, of
  * which each of them takes its bit when its counter is there. The last one wakes it up, so it wakes up once. Bits may be
@@ -25,7 +26,8 @@
 #include <unistd.h>
 #endif
 
-enum { MASK = 1, TARGET, SLEEPERS, CORE, WAKES }; /* words of a line after the counter; SLEEPERS, WAKES in the first only */
+/* Words of a line after the counter; SLEEPERS, WAKES in the first only. */
+enum { MASK = 1, TARGET, SLEEPERS, CORE, WAKES, CROWDED };
 
 #if defined(__linux__)
 static _Atomic int64_t *word_of(const Engine *engine, int64_t rank, int64_t word) {
@@ -115,16 +117,27 @@ static int sleep_until_there(const Engine *engine, const Wait *wait, const Wait 
 }
 #endif
 
-/* Whether a rank with a core of its own has not waited long: one that slept would come back later than by a look. The
- * time is up at once where another program had the core, or the rank awaited needs it: the system puts both on one core
- * where other programs use the others, and a core given away may go to one of those. */
+/* Waits in which this rank sleeps early, since other programs want the cores: they keep for long what it gives away. */
+static _Atomic int64_t *crowded_of(const Engine *engine) {
+    return &engine->counters[engine->position * COUNTER_WORDS + CROWDED];
+}
+
+static int is_crowded(const Engine *engine) {
+    return engine->looks <= 0 && atomic_load_explicit(crowded_of(engine), memory_order_relaxed) > 0;
+}
+
+/* Whether a rank has not waited long: one that slept would come back later than by a look. The time of a rank with a core
+ * of its own is up at once where another program had the core, or the rank awaited needs it: the system puts both on one
+ * core where other programs use the others, and a core given away may go to one of those. */
 static int is_early(const Engine *engine, int64_t rank, int64_t *until_ns) {
     struct timespec now;
-    if (engine->looks <= 0 || needs_this_core(engine, rank))
+    if (engine->looks > 0 ? needs_this_core(engine, rank) : is_crowded(engine))
         return 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     *until_ns = *until_ns ? *until_ns : now_ns + PATIENCE_NS;
+    if (now_ns >= *until_ns + CROWDED_NS)
+        atomic_store_explicit(crowded_of(engine), CROWDED_WAITS, memory_order_relaxed);
     return now_ns < *until_ns;
 }
 
@@ -133,6 +146,8 @@ int await_counters(const Engine *engine, const Wait *wait, int64_t count) {
     for (const Wait *end = wait + count; wait < end; wait++) {
         if (progress_of(engine, wait->rank) >= base + wait->progress)
             continue;
+        if (is_crowded(engine))
+            atomic_fetch_sub_explicit(crowded_of(engine), 1, memory_order_relaxed);
         looks = looks > 0 && needs_this_core(engine, wait->rank) ? 0 : looks; /* it cannot come while this one looks */
         while (progress_of(engine, wait->rank) < base + wait->progress) {
             if (looks-- > 0)
