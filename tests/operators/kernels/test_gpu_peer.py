@@ -34,7 +34,9 @@ def test_the_kernel_compiles_spills_nothing_and_orders_its_memory(arch, tmp_path
 
 
 def nvidia(case, text):
-    assert places(text, "look") and all(text[at + 1] == "barrier" for at in places(text, "look")), case
+    looked = [word for word in text if word != "clock"]
+    waits = [at for at in places(looked, "look") if looked[at + 1] != "look"]  # one warp agrees without a barrier
+    assert waits and all(looked[at + 1] == "barrier" for at in waits), f"{case}: a flag is seen, and not by all threads"
     first, *others = places(text, "raise")
     for at in (first, *others):
         assert text[at - 1] == "barrier", f"{case}: a flag is raised before all threads have written"
