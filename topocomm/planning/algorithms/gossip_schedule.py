@@ -143,10 +143,12 @@ class NodeExchange:
         """Slot of each node, by rank."""
         self.tops: list[set[int]] = [set() for _ in self.slots]
         """Largest nodes that each rank has or can fold."""
-        for tops, own in zip(self.tops, self.slots, strict=True):
+        self.known = [0] * len(self.slots)
+        """Ranks whose values are in the largest nodes of each rank, as bits."""
+        for rank, own in enumerate(self.slots):
             for node in own:
-                if not self._covers(tops, node):
-                    self._add(tops, node)
+                if not self._covers(rank, node):
+                    self._add(rank, node)
         self.since: list[dict[int, int]] = [dict.fromkeys(own.values(), 0) for own in self.slots]
         """Round at whose end a slot is written: folds are done as soon as their operands are there."""
 
@@ -163,12 +165,14 @@ class NodeExchange:
             has = before.get(src, self.tops[src])
             if dst not in before:
                 before[dst] = set(self.tops[dst])
-            for node in [n for n in sorted(has) if not self._covers(self.tops[dst], n)]:
-                slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
-                arriving.append((dst, node, slot))
-                self._add(self.tops[dst], node)
+            for node in sorted(has):
+                if not self._covers(dst, node):
+                    slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
+                    arriving.append((dst, node, slot))
+                    self._add(dst, node)
             if not everywhere:
                 self.tops[src] -= has
+                self.known[src] = sum(self.tree.leaves[node] for node in self.tops[src])
         for dst, node, slot in arriving:
             self.slots[dst][node] = slot
             self.since[dst][slot] = round_
@@ -188,8 +192,8 @@ class NodeExchange:
                 slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
                 arriving.append((dst, node, slot))
         for dst, node, slot in arriving:
-            if not self._covers(self.tops[dst], node):
-                self._add(self.tops[dst], node)
+            if not self._covers(dst, node):
+                self._add(dst, node)
             self.slots[dst][node] = slot
             self.since[dst][slot] = round_
 
@@ -245,20 +249,19 @@ class NodeExchange:
             for child in self.tree.children[node]:
                 yield from self._within(child, end)
 
-    def _covers(self, tops: set[int], node: int) -> bool:
-        while node >= 0:
-            if node in tops:
-                return True
-            node = self.tree.parent[node]
-        return False
+    def _covers(self, rank: int, node: int) -> bool:
+        """Whether one of the rank's largest nodes is this one or above it: two siblings would be their parent."""
+        return not self.tree.leaves[node] & ~self.known[rank]
 
-    def _add(self, tops: set[int], node: int) -> None:
+    def _add(self, rank: int, node: int) -> None:
         """Add a node that is not covered: nodes below it are removed, and two siblings become their parent."""
-        low, high = self.tree.low[node], self.tree.high[node]
-        tops -= {n for n in tops if low <= self.tree.low[n] and self.tree.high[n] <= high}
-        while (other := self.tree.sibling(node)) in tops:
+        tops, tree, leaves = self.tops[rank], self.tree, self.tree.leaves[node]
+        if leaves & self.known[rank]:
+            tops -= {n for n in tops if not tree.leaves[n] & ~leaves}
+        self.known[rank] |= leaves
+        while (other := tree.sibling(node)) in tops:
             tops.remove(other)
-            node = self.tree.parent[node]
+            node = tree.parent[node]
         tops.add(node)
 
     def _value(self, rank: int, node: int) -> int:

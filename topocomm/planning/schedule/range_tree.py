@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class RangeTree:
     def root(self) -> int:
         """The node of all ranks."""
         return len(self.parent) - 1
+
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        """Ranks of each node, as bits."""
+        return tuple((1 << high) - (1 << low) for low, high in zip(self.low, self.high, strict=True))
 
     def sibling(self, node: int) -> int:
         """Return the other child of the node's parent, -1 of the root."""
