@@ -1,14 +1,9 @@
 """Examples of the reference: each option of each command is in one, and all of them run, in their order."""
 
-import argparse
-import os
-import subprocess
-from importlib import import_module
-
 import pytest
 
+from tests.tools.pages.examples import lacking, run_example, shown_options
 from tools.pages.command_examples import EXAMPLES
-from tools.pages.reference_text import is_shown
 from topocomm.cli.main import COMMANDS
 
 RANKS = "".join(
@@ -25,17 +20,10 @@ OSU_LOG = "# OSU MPI-CUDA Allreduce Latency Test v5.7\n# Size       Avg Latency(
 OSU_LOG += "".join(f"{4**power} {24 + 4**power / 1e4:.2f}\n" for power in range(1, 11))
 
 
-def shown_options(name):
-    """The options of a command that its help shows, each as its names."""
-    subparsers = argparse.ArgumentParser(prog="topocomm").add_subparsers()
-    import_module(f"topocomm.cli.{name}_command").add_parser(subparsers)
-    return [action.option_strings for action in subparsers.choices[name]._actions if is_shown(action)]
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_option_is_in_an_example_of_its_command(name):
-    words = set(EXAMPLES[f"topocomm {name}"].split())
-    assert [names for names in shown_options(name) if names and not words & set(names)] == []
+    options = shown_options(f"topocomm.cli.{name}_command", "add_parser")
+    assert options and lacking(options, EXAMPLES[f"topocomm {name}"]) == []
 
 
 @pytest.mark.long
@@ -44,13 +32,4 @@ def test_the_examples_run_from_top_to_bottom(tmp_path):
     (tmp_path / "all_reduce.log").write_text(NCCL_LOG)
     (tmp_path / "osu_allreduce.txt").write_text(OSU_LOG)
     for line in "\n".join(text for name, text in EXAMPLES.items() if name.startswith("topocomm ")).split("\n"):
-        done = subprocess.run(
-            ["bash", "-c", line],
-            cwd=tmp_path,
-            env={**os.environ},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}: {done.stderr[-1000:]}"
+        run_example(line, tmp_path)

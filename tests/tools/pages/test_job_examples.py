@@ -1,17 +1,13 @@
 """Examples of the reference for `python -m attention`: each option is in one, and those that need no GPU run."""
 
-import argparse
-import os
 import shlex
-import subprocess
-from importlib import import_module
 
 import pytest
 
 from attention.__main__ import COMMANDS, parser_of
 from tests.attention.jobs.conftest import tiny_model  # noqa: F401 the fixture
+from tests.tools.pages.examples import lacking, run_example, shown_options
 from tools.pages.command_examples import EXAMPLES
-from tools.pages.reference_text import is_shown
 
 
 def lines_of(name):
@@ -20,11 +16,8 @@ def lines_of(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_option_is_in_an_example_of_its_job(name):
-    subparsers = argparse.ArgumentParser(prog="python -m attention").add_subparsers()
-    import_module(f"attention.jobs.{name}_job").add_arguments(subparsers)
-    options = [action.option_strings for action in subparsers.choices[name]._actions if is_shown(action)]
-    words = set(" ".join(lines_of(name)).split())
-    assert options and [names for names in options if names and not words & set(names)] == []
+    options = shown_options(f"attention.jobs.{name}_job", "add_arguments")
+    assert options and lacking(options, " ".join(lines_of(name))) == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -41,13 +34,4 @@ def test_the_examples_run(name, tmp_path, tiny_model):  # noqa: F811
     (tmp_path / "text.txt").write_text("The river rises in the hills and runs to the sea.\n")
     for line in lines_of(name):
         if "--device cuda" not in line:
-            done = subprocess.run(
-                ["bash", "-c", line.replace("smollm2", str(tiny_model))],
-                cwd=tmp_path,
-                env={**os.environ},
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            assert done.returncode == 0, f"{line}: {done.stderr[-1000:]}"
+            run_example(line.replace("smollm2", str(tiny_model)), tmp_path)
