@@ -165,9 +165,11 @@ class NodeExchange:
             has = before.get(src, self.tops[src])
             if dst not in before:
                 before[dst] = set(self.tops[dst])
+            leaves, slots = self.tree.leaves, self.slots[src]
             for node in sorted(has):
-                if not self._covers(dst, node):
-                    slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
+                if leaves[node] & ~self.known[dst]:
+                    value = slots[node] if node in slots else self._value(src, node)
+                    slot = self.build.send(round_, src, value, dst, chunk=self.chunk)
                     arriving.append((dst, node, slot))
                     self._add(dst, node)
             if not everywhere:
@@ -275,7 +277,7 @@ class NodeExchange:
                     raise PlanError(
                         f"gossip: rank {rank} is to fold the value of rank {below}, of which it never hears"
                     )
-                spine.append(self._value(rank, right))
+                spine.append(slots[right] if right in slots else self._value(rank, right))
                 below = left
             slots[node] = self._fold(rank, [slots[below], *reversed(spine)])
         return slots[node]
