@@ -9,7 +9,6 @@ plans, simulates and fits is in `work`), so that each starts fast.
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import os
 import sys
@@ -36,8 +35,6 @@ COMMANDS = {
     "completion": "a script with which bash, zsh or fish completes these commands",
 }
 """Name and one line of help of every command."""
-COLLECT_AFTER = 100_000
-"""Objects that a command makes between two looks for cycles of them; Python's own number is 700."""
 WHICH = """which command when:
   what this machine is and lacks  topocomm inspect; topocomm doctor
   how 8 H100s reduce 64 KiB best  topocomm plan --system dgx-h100 -b 64K
@@ -69,8 +66,6 @@ class Parser(CommandParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, by default that of the process, and return its exit status."""
-    if argv is None:  # plans are large and hold no cycles: looking for some takes a tenth of the time
-        gc.set_threshold(COLLECT_AFTER)
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]

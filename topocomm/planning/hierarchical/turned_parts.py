@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from topocomm.planning.shared_results import SharedResults
 
 MOST_TURNED_RANKS, TURNED_SLICES = 32, (1, 2, 4, 8, 16, 32)
 """Most ranks for parts whose messages have turns, P^2 a slice; and their slices."""
-_known_turns: SharedResults[tuple[str, tuple[str, ...], str], tuple[PartTrees, Turns | None]] = SharedResults(most=64)
+_known_turns: SharedResults[tuple[str, tuple[str, ...], str], list[tuple[PartTrees, Turns]]] = SharedResults(most=64)
 """By machine, endpoints and collective: they depend on no payload."""
 
 
@@ -27,18 +27,20 @@ def in_turns(request: Request, groups: RankPatterns) -> Builds:
     ends = tuple(request.endpoints[rank] for rank in groups.order)
     if not _may_take_turns(request, groups) or (coordinates := _coordinates(ends, groups)) is None:
         return
-    trees, turns = _known_turns.get(
+    known = _known_turns.get(
         (groups.paths.topology.digest, ends, name), lambda: _turns_of(coordinates, ends, groups, name)
     )
-    if turns is None:
+    if not known:
         return
     options = []
-    for slices in TURNED_SLICES:
+    for (which, (trees, turns)), slices in product(enumerate(known), TURNED_SLICES):
         part_bytes = request.payload_bytes / count / slices
         if slices == 1 or part_bytes >= slice_bytes(request, groups):
             starts, first_us = trees.starts(turns, part_bytes)
-            options.append((first_us + (slices - 1) * turns.period * turns.byte_us * part_bytes, slices, starts))
-    _, slices, starts = min(options, key=lambda option: option[:2])
+            us = first_us + (slices - 1) * turns.period * turns.byte_us * part_bytes
+            options.append((us, slices, which, starts))
+    _, slices, which, starts = min(options, key=lambda option: option[:3])
+    trees, turns = known[which]
     chunks = part_chunks(parts)[0] if parts else split_rows(request.layout.rows, count)
 
     def build() -> Schedule:
@@ -75,6 +77,13 @@ def _coordinates(ends: tuple[str, ...], groups: RankPatterns) -> list[int] | Non
 
 def _turns_of(
     coordinates: list[int], ends: tuple[str, ...], groups: RankPatterns, name: str
-) -> tuple[PartTrees, Turns | None]:
-    trees = PartTrees(coordinates, ends, groups.paths, name)
-    return trees, trees.turns() if trees.is_worth() else None
+) -> list[tuple[PartTrees, Turns]]:
+    """Trees and turns, for each way to give turns those of the least load: parts may pass by the socket with a NIC."""
+    gates = [None, *range(coordinates[1])] if coordinates[2:] else [None]
+    trees = [PartTrees(coordinates, ends, groups.paths, name, gate) for gate in gates]
+    made = []
+    for way in range(len(trees[0].sections())):
+        best = min(trees, key=lambda each: each.load_us(each.sections()[way]))
+        if best.is_worth():
+            made.append((best, best.turns(best.sections()[way])))
+    return made

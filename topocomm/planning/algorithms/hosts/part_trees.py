@@ -32,11 +32,22 @@ WORTH = 1.05
 """How many times as long the phases must take one after the other as all at once."""
 
 
-def part_parents(coordinates: Sequence[int]) -> Ints:
-    """Return the parent of every rank in the tree of every part, [parts, ranks]; coordinates outermost first."""
+def part_parents(coordinates: Sequence[int], gate: int | None = None) -> Ints:
+    """Return the parent of every rank in the tree of every part, [parts, ranks]; coordinates outermost first.
+
+    With `gate`, parts pass from one outermost group to another between ranks of that second coordinate: those by the
+    NIC, where only one socket has one. Else they pass between ranks that differ in the outermost coordinate alone.
+    """
     ranks = int(np.prod(coordinates))
     owner, rank = np.indices((ranks, ranks))
     parents, stride = np.full((ranks, ranks), NO_PARENT), ranks
+    if gate is not None:
+        size, members = ranks // coordinates[0], ranks // coordinates[0] // coordinates[1]
+        far = owner // size != rank // size
+        passes = owner + (gate - owner // members % coordinates[1]) * members  # of the owner's group
+        parents = np.where(far & (rank % size == passes % size), passes, parents)
+        owner, stride = np.where(far, passes, owner), size
+        coordinates = coordinates[1:]
     for count in coordinates:
         stride //= count
         apart = owner // stride % count - rank // stride % count
@@ -70,9 +81,16 @@ class PartTrees:
         src, dst: The ranks it goes from and to.
     """
 
-    def __init__(self, coordinates: Sequence[int], endpoints: Sequence[str], paths: PathFinder, name: str) -> None:
+    def __init__(
+        self,
+        coordinates: Sequence[int],
+        endpoints: Sequence[str],
+        paths: PathFinder,
+        name: str,
+        gate: int | None = None,
+    ) -> None:
         self.name, self.ranks = name, len(endpoints)
-        self.parents = part_parents(coordinates)
+        self.parents = part_parents(coordinates, gate)
         part, rank = np.nonzero(self.parents != NO_PARENT)
         ways = {"allgather": [False], "reduce_scatter": [True], "allreduce": [True, False]}[name]
         self.up = np.repeat(ways, len(part))
@@ -115,8 +133,21 @@ class PartTrees:
                 load[row] = load.get(row, 0.0) + float(times[message])
         return max(load.values(), default=0.0)
 
-    def turns(self) -> Turns:
-        """Return the turns, those up before those down, in the grain of the shortest period.
+    def sections(self) -> list[list[Ints]]:
+        """Return the ways to give turns: what is up before what is down, and for an allreduce both at once.
+
+        What goes up leaves the groups that what goes down enters, so that both at once share ports and links and have
+        the shorter period; with one before the other the first slice is through sooner.
+        """
+        apart = [np.flatnonzero(self.up == up) for up in sorted(set(self.up.tolist()), reverse=True)]
+        return [apart, [np.arange(len(self.up))]] if len(apart) > 1 else [apart]
+
+    def load_us(self, sections: Sequence[Ints]) -> float:
+        """Return the least period for a byte of a part, in us: what the busiest port or link of each section takes."""
+        return sum(self._busiest(section, 1 / (self.routes.gb_per_s * 1e3)) for section in sections)
+
+    def turns(self, sections: Sequence[Ints]) -> Turns:
+        """Return the turns of these messages, section by section, in the grain of the shortest period.
 
         Durations are rounded to the nearest: turns are an order, and one with gaps lets messages run into each other.
         """
@@ -124,18 +155,17 @@ class PartTrees:
         shortest_us, best = float(byte_us.min()), None
         for grain in GRAINS:
             held, turn_us = np.rint(byte_us / shortest_us * grain).astype(np.int64), shortest_us / grain
-            least_us = sum(self._busiest(np.flatnonzero(self.up == up), held) for up in set(self.up.tolist())) * turn_us
+            least_us = sum(self._busiest(section, held) for section in sections) * turn_us
             if best is None or least_us < best.period * best.byte_us * (1 - SAME):
-                made = self._packed(held, turn_us)
+                made = self._packed(sections, held, turn_us)
                 if best is None or made.period * made.byte_us < best.period * best.byte_us * (1 - SAME):
                     best = made
         assert best is not None
         return best
 
-    def _packed(self, held: Ints, turn_us: float) -> Turns:
+    def _packed(self, sections: Sequence[Ints], held: Ints, turn_us: float) -> Turns:
         first, period = np.zeros(len(self.src), np.int64), 0
-        for up in sorted(set(self.up.tolist()), reverse=True):
-            own = np.flatnonzero(self.up == up)
+        for own in sections:
             packed, turns = packed_turns([self.rows[each] for each in own.tolist()], held[own].tolist())
             first[own], period = period + packed, period + turns
         return Turns(first, held, period, turn_us)
