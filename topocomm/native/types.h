@@ -87,4 +87,7 @@ int add_sum_constants(PyObject *module);
 PyObject *follow_turns(PyObject *module, PyObject *args);
 PyObject *busiest_by_round(PyObject *module, PyObject *args);
 
+/* The numbers of the places of a schedule; see the stub. */
+PyObject *number_places(PyObject *module, PyObject *args);
+
 #endif

@@ -213,6 +213,21 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
     return keys
 
 
+def stable_order(keys: Rows) -> Rows:
+    """Return the places of keys, at least 0, in rising order, as `np.argsort(keys, kind="stable")`.
+
+    Keys are sorted with their places in the low bits, which takes a fraction of the time where they are in no order.
+    """
+    bits = len(keys).bit_length()
+    if int(keys.max(initial=0)) >> (63 - bits):
+        return np.argsort(keys, kind="stable")
+    placed = keys.astype(np.int64) << bits
+    placed |= np.arange(len(keys))
+    placed.sort()
+    placed &= (1 << bits) - 1
+    return placed
+
+
 def number_keys(keys: Rows) -> tuple[Rows, Rows]:
     """Return (the first index of each distinct key, in rising order of keys; the number of every key among them).
 
@@ -263,25 +278,52 @@ class PlaceNumbers:
 
 
 def number_places(schedule: Schedule) -> PlaceNumbers:
-    """Return the numbers of all places that a schedule reads or writes."""
+    """Return the numbers of all places that a schedule reads or writes.
+
+    A place has the number of its write, of several the last; all that nothing writes have one number, the last.
+    """
+    given = input_table(schedule)
+    fold_of = np.repeat(np.arange(len(schedule.combines)), np.diff(schedule.operand_starts))
+    return _number_compiled(schedule, given, fold_of) or _number_plainly(schedule, given, fold_of)
+
+
+def _number_compiled(schedule: Schedule, given: IntTable, fold_of: Rows) -> PlaceNumbers | None:
+    """As `number_places`; None where nothing is compiled here, or slots have very large numbers."""
+    try:
+        from topocomm.native._native import number_places as number_native
+    except ImportError:
+        return None
+    read = schedule.transfers, schedule.combines, schedule.operands
+    moves, folds, used = map(len, read)
+    written = len(given) + moves + folds
+    counts = written, written, moves, moves, folds, used, len(given), len(schedule.outputs)
+    numbers = [np.empty(count, dtype=np.int64) for count in counts]
+    tables = [np.ascontiguousarray(table, dtype=np.int32) for table in (*read, given, schedule.outputs)]
+    lacking = number_native(*tables[:3], fold_of, *tables[3:], *numbers)
+    if lacking < 0:
+        return None
+    rank, chunk, sent, received, folded, operands, inputs, outputs = numbers
+    if lacking:
+        rank, chunk = np.append(rank, 0), np.append(chunk, 0)
+    return PlaceNumbers(len(rank), rank, chunk, sent, received, folded, operands, inputs, outputs, fold_of)
+
+
+def _number_plainly(schedule: Schedule, given: IntTable, fold_of: Rows) -> PlaceNumbers:
+    """As `number_places`, without the compiled part."""
     moves, folds = schedule.transfers, schedule.combines
-    fold_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
     parts = [
         (moves[:, 1], moves[:, 2], moves[:, 5]),
         (moves[:, 3], moves[:, 4], moves[:, 5]),
         (folds[:, 1], folds[:, 2], folds[:, 3]),
         (folds[fold_of, 1], schedule.operands, folds[fold_of, 3]),
-        tuple(input_table(schedule)[:, :3].T),
+        tuple(given[:, :3].T),
         tuple(schedule.outputs.T),
     ]
     keys, size = _keys_of(parts)
-    total = sum(map(len, keys))
-    if size >= SPARSE * total and (narrow := _narrow_keys_of(parts, SPARSE * total)) is not None:
-        keys, size = narrow
-    elif size >= SPARSE * total:
+    if size >= SPARSE * sum(map(len, keys)):
         known, dense = np.unique(np.concatenate(keys), return_inverse=True)
         keys, size = np.split(dense, np.cumsum([len(own) for own in keys])[:-1]), len(known)
-    writes = [4, 1, 2]  # a place has the number of its write; all that nothing writes have one number, the last
+    writes = [4, 1, 2]
     written = np.concatenate([keys[part] for part in writes])
     numbers = np.full(size, len(written), dtype=np.int32)
     numbers[written] = np.arange(len(written))
@@ -313,25 +355,6 @@ def _keys_of(parts: Sequence[Sequence[IntTable]]) -> tuple[list[Rows], int]:
             keys -= low
         keyed.append(keys - lows[0] * widths[1] * widths[2] if lows[0] else keys)
     return keyed, size
-
-
-def _narrow_keys_of(parts: Sequence[Sequence[IntTable]], most: int) -> tuple[list[Rows], int] | None:
-    """As `_keys_of`, in another order: a rank has for a chunk as many keys as its slots need; None for over `most`."""
-    pairs, size = _keys_of([(rank, np.zeros_like(slot), chunk) for rank, slot, chunk in parts])
-    if size > most:
-        return None
-    slots = [slot.astype(np.int64) for _, slot, _ in parts]
-    low = min((int(slot.min()) for slot in slots if len(slot)), default=0)
-    counts = np.zeros(size, dtype=np.int64)
-    for pair, slot in zip(pairs, slots, strict=True):
-        np.maximum.at(counts, pair, slot - low + 1)
-    ends = np.cumsum(counts)
-    first = ends - counts - low
-    return (
-        ([first[pair] + slot for pair, slot in zip(pairs, slots, strict=True)], int(ends[-1]))
-        if ends[-1] <= most
-        else None
-    )
 
 
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
