@@ -46,7 +46,7 @@ def phased(trees: ScanTrees) -> Clock:
 
     What those hear who tell others goes first, of all groups: so messages between groups wait for none inside.
     """
-    nodes = Nodes(trees.parents)
+    nodes = trees.nodes
     up = hop_rounds(nodes, trees, steady(trees)).up[:, -1:]
     height = np.zeros_like(nodes.parent)
     for level in reversed(nodes.levels[1:]):

@@ -22,7 +22,6 @@ from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds
 from topocomm.planning.scan_trees.hop_turns import clock_of, trees_of
 from topocomm.planning.scan_trees.host_hops import HostHops
 from topocomm.planning.scan_trees.host_trees import owners, rooted_trees
-from topocomm.planning.scan_trees.rank_trees import Nodes
 from topocomm.planning.scan_trees.rooted_turns import rooted_clock
 from topocomm.planning.scan_trees.tree_packing import HostTree, packed_trees
 from topocomm.planning.scan_trees.tree_scan import tree_scan
@@ -134,7 +133,7 @@ def _soonest(request: Request, hosts: HostHops) -> _Chained | None:
         if trees is None:
             return None
         on_all = trees_of(hosts, trees)
-        nodes, messages = Nodes(on_all.parents), hosts.hosts * sum(tree.hops for tree in trees)
+        nodes, messages = on_all.nodes, hosts.hosts * sum(tree.hops for tree in trees)
         most = max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
         for slices in SCAN_SLICES if by_time else (THROUGHPUT_SLICES,):
             if slices <= most:
