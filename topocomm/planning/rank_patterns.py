@@ -16,7 +16,7 @@ from topocomm.planning.algorithms.hosts.group_gossip import (
     gather_over_groups,
     rails_to_root,
 )
-from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rails import rails_gossip, rails_tree
 from topocomm.planning.algorithms.hosts.rails_parts import MemberTrees
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.request import Request
@@ -168,7 +168,7 @@ class RankPatterns:
                 yield GossipPattern(f"multiport-{ports}", spread, aligned_tree(len(self.order), ports + 1))
             return
         for name, own, radices in self.over_rails(few=not self.many):
-            over_rails = gossip.gossip_of(rails_allreduce(own.groups, radices, 1, own.ports))
+            over_rails = rails_gossip(own.groups, radices, own.ports)
             yield self._pattern(name, over_rails, rails_tree(own.groups, radices))
         yield from self.cyclic()
 

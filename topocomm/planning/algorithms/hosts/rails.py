@@ -17,12 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip_schedule import NodeExchange
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Message, NodeExchange, worth_sending
 from topocomm.planning.algorithms.hosts.rail_assignment import (
     RailAssignment,
     RailDemand,
@@ -38,8 +37,13 @@ from topocomm.planning.shared_results import SharedResults
 
 Ints = NDArray[np.int64]
 
-_known: SharedResults[tuple[Groups, tuple[int, ...], int], Schedule] = SharedResults(most=8)
+_Key = tuple[Groups, tuple[int, ...], int]
+_known: SharedResults[_Key, Schedule] = SharedResults(most=8)
 """By groups, radices and ports: all payloads of a machine, and collectives that go the same ways, share them."""
+_known_gossips: SharedResults[_Key, Gossip] = SharedResults(most=8)
+"""As `_known`."""
+_Received = tuple[int, tuple[int, ...], int, int, tuple[tuple[int, ...], ...]]
+"""Members of a group, these on each rail, its own block, the number of blocks, and the blocks that each receives."""
 MOST_ASKED = 8
 """Most groups of a block that may send, where the one of the same place cannot."""
 
@@ -59,6 +63,12 @@ def rails_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: in
     key = groups, tuple(radices), ports
     made = _known.get(key, lambda: _Rails(groups, ports).allreduce(radices))
     return replace(made, chunks=((0, rows),))
+
+
+def rails_gossip(groups: Groups, radices: Sequence[int], ports: int = 1) -> Gossip:
+    """Return the messages of `rails_allreduce` by round, without their values."""
+    key = groups, tuple(radices), ports
+    return _known_gossips.get(key, lambda: _Rails(groups, ports).gossip(radices))
 
 
 class GroupColumns:
@@ -132,6 +142,16 @@ class GroupColumns:
 
 
 @cache
+def _heard_inside(
+    members: int, on: tuple[int, ...], own: int, blocks: int, received: tuple[tuple[int, ...], ...], ports: int
+) -> tuple[list[list[Message]], int]:
+    """The messages of `_joining` after round 0, by member; and the rounds of both."""
+    gossip = spread_inside(members, on, received, blocks - 1, ports)
+    knows = [1 << own | sum(1 << block for block in blocks_heard) for blocks_heard in received]
+    return worth_sending(gossip, knows), 1 + len(gossip)
+
+
+@cache
 def _joining(
     members: int, on: tuple[int, ...], own: int, blocks: int, received: tuple[tuple[int, ...], ...], ports: int
 ) -> tuple[NodeExchange, int]:
@@ -166,9 +186,35 @@ class _Rails(GroupColumns):
             round_ = self._join(blocks, round_)
         return self.schedule(1, np.arange(len(self.total)), self.total)
 
-    def _join(self, blocks: Sequence[tuple[int, ...]], round_: int) -> int:
-        """Write one level; `blocks` has the edges of each set of blocks that become one. Return the round after."""
-        alike: dict[tuple[Any, ...], list[tuple[int, list[int]]]] = {}
+    def gossip(self, radices: Sequence[int]) -> Gossip:
+        """Return the messages of all phases, in the order in which `allreduce` writes them."""
+        rounds: list[list[Message]] = []
+        for sort, inside in enumerate(self.groups.insides):
+            told = worth_sending(inside.gossip, [1 << member for member in range(inside.members)])
+            where = [start for start, own in zip(self.groups.starts, self.groups.sorts, strict=False) if own == sort]
+            _write_in(rounds, 0, told, where)
+        round_ = max(len(inside.gossip) for inside in self.groups.insides)
+        for blocks in levels_of(len(self.first), radices):
+            by_slot: defaultdict[int, list[Message]] = defaultdict(list)
+            after = round_
+            for key, groups in self._alike(blocks).items():
+                where = [self.groups.starts[group] for group, _ in groups]
+                places = [(member, slot) for member, received in enumerate(key[-1]) for slot in range(len(received))]
+                for place, (member, slot) in enumerate(places):
+                    pairs = zip(groups, where, strict=True)
+                    by_slot[slot] += [(senders[place], start + member) for (_, senders), start in pairs]
+                told, count = _heard_inside(*key, self.ports)
+                _write_in(rounds, round_ + 1, told, where)
+                after = max(after, round_ + count)
+            _write_in(rounds, round_, [list(dict.fromkeys(pair for slot in sorted(by_slot) for pair in by_slot[slot]))])
+            round_ = after
+        while rounds and not rounds[-1]:
+            rounds.pop()
+        return rounds
+
+    def _alike(self, blocks: Sequence[tuple[int, ...]]) -> dict[_Received, list[tuple[int, list[int]]]]:
+        """The groups that receive the same blocks on the same rails in a level, each with the ranks that send them."""
+        alike: dict[_Received, list[tuple[int, list[int]]]] = {}
         for count in sorted({len(edges) - 1 for edges in blocks} - {1}):
             sets = [edges for edges in blocks if len(edges) - 1 == count]
             demands = [demand for edges in sets for demand in _demands(edges, self.rail_count, self.ports)]
@@ -180,9 +226,13 @@ class _Rails(GroupColumns):
                         by_member, senders = self._by_member(group, received[group])
                         key = len(by_member), self.groups.members_on[group], own, count, by_member
                         alike.setdefault(key, []).append((group, senders))
+        return alike
+
+    def _join(self, blocks: Sequence[tuple[int, ...]], round_: int) -> int:
+        """Write one level; `blocks` has the edges of each set of blocks that become one. Return the round after."""
         after, before = round_, self.total.copy()
         moves: defaultdict[int, list[tuple[Ints, Ints, Ints]]] = defaultdict(list)
-        for key, groups in alike.items():
+        for key, groups in self._alike(blocks).items():
             where = np.array([group for group, _ in groups])
             places = [(member, slot) for member, received in enumerate(key[-1]) for slot in range(len(received))]
             for src, (member, slot) in zip(np.array([senders for _, senders in groups]).T, places, strict=True):
@@ -251,3 +301,12 @@ def levels_of(groups: int, radices: Sequence[int]) -> list[list[tuple[int, ...]]
         spans = [span for edges in sets for span in pairwise(edges)]
         levels.append(sets)
     return levels[::-1]
+
+
+def _write_in(
+    rounds: list[list[Message]], first: int, messages: Sequence[Sequence[Message]], where: Sequence[int] = (0,)
+) -> None:
+    """Add the messages of every round from `first` on in groups with these first ranks, group by group."""
+    rounds.extend([] for _ in range(first + len(messages) - len(rounds)))
+    for own, round_ in zip(messages, rounds[first:], strict=False):
+        round_ += [(start + src, start + dst) for start in where for src, dst in own]
