@@ -55,7 +55,7 @@ def number_places(*arrays: NDArray[Any]) -> int:
 
     It is -1, and nothing is numbered, where places have so large numbers that no word holds them. The first six
     arrays are transfers, combines and operands of the schedule, the combine of each operand (int64), `input_table` and
-    outputs; the others are written, int64: the columns of `planning.schedule.schedule.PlaceNumbers`
+    outputs; the others are written, int64: the columns of `planning.schedule.place_numbers.PlaceNumbers`
     but `count` and `fold_of`, rank and chunk of all that is written.
     """
 

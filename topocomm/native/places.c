@@ -1,4 +1,4 @@
-/* The places of a schedule by number: planning/schedule/schedule.py says what for. */
+/* The places of a schedule by number: planning/schedule/place_numbers.py says what for. */
 #include "types.h"
 
 #include <stdlib.h>

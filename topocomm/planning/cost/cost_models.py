@@ -22,7 +22,8 @@ from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes
-from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_pieces, number_places
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
+from topocomm.planning.schedule.schedule import Schedule, input_pieces
 from topocomm.planning.schedule.transforms import unrolled
 
 TIME_DIGITS = 9

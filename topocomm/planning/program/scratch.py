@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from topocomm.planning.program.slot_memory import rank_program, slot_sizes
 from topocomm.planning.routing.routes import Ints
-from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_table, number_places
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
+from topocomm.planning.schedule.schedule import Schedule, input_table
 from topocomm.planning.schedule.transforms import unrolled
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.schedule.schedule import IntTable, PlaceNumbers, Rows, Schedule, input_table, number_places
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
+from topocomm.planning.schedule.schedule import IntTable, Rows, Schedule, input_table
 
 NOTHING = -1
 """Value number of a place that nothing wrote."""

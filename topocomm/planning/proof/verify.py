@@ -19,7 +19,8 @@ from topocomm.planning.proof.dataflow import NOTHING, dataflow
 from topocomm.planning.proof.expressions import CountedTwiceError, Trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.canonical_tree import canonical_nodes
-from topocomm.planning.schedule.schedule import NO_PATH, PlaceNumbers, Repeat, Schedule, row_keys
+from topocomm.planning.schedule.place_numbers import PlaceNumbers
+from topocomm.planning.schedule.schedule import NO_PATH, Repeat, Schedule, row_keys
 from topocomm.planning.schedule.traffic import busiest_port
 
 

@@ -8,14 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from topocomm.planning.schedule.schedule import (
-    IntTable,
-    Repeat,
-    Schedule,
-    number_places,
-    row_keys,
-    spans,
-)
+from topocomm.planning.schedule.place_numbers import number_places
+from topocomm.planning.schedule.schedule import IntTable, Repeat, Schedule, row_keys, spans
 from topocomm.planning.schedule.traffic import busiest_port
 
 

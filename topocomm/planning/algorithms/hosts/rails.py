@@ -105,7 +105,7 @@ class GroupColumns:
         Sends are ordered by group, or by their place in the builder.
         """
         first = self.first[where][:, None]
-        t = np.array(build.transfers, dtype=np.int64).reshape(-1, 7)
+        t = build.move_table().astype(np.int64)
         src, dst = first + t[:, 1], first + t[:, 3]
         columns = (
             round_ + t[:, 0],
@@ -118,11 +118,10 @@ class GroupColumns:
         )
         moves = np.stack(np.broadcast_arrays(*columns), axis=2)
         self._transfers.append((moves if by_group else moves.swapaxes(0, 1)).reshape(-1, 7))
-        if not build.combines:
+        if not build.folds:
             return
-        round_in, rank, out = np.array([(c.round, c.rank, c.out_slot) for c in build.combines], dtype=np.int64).T
-        widths = [len(c.operands) for c in build.combines]
-        operands = np.array([slot for c in build.combines for slot in c.operands], dtype=np.int64)
+        round_in, rank, out, _ = build.fold_table().astype(np.int64).T
+        widths, operands = build.widths, np.array(build.operands, dtype=np.int64)
         slots = self.slots(operands, first + np.repeat(rank, widths), value)
         ranks = first + rank
         folds = np.broadcast_arrays(round_ + round_in, ranks, self.slots(out, ranks, value), 0)
