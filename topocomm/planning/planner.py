@@ -26,6 +26,7 @@ from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.request import (
+    BoundedBuild,
     Build,
     Builds,
     Limits,
@@ -229,13 +230,18 @@ _last = _LastPaths()
 def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: bool = False) -> list[_Candidate]:
     """All algorithms whose messages have routes here, costed; of pipelines the slice counts that may be worth it.
 
-    With `every`, the slice counts do not depend on what other algorithms take.
+    Those with a bound that others beat are left out. With `every`, none are, and the slice counts do not depend on what
+    other algorithms take.
     """
     by_time = request.objective == "auto" and not request.cores
     made: list[tuple[int, _Candidate]] = []
+    bounded: list[tuple[int, str, BoundedBuild]] = []
     pipelines: dict[str, tuple[_Candidate, _Builds]] = {}
     for place, (name, build) in enumerate(builds):
         pipeline = name.rpartition("-")[0]
+        if isinstance(build, BoundedBuild) and by_time and not every:
+            bounded.append((place, name, build))
+            continue
         if pipeline in pipelines:
             pipelines[pipeline][1].append((place, name, build))
             continue
@@ -244,7 +250,12 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
             made.append((place, candidate))
             if candidate.schedule.repeat is not None and by_time:
                 pipelines[pipeline] = candidate, []
-    least_us = inf if every or not pipelines else _least_us([candidate for _, candidate in made])
+    least_us = inf if every or not (pipelines or bounded) else _least_us([candidate for _, candidate in made])
+    for place, name, build in bounded:
+        if build.least_us <= least_us + SAME_US:
+            with suppress(NoRouteError):
+                made.append((place, _candidate_of(name, build(), request, paths)))
+                least_us = min(least_us, made[-1][1].cost.predicted_within(least_us + SAME_US))
     for first, others in sorted(pipelines.values(), key=lambda pipeline: pipeline[0].cost.soon_us):
         more = _in_more_slices(first, others, least_us, request, paths)
         made += more
