@@ -1,13 +1,16 @@
 /* The places of a schedule by number: planning/schedule/place_numbers.py says what for. */
+#define _GNU_SOURCE
 #include "types.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { /* the arrays that number_places takes; from RANK_OF on written */
     TRANSFERS, COMBINES, OPERAND_SLOTS, FOLD_OF, INPUTS, OUTPUTS, READ_ONLY,
     RANK_OF = READ_ONLY, CHUNK_OF, SENT, RECEIVED, FOLDED, OPERANDS, GIVEN, RESULTS, ARRAYS
 };
+enum { LARGE_PAGE = 1 << 21 };
 enum { WRITES = 3, PARTS = 6, AT_ONCE = 32 }; /* the writes come first; keys that are looked up together */
 
 typedef struct { /* the (rank, slot, chunk) of reads or writes, and where their numbers go */
@@ -43,7 +46,11 @@ static uint64_t key_of(const Places *places, const Part *part, int64_t at) {
     return (uint64_t)key + 1;
 }
 
-static uint64_t first_of(const Places *places, uint64_t key) { return key * 0x9E3779B97F4A7C15u >> places->shift; }
+/* Keys are products of small numbers: mixed once alone, many would follow each other. */
+static uint64_t first_of(const Places *places, uint64_t key) {
+    key *= 0x9E3779B97F4A7C15u;
+    return (key ^ key >> 32) * 0xD6E8FEB86659FD93u >> places->shift;
+}
 
 /* Find the ranges of what is written: 0, or -1 where keys and numbers have too many bits for one word. */
 static int measure(Places *places, const Part *parts, int64_t written) {
@@ -119,13 +126,25 @@ static int look_up(const Places *places, const Part *part, int64_t none) {
     return lacking;
 }
 
+/* Zeros, where they are many in large pages if the system has them: the table is read all over. */
+static void *new_table(size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    void *table;
+    if (bytes >= LARGE_PAGE && posix_memalign(&table, LARGE_PAGE, bytes) == 0) {
+        madvise(table, bytes, MADV_HUGEPAGE);
+        return memset(table, 0, bytes);
+    }
+#endif
+    return calloc(bytes, 1);
+}
+
 /* 1 or 0: whether something reads what nothing writes; -1: keys are too long; -2: no memory. */
 static int number_parts(const Part *parts, int64_t written, int64_t *rank_of, int64_t *chunk_of) {
     Places places = {.entries = NULL};
     int lacking = 0;
     if (measure(&places, parts, written) < 0)
         return -1;
-    places.entries = calloc((size_t)places.mask + 1, sizeof *places.entries);
+    places.entries = new_table(((size_t)places.mask + 1) * sizeof *places.entries);
     if (places.entries == NULL)
         return -2;
     int again = number_writes(&places, parts, rank_of, chunk_of);

@@ -10,7 +10,7 @@ from topocomm.planning.routing.routes import Ints
 from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, steady
 from topocomm.planning.scan_trees.rank_trees import NO_RANK, ScanTrees
 from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, row_keys, stable_order
-from topocomm.planning.schedule.schedule_builder import schedule_of_columns
+from topocomm.planning.schedule.schedule_builder import schedule_of_columns, table_of
 
 NO_SLOT, FIRST_RELAYED = -1, -2
 """Marks of a value that does not exist, and of the first on a relay, before these have slots."""
@@ -46,7 +46,7 @@ class _TreeScan:
         self.total, self.before, self.prefix = 1 + most, 2 + most, 3 + most
         self.relay_slot, self.relayed = self.prefix + most + 1, 0
         self.transfers: list[IntTable] = []
-        self.combines: list[Ints] = []
+        self.combines: list[IntTable] = []
         self.operands: list[Ints] = []
 
     def schedule(self, chunks: Sequence[tuple[int, int]], *, own: bool) -> Schedule:
@@ -117,7 +117,7 @@ class _TreeScan:
 
     def _combine(self, round_: Ints, nodes: Ints, out: int, operands: Ints) -> None:
         columns = np.maximum(round_, 0), self.nodes.rank[nodes], out, self.nodes.chunk[nodes]
-        self.combines.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+        self.combines.append(table_of(*columns))
         self.operands.append(operands)
 
     def _send(self, rounds: Ints, nodes: Ints, slot: Ints, to: Ints, to_slot: Ints | int, relays: Ints) -> None:
@@ -135,10 +135,7 @@ class _TreeScan:
 
     def _move(self, round_: Ints, src: Ints, slot: Ints, dst: Ints, to_slot: Ints | int, nodes: Ints) -> None:
         columns = round_, src, slot, dst, to_slot, self.nodes.chunk[nodes], NO_PATH
-        moves = np.empty((len(nodes), 7), dtype=np.int32)
-        for place, column in enumerate(columns):
-            moves[:, place] = column
-        self.transfers.append(moves)
+        self.transfers.append(table_of(*columns))
 
     def _numbered(self) -> IntTable:
         """All messages; what a relay holds of a chunk has the slots after those of its own tree."""
@@ -165,6 +162,6 @@ class _TreeScan:
             chunks,
             outputs=np.stack([of.rank[some], result[some], of.chunk[some]], axis=1),
             transfers=moves,
-            combines=np.concatenate([np.zeros((0, 4), np.int64), *self.combines]),
+            combines=np.concatenate([np.zeros((0, 4), np.int32), *self.combines]),
             operands=self.operands,
         )

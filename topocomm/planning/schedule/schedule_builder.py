@@ -40,6 +40,14 @@ def schedule_of_columns(
     )
 
 
+def table_of(*columns: NDArray[np.integer] | int) -> IntTable:
+    """Return int32 [n, columns] of columns that are broadcast to one shape."""
+    table = np.empty((*np.broadcast_shapes(*map(np.shape, columns)), len(columns)), dtype=np.int32)
+    for place, column in enumerate(columns):
+        table[..., place] = column
+    return table.reshape(-1, len(columns))
+
+
 def _in_rounds(
     ranks: int,
     chunks: Sequence[tuple[int, int]],
@@ -64,7 +72,7 @@ def _in_rounds(
         inputs=inputs.astype(np.int32),
         outputs=outputs.astype(np.int32),
         transfers=moves.astype(np.int32, copy=False),
-        combines=folds.astype(np.int32),
+        combines=folds.astype(np.int32, copy=False),
         operands=operands[where].astype(np.int32),
         operand_starts=starts.astype(np.int32),
     )

@@ -32,7 +32,7 @@ from topocomm.planning.algorithms.hosts.rail_assignment import (
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree, nested_tree
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
-from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns, table_of
 from topocomm.planning.shared_results import SharedResults
 
 Ints = NDArray[np.int64]
@@ -81,17 +81,17 @@ class GroupColumns:
     def __init__(self, groups: Groups) -> None:
         self.first = np.array(groups.starts[:-1], dtype=np.int64)
         self.free = np.ones(groups.starts[-1], dtype=np.int64)
-        self._transfers = [np.zeros((0, 7), np.int64)]
-        self._combines = [np.zeros((0, 4), np.int64)]
+        self._transfers = [np.zeros((0, 7), np.int32)]
+        self._combines = [np.zeros((0, 4), np.int32)]
         self._operands: list[Ints] = []
 
     def move(self, round_: int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
         """Send from each of these ranks to one of those."""
-        self._transfers.append(np.stack(np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH), axis=1))
+        self._transfers.append(table_of(round_, src, src_slot, dst, dst_slot, 0, NO_PATH))
 
     def fold(self, round_: int | Ints, ranks: Ints, out: Ints, operands: Ints) -> None:
         """Fold the operands [ranks, n] of each of these ranks."""
-        self._combines.append(np.stack(np.broadcast_arrays(round_, ranks, out, 0), axis=1))
+        self._combines.append(table_of(round_, ranks, out, 0))
         self._operands.append(operands)
 
     def slots(self, build_slots: int | Ints, ranks: Ints, value: Ints) -> Ints:
@@ -107,26 +107,18 @@ class GroupColumns:
         first = self.first[where][:, None]
         t = build.move_table().astype(np.int64)
         src, dst = first + t[:, 1], first + t[:, 3]
-        columns = (
-            round_ + t[:, 0],
-            src,
-            self.slots(t[:, 2], src, value),
-            dst,
-            self.slots(t[:, 4], dst, value),
-            0,
-            NO_PATH,
-        )
-        moves = np.stack(np.broadcast_arrays(*columns), axis=2)
-        self._transfers.append((moves if by_group else moves.swapaxes(0, 1)).reshape(-1, 7))
+        slots = self.slots(t[:, 2], src, value), self.slots(t[:, 4], dst, value)
+        moves = np.broadcast_arrays(round_ + t[:, 0], src, slots[0], dst, slots[1], 0, NO_PATH)
+        self._transfers.append(table_of(*(moves if by_group else [column.T for column in moves])))
         if not build.folds:
             return
         round_in, rank, out, _ = build.fold_table().astype(np.int64).T
         widths, operands = build.widths, np.array(build.operands, dtype=np.int64)
-        slots = self.slots(operands, first + np.repeat(rank, widths), value)
+        read = self.slots(operands, first + np.repeat(rank, widths), value)
         ranks = first + rank
         folds = np.broadcast_arrays(round_ + round_in, ranks, self.slots(out, ranks, value), 0)
-        self._combines.append(np.stack(folds, axis=2).swapaxes(0, 1).reshape(-1, 4))
-        self._operands += [slots[:, end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
+        self._combines.append(table_of(*(column.T for column in folds)))
+        self._operands += [read[:, end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
     def schedule(self, rows: int, receivers: Ints, results: Ints) -> Schedule:
         """Return the schedule with the slots `results` of these ranks as outputs."""
