@@ -59,6 +59,14 @@ def number_places(*arrays: NDArray[Any]) -> int:
     but `count` and `fold_of`, rank and chunk of all that is written.
     """
 
+def most_alive(*arrays: NDArray[Any]) -> None:
+    """Set the last array, int64 [ranks], to the most pieces of each rank that are alive at once.
+
+    The others are the first transfer, and combine, of every round and the number; transfers, combines and operand
+    starts of the schedule; sent, received, folded, operands, inputs and outputs of `PlaceNumbers`; rank and chunk of
+    its places; and uint8 [chunks]: whether the pieces of a chunk count.
+    """
+
 def bind_call(
     engines: tuple[Engine, Engine],
     names: tuple[str, ...],

@@ -10,6 +10,7 @@ enum { /* the arrays that number_places takes; from RANK_OF on written */
     TRANSFERS, COMBINES, OPERAND_SLOTS, FOLD_OF, INPUTS, OUTPUTS, READ_ONLY,
     RANK_OF = READ_ONLY, CHUNK_OF, SENT, RECEIVED, FOLDED, OPERANDS, GIVEN, RESULTS, ARRAYS
 };
+static const Py_ssize_t ITEMS[ARRAYS] = {4, 4, 4, 8, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8};
 enum { LARGE_PAGE = 1 << 21 };
 enum { WRITES = 3, PARTS = 6, AT_ONCE = 32 }; /* the writes come first; keys that are looked up together */
 
@@ -199,25 +200,12 @@ static PyObject *number_views(Py_buffer *views) {
 
 PyObject *number_places(PyObject *module, PyObject *args) {
     Py_buffer views[ARRAYS];
-    PyObject *result = NULL;
-    int taken = 0;
+    PyObject *result;
     (void)module;
-    if (PyTuple_Size(args) != ARRAYS)
-        return PyErr_Format(PyExc_TypeError, "number_places takes %d arrays", ARRAYS);
-    for (; taken < ARRAYS; taken++) {
-        int flags = taken < READ_ONLY ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE;
-        Py_ssize_t size = taken < READ_ONLY && taken != FOLD_OF ? 4 : 8;
-        if (PyObject_GetBuffer(PyTuple_GetItem(args, taken), &views[taken], flags) < 0)
-            break;
-        if (views[taken].itemsize != size) {
-            PyErr_Format(PyExc_TypeError, "array %d: expected items of %zd bytes, got %zd", taken, size, views[taken].itemsize);
-            PyBuffer_Release(&views[taken]);
-            break;
-        }
-    }
-    if (taken == ARRAYS)
-        result = number_views(views);
-    while (taken-- > 0)
-        PyBuffer_Release(&views[taken]);
+    if (take_columns(args, views, ITEMS, ARRAYS, ARRAYS - READ_ONLY) < 0)
+        return NULL;
+    result = number_views(views);
+    for (int array = 0; array < ARRAYS; array++)
+        PyBuffer_Release(&views[array]);
     return result;
 }

@@ -117,7 +117,7 @@ def test_arrays_that_do_not_fit_each_other_are_refused():
     for fold in (-1, 1):
         with pytest.raises(ValueError, match="do not fit each other"):
             _native.number_places(*arrays[:3], np.array([0, fold]), *arrays[4:])
-    with pytest.raises(TypeError, match="array 13: expected items of 8 bytes, got 4"):
+    with pytest.raises(TypeError, match="column 13: expected items of 8 bytes, got 4"):
         _native.number_places(*arrays[:13], np.zeros(1, np.int32))
-    with pytest.raises(TypeError, match="takes 14 arrays"):
+    with pytest.raises(TypeError, match="expected 14 columns, got 13"):
         _native.number_places(*arrays[:13])
