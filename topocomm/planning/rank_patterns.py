@@ -86,6 +86,7 @@ class RankPatterns:
     def __init__(self, request: Request, paths: PathFinder) -> None:
         self.request, self.paths = request, paths
         self._trees: dict[tuple[tuple[int, ...], int], MemberTrees | None] = {}
+        self._rings: dict[tuple[int, ...], list[tuple[int, ...]] | None] = {}
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -162,6 +163,11 @@ class RankPatterns:
 
     def rings_of(self, groups: Groups) -> list[tuple[int, ...]] | None:
         """As `rings`, for other groups."""
+        if groups.starts not in self._rings:
+            self._rings[groups.starts] = self._made_rings(groups)
+        return self._rings[groups.starts]
+
+    def _made_rings(self, groups: Groups) -> list[tuple[int, ...]] | None:
         rings = []
         for sort in range(len(groups.insides)):
             low, high = groups.starts[groups.sorts.index(sort) :][:2]

@@ -70,6 +70,7 @@ class PathFinder:
         self._routes: dict[Edge, Route] = {}
         self._explicit: dict[tuple[str, ...], Route] = {}
         self._labels: dict[str, dict[str, Label]] = {}
+        self._of_code: dict[int, Template] = {}
         self._placed: tuple[tuple[str, ...], Ints] | None = None
 
     @cached_property
@@ -239,8 +240,13 @@ class PathFinder:
 
     def _templates_of(self, a: Ints, b: Ints) -> tuple[list[Template], Ints]:
         """The templates of pairs of devices, each once, and the index of each pair's."""
-        _, first, inverse = np.unique(self._codes(a, b), return_index=True, return_inverse=True)
-        return [self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)], inverse
+        codes, first, inverse = np.unique(self._codes(a, b), return_index=True, return_inverse=True)
+        known, templates = self._of_code, []
+        for code, *pair in zip(codes.tolist(), a[first].tolist(), b[first].tolist(), strict=True):
+            if code not in known:
+                known[code] = self._template(*pair)
+            templates.append(known[code])
+        return templates, inverse
 
     def _codes(self, a: Ints, b: Ints) -> Ints:
         """int64 [n]: equal for pairs of devices with one template; -1 where one is no endpoint."""

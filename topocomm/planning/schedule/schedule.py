@@ -236,8 +236,11 @@ def number_keys(keys: Rows) -> tuple[Rows, Rows]:
     """
     size = int(keys.max(initial=-1)) + 1
     if size > SPARSE * len(keys):
-        _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
-        return first, numbers
+        order = stable_order(keys)
+        new = np.diff(keys[order], prepend=-1) != 0
+        numbers = np.empty_like(order)
+        numbers[order] = np.cumsum(new) - 1
+        return order[new], numbers
     first = np.full(size, -1)
     first[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of several indices of one key the lowest stays
     known = first >= 0
