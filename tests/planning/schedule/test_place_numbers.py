@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.native import _native
-from topocomm.planning.schedule.place_numbers import number_places
-from topocomm.planning.schedule.schedule import input_table, make_schedule
+from topocomm.planning.schedule.place_numbers import number_places, number_slices
+from topocomm.planning.schedule.schedule import Repeat, input_table, make_schedule
+from topocomm.planning.schedule.transforms import most_slices, unrolled
 
 NUMBERS = st.sampled_from([0, 1, 2, 2**31 - 1, -(2**31), 7])
 
@@ -121,3 +122,18 @@ def test_arrays_that_do_not_fit_each_other_are_refused():
         _native.number_places(*arrays[:13], np.zeros(1, np.int32))
     with pytest.raises(TypeError, match="expected 14 columns, got 13"):
         _native.number_places(*arrays[:13])
+
+
+@examples(100)
+@given(schedules(), st.integers(1, 3), st.integers(0, 2))
+def test_slices_have_the_places_of_the_schedule_unrolled(made, count, stagger):
+    """Numbers may be others: the same reads and writes have one, of the same rank and chunk."""
+    schedule = replace(made[0], repeat=Repeat(min(count, most_slices(made[0])), stagger))
+    own, whole = number_slices(schedule), number_places(unrolled(schedule))
+    assert np.array_equal(own.fold_of, whole.fold_of)
+    other = {}
+    for name in ("sent", "received", "folded", "operands", "inputs", "outputs"):
+        for number, same in zip(getattr(own, name).tolist(), getattr(whole, name).tolist(), strict=True):
+            assert other.setdefault(number, same) == same
+            assert (own.rank[number], own.chunk[number]) == (whole.rank[same], whole.chunk[same])
+    assert len({*other.values()}) == len(other) and max(other, default=0) < own.count

@@ -22,7 +22,7 @@ from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes
-from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_slices
 from topocomm.planning.schedule.schedule import Schedule, input_pieces
 from topocomm.planning.schedule.transforms import unrolled
 
@@ -155,7 +155,7 @@ class Cost:
         else:
             schedule = unrolled(head)
             messages = messages_of(schedule, chunk_bytes(schedule, self._row_bytes))
-            routes, places = routes_of(messages, schedule, self._endpoints, self._paths), number_places(schedule)
+            routes, places = routes_of(messages, schedule, self._endpoints, self._paths), number_slices(head)
         bytes_us = messages.payload_bytes / (routes.gb_per_s * 1e3)
         traffic = places, messages, routes, self._endpoints, self._paths, self._rules
         return _Turns(
@@ -219,7 +219,7 @@ class Cost:
     @cached_property
     def places(self) -> PlaceNumbers:
         """The numbers of all places of the schedule unrolled."""
-        return number_places(self.unrolled)
+        return number_slices(self._whole)
 
     @property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:

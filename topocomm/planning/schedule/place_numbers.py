@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topocomm.planning.schedule.schedule import LARGEST, SPARSE, IntTable, Rows, Schedule, input_table, row_keys
+from topocomm.planning.schedule.schedule import (
+    LARGEST,
+    SPARSE,
+    IntTable,
+    Rows,
+    Schedule,
+    input_table,
+    row_keys,
+    slice_order,
+    spans,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +53,34 @@ def number_places(schedule: Schedule) -> PlaceNumbers:
     given = input_table(schedule)
     fold_of = np.repeat(np.arange(len(schedule.combines)), np.diff(schedule.operand_starts))
     return _number_compiled(schedule, given, fold_of) or _number_plainly(schedule, given, fold_of)
+
+
+def number_slices(schedule: Schedule) -> PlaceNumbers:
+    """Return the numbers of the places of a verified pipeline unrolled: each of its rounds, once for every slice.
+
+    The entries are in the order of `unrolled`. Slices share no place, so their rounds are numbered once.
+    """
+    repeat, once = schedule.repeat, number_places(schedule)
+    if repeat is None:
+        return once
+    count, every = repeat.count, np.arange(repeat.count)
+    moves, move_slice = slice_order(schedule.transfers, repeat)
+    folds, fold_slice = slice_order(schedule.combines, repeat)
+    starts, read = spans(schedule.operand_starts[folds].astype(np.int64), np.diff(schedule.operand_starts)[folds])
+    fold_of = np.repeat(np.arange(len(folds)), np.diff(starts))
+    given, results = ((numbers[:, None] * count + every).ravel() for numbers in (once.inputs, once.outputs))
+    return PlaceNumbers(
+        once.count * count,
+        np.repeat(once.rank, count),
+        (once.chunk[:, None] * count + every).ravel(),
+        once.sent[moves] * count + move_slice,
+        once.received[moves] * count + move_slice,
+        once.folded[folds] * count + fold_slice,
+        once.operands[read] * count + fold_slice[fold_of],
+        given,
+        results,
+        fold_of,
+    )
 
 
 def _number_compiled(schedule: Schedule, given: IntTable, fold_of: Rows) -> PlaceNumbers | None:

@@ -229,6 +229,17 @@ def stable_order(keys: Rows) -> Rows:
     return placed
 
 
+def slice_order(table: IntTable, repeat: Repeat) -> tuple[Rows, Rows]:
+    """Return (row, slice) of every entry of a table whose column 0 is the round, in all slices of a pipeline, by round.
+
+    In a round the entries of earlier slices come first.
+    """
+    slices = np.arange(repeat.count)[:, None] * repeat.stagger_rounds
+    order = stable_order((slices + table[:, 0]).ravel())
+    number, row = np.divmod(order, max(len(table), 1))
+    return row, number
+
+
 def number_keys(keys: Rows) -> tuple[Rows, Rows]:
     """Return (the first index of each distinct key, in rising order of keys; the number of every key among them).
 
