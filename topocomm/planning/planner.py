@@ -151,6 +151,8 @@ class _Candidate:
 
 NO_GAIN, MOST_WORSE = 1.05, 2
 """How much longer than in fewer slices a pipeline takes, so often in a row, of which no more are tried."""
+MOST_SIMULATED = 1 << 14
+"""Messages of the longest simulation that is made before all pipelines are known."""
 MOST_KEPT_ENDPOINTS = 256
 """Endpoints of the largest machine whose routes a thread keeps for its next plan."""
 _Builds = list[tuple[int, str, Build]]
@@ -201,13 +203,14 @@ def _search(topology: Topology, request: Request) -> _Chosen:
     return plan, tuple(candidates)
 
 
-def _soonest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
-    return [candidates[number] for number in soonest([candidate.cost for candidate in candidates], SAME_US)]
+def _soonest(candidates: Sequence[_Candidate], most_simulated: int | None = None) -> list[_Candidate]:
+    costs = [candidate.cost for candidate in candidates]
+    return [candidates[number] for number in soonest(costs, SAME_US, most_simulated)]
 
 
 def _least_us(candidates: Sequence[_Candidate]) -> float:
-    """The least predicted time of these."""
-    return min((candidate.cost.predicted_us for candidate in _soonest(candidates)), default=inf)
+    """The least predicted time of these, but those of long simulations: a pipeline may yet be less than their bound."""
+    return min((candidate.cost.predicted_us for candidate in _soonest(candidates, MOST_SIMULATED)), default=inf)
 
 
 class _LastPaths(threading.local):
