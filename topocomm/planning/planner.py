@@ -5,7 +5,6 @@ Planning is pure: equal inputs give equal plans, byte for byte, on every rank.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from topocomm.planning.request import (
     whole_layout,
 )
 from topocomm.planning.routing.connectivity import refuse_disconnected
-from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.routing.paths import NoRouteError, PathFinder, last_paths
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 from topocomm.planning.search.gossip import SAME_US
@@ -153,8 +152,6 @@ NO_GAIN, MOST_WORSE = 1.05, 2
 """How much longer than in fewer slices a pipeline takes, so often in a row, of which no more are tried."""
 MOST_SIMULATED = 1 << 14
 """Messages of the longest simulation that is made before all pipelines are known."""
-MOST_KEPT_ENDPOINTS = 256
-"""Endpoints of the largest machine whose routes a thread keeps for its next plan."""
 _Builds = list[tuple[int, str, Build]]
 """Place among all, name and builder of algorithms."""
 _Chosen = tuple[Plan, tuple[_Candidate, ...]]
@@ -172,7 +169,7 @@ def _chosen(topology: Topology, request: Request) -> _Chosen:
 
 
 def _search(topology: Topology, request: Request) -> _Chosen:
-    paths = _last.of(topology)
+    paths = last_paths.of(topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
     candidates = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
@@ -211,23 +208,6 @@ def _soonest(candidates: Sequence[_Candidate], most_simulated: int | None = None
 def _least_us(candidates: Sequence[_Candidate]) -> float:
     """The least predicted time of these, but those of long simulations: a pipeline may yet be less than their bound."""
     return min((candidate.cost.predicted_us for candidate in _soonest(candidates, MOST_SIMULATED)), default=inf)
-
-
-class _LastPaths(threading.local):
-    """The routes of the machine that this thread planned for last."""
-
-    paths: PathFinder | None = None
-
-    def of(self, topology: Topology) -> PathFinder:
-        """Return the routes of a machine, with those searched before; of large machines none are kept."""
-        if len(topology.endpoints) > MOST_KEPT_ENDPOINTS:
-            return PathFinder(topology)
-        if self.paths is None or self.paths.topology is not topology:
-            self.paths = PathFinder(topology)
-        return self.paths
-
-
-_last = _LastPaths()
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: bool = False) -> list[_Candidate]:

@@ -7,6 +7,7 @@ cluster of thousands needs no table of pairs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,8 @@ from topocomm.planning.routing.routes import Edge, Floats, Ints, Routes, link_fi
 from topocomm.planning.schedule.schedule import spans
 from topocomm.topology.model import Topology
 
+MOST_KEPT_ENDPOINTS = 256
+"""Endpoints of the largest machine whose routes a thread keeps for its next plan."""
 _NO_ROUTE = Template(np.inf, 0.0, 0.0, (), ())
 
 
@@ -282,3 +285,20 @@ class PathFinder:
         numbers = [self._number[edge] for edge in pairwise(devices)]
         links = tuple((ELSEWHERE, int(self._position[number])) for number in numbers)
         return Template(*along(devices, self.links), (), links)
+
+
+class LastPaths(threading.local):
+    """The routes of the machine that this thread planned for last."""
+
+    paths: PathFinder | None = None
+
+    def of(self, topology: Topology) -> PathFinder:
+        """Return the routes of a machine, with those searched before; of large machines none are kept."""
+        if len(topology.endpoints) > MOST_KEPT_ENDPOINTS:
+            return PathFinder(topology)
+        if self.paths is None or self.paths.topology is not topology:
+            self.paths = PathFinder(topology)
+        return self.paths
+
+
+last_paths = LastPaths()
