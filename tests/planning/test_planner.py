@@ -7,12 +7,14 @@ import pytest
 import topocomm
 from tests.hash_seeds import printed
 from tests.machines import hosts, switch
+from tests.plans import request_on
 from topocomm import Device, Link, PlanError, Topology, plan
 from topocomm.planning import planner
 from topocomm.planning.algorithms.binomial import binomial_reduce
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.report.plan_comparison import ranked
+from topocomm.planning.request import BoundedBuild
 from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.schedule import split_rows
 from topocomm.planning.searched import Searched
@@ -146,16 +148,34 @@ def test_a_search_result_that_fails_its_proof_is_not_swallowed(monkeypatch):
         plan(switch(5), payload_bytes=4452, objective="latency")
 
 
-def with_one_that_raises(error):
-    """`candidate_builds` with one more, which fails."""
+@pytest.mark.parametrize(("least_us", "payload_bytes"), [(0.0, 4456), (1e9, 4460)])
+def test_an_algorithm_whose_bound_others_beat_is_not_built(monkeypatch, least_us, payload_bytes):
+    broken = with_one_that_raises(NoRouteError("no path"), least_us=least_us)
+    monkeypatch.setattr(planner, "candidate_builds", broken)
+    plan(switch(3), payload_bytes=payload_bytes)
+    assert broken.asked == [True] * (least_us == 0.0)
+
+
+def test_every_plan_is_made_whatever_its_bound(monkeypatch):
+    broken = with_one_that_raises(NoRouteError("no path"), least_us=1e9)
+    monkeypatch.setattr(planner, "candidate_builds", broken)
+    planner.every_plan(switch(3), request_on(switch(3), "allreduce", topocomm.SUM, topocomm.SUM.default_layout(1116)))
+    assert broken.asked == [True]
+
+
+def with_one_that_raises(error, least_us=None):
+    """`candidate_builds` with one more, which fails; perhaps with a bound."""
+    asked = []
 
     def broken():
+        asked.append(True)
         raise error
 
     def builds(request, paths):
-        yield "broken", broken
+        yield "broken", broken if least_us is None else BoundedBuild(broken, least_us)
         yield from candidate_builds(request, paths)
 
+    builds.asked = asked
     return builds
 
 

@@ -6,7 +6,12 @@ import pytest
 
 from tests.plans import request_on
 from topocomm import SUM, catalog, plan
+from topocomm.planning.algorithms.gossip_schedule import gossip_reduce, gossip_scan
+from topocomm.planning.algorithms.multiport import gossip_back
+from topocomm.planning.collectives import collective_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.rank_patterns import RankPatterns, dotted
+from topocomm.planning.request import BoundedBuild
 from topocomm.planning.routing.paths import PathFinder
 
 
@@ -48,3 +53,31 @@ def test_short_values_go_to_all_hosts_at_once_beyond_64_too():
     made = {count: plan(catalog("dgx-h100", hosts=count), payload_bytes=2048) for count in (64, 65)}
     assert made[65].algorithm == "rails-65-k8"
     assert made[65].figures.predicted_us < 1.05 * made[64].figures.predicted_us
+
+
+@pytest.mark.parametrize("ports", [1, 3])
+@pytest.mark.parametrize(("system", "count"), [("dgx-h100", 33), ("rtx4090-pcie-8", 36), ("mi250x", 35)])
+def test_whole_values_take_no_less_than_their_bound(system, count, ports):
+    """Also without events: the port that serves most is no less busy."""
+    machine = catalog(system, hosts=count)
+    for name, root in (("reduce", 0), ("reduce", 100), ("broadcast", 9), ("scan", 0)):
+        collective = collective_of(name, len(machine.endpoints), 1 << 18, root=root)
+        own = patterns_on(machine, collective=collective, layout=SUM.default_layout(1 << 18), ports=ports)
+        for pattern in own.patterns() if name == "scan" else own.to_root():
+            if not pattern.least_us:
+                continue
+            made = {"reduce": gossip_reduce, "broadcast": gossip_back}.get(name)
+            schedule = made(*pattern.made, 1 << 18, root) if made else gossip_scan(*pattern.made, 1 << 18, own=True)
+            cost = Cost(schedule, machine.endpoints, own.paths, row_bytes=4, ports=ports, port_model="loggp")
+            assert 0 < pattern.least_us <= cost.floor_us
+            assert isinstance(pattern.whole(gossip_reduce), BoundedBuild)
+
+
+def test_only_whole_values_of_many_ranks_have_a_bound():
+    large, small = catalog("dgx-h100", hosts=33), catalog("dgx-h100", hosts=4)
+    for machine, name in ((large, "allgather"), (small, "scan")):
+        collective = collective_of(name, len(machine.endpoints), 1 << 20)
+        own = patterns_on(machine, collective=collective, layout=SUM.default_layout(1 << 20))
+        made = list(own.patterns())
+        assert made and not any(pattern.least_us for pattern in made)
+        assert not isinstance(made[0].whole(gossip_reduce), BoundedBuild)

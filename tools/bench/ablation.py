@@ -47,7 +47,7 @@ from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.forests.units import bounded_tree_count
 from topocomm.planning.plan import Objective
 from topocomm.planning.request import Request
-from topocomm.planning.routing import hierarchy
+from topocomm.planning.routing import hierarchy, paths
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.transforms import most_slices, sliced
 from topocomm.planning.search import gossip_search
@@ -151,6 +151,7 @@ def packed(case: Case) -> Figures | None:
 def planned(case: Case) -> Figures | None:
     """Plan a request as users do; None if there is no plan."""
     rails._joining.cache_clear()
+    rails._heard_inside.cache_clear()
     rail_assignment.spread_inside.cache_clear()
     ends = case.topology.endpoints
     layout = SUM.default_layout(len(ends))
@@ -160,7 +161,7 @@ def planned(case: Case) -> Figures | None:
         caches = ("_plans", "_searches", "_known_bounds")
         for where, name in (*((planner, name) for name in caches), (hierarchy, "_known")):
             stack.enter_context(patch.object(where, name, SharedResults(most=64)))
-        stack.enter_context(patch.object(planner, "MOST_KEPT_ENDPOINTS", 0))
+        stack.enter_context(patch.object(paths, "MOST_KEPT_ENDPOINTS", 0))
         try:
             plan, took = timed(lambda: planner.make_plan(case.topology, request))
         except PlanError:

@@ -50,6 +50,23 @@ def busiest_by_round(*columns: NDArray[Any]) -> None:
     The columns are those of `planning.cost.port_turns.busiest_by_round`, then zeros, float64 [places].
     """
 
+def number_places(*arrays: NDArray[Any]) -> int:
+    """Number the places of a schedule; return whether something reads one that nothing writes.
+
+    It is -1, and nothing is numbered, where places have so large numbers that no word holds them. The first six
+    arrays are transfers, combines and operands of the schedule, the combine of each operand (int64), `input_table` and
+    outputs; the others are written, int64: the columns of `planning.schedule.place_numbers.PlaceNumbers`
+    but `count` and `fold_of`, rank and chunk of all that is written.
+    """
+
+def most_alive(*arrays: NDArray[Any]) -> None:
+    """Set the last array, int64 [ranks], to the most pieces of each rank that are alive at once.
+
+    The others are the first transfer, and combine, of every round and the number; transfers, combines and operand
+    starts of the schedule; sent, received, folded, operands, inputs and outputs of `PlaceNumbers`; rank and chunk of
+    its places; and uint8 [chunks]: whether the pieces of a chunk count.
+    """
+
 def bind_call(
     engines: tuple[Engine, Engine],
     names: tuple[str, ...],

@@ -43,6 +43,27 @@ int fits(const EngineObject *engine, PyObject *const *arrays, int first, int fla
     return 1;
 }
 
+int take_columns(PyObject *args, Py_buffer *views, const Py_ssize_t *sizes, int count, int written) {
+    if (PyTuple_Size(args) != count) {
+        PyErr_Format(PyExc_TypeError, "expected %d columns, got %zd", count, PyTuple_Size(args));
+        return -1;
+    }
+    for (int taken = 0; taken < count; taken++) {
+        Py_ssize_t size = sizes == NULL ? 8 : sizes[taken];
+        int flags = taken < count - written ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE;
+        int wrong = PyObject_GetBuffer(PyTuple_GetItem(args, taken), &views[taken], flags) < 0;
+        if (!wrong && views[taken].itemsize == size)
+            continue;
+        if (!wrong)
+            PyErr_Format(PyExc_TypeError, "column %d: expected items of %zd bytes, got %zd", taken, size,
+                         views[taken].itemsize);
+        for (taken += !wrong; taken-- > 0;)
+            PyBuffer_Release(&views[taken]);
+        return -1;
+    }
+    return 0;
+}
+
 PyObject *new_array(const Array *kind) {
     Py_INCREF(kind->dtype); /* the function takes one */
     return new_from_descr(array_type, kind->dtype, kind->axes, kind->sizes, NULL, NULL, 0, NULL);

@@ -88,30 +88,11 @@ static void add_busiest(const int64_t *sent, int64_t rounds, const int64_t *star
     }
 }
 
-/* Take as many arrays of items of 8 bytes, the last `written` of them to write to: 0, or -1 and an error, and none is
- * held. */
-static int take(PyObject *args, Py_buffer *views, int count, int written) {
-    for (int taken = 0; taken < count; taken++) {
-        int flags = taken < count - written ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE;
-        int wrong = PyObject_GetBuffer(PyTuple_GetItem(args, taken), &views[taken], flags) < 0;
-        if (!wrong && views[taken].itemsize == 8)
-            continue;
-        if (!wrong)
-            PyErr_Format(PyExc_TypeError, "column %d: expected items of 8 bytes, got %zd", taken, views[taken].itemsize);
-        for (taken += !wrong; taken-- > 0;)
-            PyBuffer_Release(&views[taken]);
-        return -1;
-    }
-    return 0;
-}
-
 PyObject *busiest_by_round(PyObject *module, PyObject *args) {
     enum { SUMS = 5, COUNT = 7 };
     Py_buffer views[COUNT];
     (void)module;
-    if (PyTuple_Size(args) != COUNT)
-        return PyErr_Format(PyExc_TypeError, "busiest_by_round takes %d columns", COUNT);
-    if (take(args, views, COUNT, COUNT - SUMS) < 0)
+    if (take_columns(args, views, NULL, COUNT, COUNT - SUMS) < 0)
         return NULL;
     add_busiest(views[0].buf, views[0].len / (Py_ssize_t)sizeof(int64_t) - 1, views[1].buf, views[2].buf, views[3].buf,
                 views[4].buf, views[SUMS].buf, views[SUMS + 1].buf);
@@ -129,7 +110,10 @@ PyObject *follow_turns(PyObject *module, PyObject *args) {
     turns.places = PyLong_AsLongLong(PyTuple_GetItem(args, COLUMNS));
     if (turns.places < 1)
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "a port has one place or more");
-    if (take(args, views, COLUMNS, COLUMNS - FREE) < 0)
+    PyObject *columns = PyTuple_GetSlice(args, 0, COLUMNS);
+    int taken = columns == NULL ? -1 : take_columns(columns, views, NULL, COLUMNS, COLUMNS - FREE);
+    Py_XDECREF(columns);
+    if (taken < 0)
         return NULL;
     for (int column = 0; column < WHOLE; column++)
         turns.whole[column] = views[column].buf;

@@ -83,8 +83,18 @@ PyObject *bind_view(PyObject *module, PyObject *args);
 PyObject *bind_group_sum(PyObject *module, PyObject *args);
 int add_sum_constants(PyObject *module);
 
+/* Hold the arrays of a call, `count` of them, the last `written` to write to, with items of so many bytes (NULL: of 8):
+ * 0, or -1 and an error, and none is held. */
+int take_columns(PyObject *args, Py_buffer *views, const Py_ssize_t *sizes, int count, int written);
+
 /* Times of the messages of a schedule, and of the busiest links of its rounds; see the stub. */
 PyObject *follow_turns(PyObject *module, PyObject *args);
 PyObject *busiest_by_round(PyObject *module, PyObject *args);
+
+/* The numbers of the places of a schedule; see the stub. */
+PyObject *number_places(PyObject *module, PyObject *args);
+
+/* The most pieces of each rank that are alive at once; see the stub. */
+PyObject *most_alive(PyObject *module, PyObject *args);
 
 #endif

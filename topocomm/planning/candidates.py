@@ -118,7 +118,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
             yield f"leaders-{len(hosts)}", partial(leaders_allreduce, hosts, rows)
     patterns = groups.cyclic() if groups.in_order else groups.patterns()
     for pattern in islice(patterns, None if whole else 0):
-        yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
+        yield pattern.name, pattern.whole(partial(gossip.gossip_allreduce, rows=rows))
     yield from in_parts
     yield from in_turns(request, groups)
 
@@ -153,11 +153,8 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "flat", partial(flat.flat_reduce if reduces else flat.flat_broadcast, count, rows, root)
     in_parts = list(over_rails(request, groups))
     for pattern in islice(groups.to_root(), None if _whole_worth(request, groups, in_parts) else 0):
-        if reduces:
-            yield pattern.name, partial(gossip.gossip_reduce, pattern.gossip, pattern.tree, rows, root)
-        else:
-            spread = multiport.reversed_gossip(pattern.gossip)
-            yield pattern.name, partial(gossip.gossip_broadcast, spread, count, rows, root)
+        make = gossip.gossip_reduce if reduces else multiport.gossip_back
+        yield pattern.name, pattern.whole(partial(make, rows=rows, root=root))
     if not reduces and request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
@@ -278,7 +275,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
     if not hierarchy.flat:
         worth = None if count <= MOST_RING_RANKS or not alike else int(request.port_model == "loggp")
         for pattern in islice(groups.patterns(), worth):
-            yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
+            yield pattern.name, pattern.whole(partial(gossip.gossip_scan, rows=rows, own=own))
     yield from group_scans(request, groups)
     yield from packed_scans(request, groups)
     if count > MOST_PACKED_RANKS or not unlike_members(request, groups):

@@ -5,7 +5,6 @@ Planning is pure: equal inputs give equal plans, byte for byte, on every rank.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.request import (
+    BoundedBuild,
     Build,
     Builds,
     Limits,
@@ -36,7 +36,7 @@ from topocomm.planning.request import (
     whole_layout,
 )
 from topocomm.planning.routing.connectivity import refuse_disconnected
-from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.routing.paths import NoRouteError, PathFinder, last_paths
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 from topocomm.planning.search.gossip import SAME_US
@@ -150,8 +150,8 @@ class _Candidate:
 
 NO_GAIN, MOST_WORSE = 1.05, 2
 """How much longer than in fewer slices a pipeline takes, so often in a row, of which no more are tried."""
-MOST_KEPT_ENDPOINTS = 256
-"""Endpoints of the largest machine whose routes a thread keeps for its next plan."""
+MOST_SIMULATED = 1 << 14
+"""Messages of the longest simulation that is made before all pipelines are known."""
 _Builds = list[tuple[int, str, Build]]
 """Place among all, name and builder of algorithms."""
 _Chosen = tuple[Plan, tuple[_Candidate, ...]]
@@ -169,7 +169,7 @@ def _chosen(topology: Topology, request: Request) -> _Chosen:
 
 
 def _search(topology: Topology, request: Request) -> _Chosen:
-    paths = _last.of(topology)
+    paths = last_paths.of(topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
     candidates = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
@@ -200,42 +200,31 @@ def _search(topology: Topology, request: Request) -> _Chosen:
     return plan, tuple(candidates)
 
 
-def _soonest(candidates: Sequence[_Candidate]) -> list[_Candidate]:
-    return [candidates[number] for number in soonest([candidate.cost for candidate in candidates], SAME_US)]
+def _soonest(candidates: Sequence[_Candidate], most_simulated: int | None = None) -> list[_Candidate]:
+    costs = [candidate.cost for candidate in candidates]
+    return [candidates[number] for number in soonest(costs, SAME_US, most_simulated)]
 
 
 def _least_us(candidates: Sequence[_Candidate]) -> float:
-    """The least predicted time of these."""
-    return min((candidate.cost.predicted_us for candidate in _soonest(candidates)), default=inf)
-
-
-class _LastPaths(threading.local):
-    """The routes of the machine that this thread planned for last."""
-
-    paths: PathFinder | None = None
-
-    def of(self, topology: Topology) -> PathFinder:
-        """Return the routes of a machine, with those searched before; of large machines none are kept."""
-        if len(topology.endpoints) > MOST_KEPT_ENDPOINTS:
-            return PathFinder(topology)
-        if self.paths is None or self.paths.topology is not topology:
-            self.paths = PathFinder(topology)
-        return self.paths
-
-
-_last = _LastPaths()
+    """The least predicted time of these, but those of long simulations: a pipeline may yet be less than their bound."""
+    return min((candidate.cost.predicted_us for candidate in _soonest(candidates, MOST_SIMULATED)), default=inf)
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: bool = False) -> list[_Candidate]:
     """All algorithms whose messages have routes here, costed; of pipelines the slice counts that may be worth it.
 
-    With `every`, the slice counts do not depend on what other algorithms take.
+    Those with a bound that others beat are left out. With `every`, none are, and the slice counts do not depend on what
+    other algorithms take.
     """
     by_time = request.objective == "auto" and not request.cores
     made: list[tuple[int, _Candidate]] = []
+    bounded: list[tuple[int, str, BoundedBuild]] = []
     pipelines: dict[str, tuple[_Candidate, _Builds]] = {}
     for place, (name, build) in enumerate(builds):
         pipeline = name.rpartition("-")[0]
+        if isinstance(build, BoundedBuild) and by_time and not every:
+            bounded.append((place, name, build))
+            continue
         if pipeline in pipelines:
             pipelines[pipeline][1].append((place, name, build))
             continue
@@ -244,7 +233,12 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
             made.append((place, candidate))
             if candidate.schedule.repeat is not None and by_time:
                 pipelines[pipeline] = candidate, []
-    least_us = inf if every or not pipelines else _least_us([candidate for _, candidate in made])
+    least_us = inf if every or not (pipelines or bounded) else _least_us([candidate for _, candidate in made])
+    for place, name, build in bounded:
+        if build.least_us <= least_us + SAME_US:
+            with suppress(NoRouteError):
+                made.append((place, _candidate_of(name, build(), request, paths)))
+                least_us = min(least_us, made[-1][1].cost.predicted_within(least_us + SAME_US))
     for first, others in sorted(pipelines.values(), key=lambda pipeline: pipeline[0].cost.soon_us):
         more = _in_more_slices(first, others, least_us, request, paths)
         made += more

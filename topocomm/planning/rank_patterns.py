@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
+
+import numpy as np
 
 from topocomm.planning.algorithms import gossip_schedule as gossip
 from topocomm.planning.algorithms import multiport
@@ -16,15 +19,16 @@ from topocomm.planning.algorithms.hosts.group_gossip import (
     gather_over_groups,
     rails_to_root,
 )
-from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rails import levels_of, rails_gossip, rails_tree
 from topocomm.planning.algorithms.hosts.rails_parts import MemberTrees
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
-from topocomm.planning.request import Request
+from topocomm.planning.request import BoundedBuild, Build, Request
 from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, earliest_edges, pairs_differ
 from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
 from topocomm.planning.routing.member_ring import member_ring
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree
+from topocomm.planning.schedule.schedule import Schedule
 
 MOST_RING_RANKS = 256
 """Largest rank count for algorithms of P^2 messages: beyond, others win by far."""
@@ -33,17 +37,47 @@ MOST_LISTED_RANKS = 2048
 
 WIDTHS, MOST_WIDE_BYTES = (2, 4), 256 << 10
 """Messages of a port at once under loggp, tried beside the ports, and the largest payload for which they are."""
+ROUNDED = 1.0 - 1e-12
+"""Factor of a bound that is no more than a sum of the same times."""
 MOST_WIDE_RANKS, MOST_DIRECT_HOSTS = 1280, 160
 """Most ranks for that, and most hosts that may all send to each other."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GossipPattern:
-    """Who sends to whom, and the expression tree that fits it best."""
+    """Who sends to whom, and the expression tree that fits it best; made when first needed.
+
+    Attributes:
+        make: Returns the gossip and the tree.
+        least_us: What messages with whole values take at least, 0 where nothing is known.
+    """
 
     name: str
-    gossip: Gossip
-    tree: RangeTree
+    make: Callable[[], tuple[Gossip, RangeTree]]
+    least_us: float = 0.0
+
+    @cached_property
+    def made(self) -> tuple[Gossip, RangeTree]:
+        """The gossip and the tree."""
+        return self.make()
+
+    @property
+    def gossip(self) -> Gossip:
+        """The messages by round."""
+        return self.made[0]
+
+    @property
+    def tree(self) -> RangeTree:
+        """The expression."""
+        return self.made[1]
+
+    def whole(self, schedule_of: Callable[[Gossip, RangeTree], Schedule]) -> Build:
+        """Return the builder of a schedule whose messages carry whole values."""
+        build = partial(self._schedule, schedule_of)
+        return BoundedBuild(build, self.least_us) if self.least_us else build
+
+    def _schedule(self, schedule_of: Callable[[Gossip, RangeTree], Schedule]) -> Schedule:
+        return schedule_of(*self.made)
 
 
 class RankPatterns:
@@ -52,6 +86,7 @@ class RankPatterns:
     def __init__(self, request: Request, paths: PathFinder) -> None:
         self.request, self.paths = request, paths
         self._trees: dict[tuple[tuple[int, ...], int], MemberTrees | None] = {}
+        self._rings: dict[tuple[int, ...], list[tuple[int, ...]] | None] = {}
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -128,6 +163,11 @@ class RankPatterns:
 
     def rings_of(self, groups: Groups) -> list[tuple[int, ...]] | None:
         """As `rings`, for other groups."""
+        if groups.starts not in self._rings:
+            self._rings[groups.starts] = self._made_rings(groups)
+        return self._rings[groups.starts]
+
+    def _made_rings(self, groups: Groups) -> list[tuple[int, ...]] | None:
         rings = []
         for sort in range(len(groups.insides)):
             low, high = groups.starts[groups.sorts.index(sort) :][:2]
@@ -165,11 +205,11 @@ class RankPatterns:
         if hierarchy.flat:
             if ports > 1:
                 spread = multiport.spread_gossip(len(self.order), ports)
-                yield GossipPattern(f"multiport-{ports}", spread, aligned_tree(len(self.order), ports + 1))
+                tree = aligned_tree(len(self.order), ports + 1)
+                yield GossipPattern(f"multiport-{ports}", lambda: (spread, tree))
             return
         for name, own, radices in self.over_rails(few=not self.many):
-            over_rails = gossip.gossip_of(rails_allreduce(own.groups, radices, 1, own.ports))
-            yield self._pattern(name, over_rails, rails_tree(own.groups, radices))
+            yield GossipPattern(name, partial(self._over_rails, own, radices), self._least_us(own.groups, radices))
         yield from self.cyclic()
 
     def cyclic(self) -> Iterator[GossipPattern]:
@@ -179,8 +219,7 @@ class RankPatterns:
             return
         for radices in dict.fromkeys([hierarchy.soonest, hierarchy.small]):
             if not hierarchy.exact(radices):
-                cyclic = cyclic_gossip(hierarchy.groups, radices, hierarchy.ports)
-                yield self._pattern(f"cyclic-{dotted(radices)}", cyclic, cyclic_tree(hierarchy.groups))
+                yield GossipPattern(f"cyclic-{dotted(radices)}", partial(self._cyclic, radices))
 
     def to_root(self) -> Iterator[GossipPattern]:
         """Yield patterns that bring all values to the root and suit the groups."""
@@ -189,10 +228,9 @@ class RankPatterns:
         root, groups = self.order.index(self.request.collective.root), self.hierarchy.groups
         for at_once in (self.request.ports, *self._widths(groups.count)):
             name = f"rails-tree-k{at_once}" if at_once > self.request.ports else "rails-tree"
-            yield self._pattern(name, gather_over_groups(groups, root, at_once), cyclic_tree(groups))
+            yield GossipPattern(name, partial(self._gathered, groups, root, at_once))
         for pattern in self.patterns():
-            to_root = gossip.gossip_to_root(pattern.gossip, self.request.collective.root, len(self.order))
-            yield replace(pattern, gossip=to_root)
+            yield replace(pattern, make=partial(self._to_root, pattern))
 
     def parts_to_root(self) -> Iterator[GossipPattern]:
         """Yield patterns that bring every part to the root."""
@@ -200,22 +238,73 @@ class RankPatterns:
         tree = aligned_tree(count)
         for radix in sorted({1, ports}):
             name = f"multiport-{radix}" if radix > 1 else "binomial"
-            yield GossipPattern(name, multiport.gather_gossip(range(count), root, radix), tree)
+            gathered = multiport.gather_gossip(range(count), root, radix)
+            yield GossipPattern(name, partial(_as_they_are, gathered, tree))
         if count <= MOST_RING_RANKS:
             others = [(root + step) % count for step in range(1, count)]
-            yield GossipPattern("flat", [[(rank, root)] for rank in others], tree)
+            yield GossipPattern("flat", lambda: ([[(rank, root)] for rank in others], tree))
         yield from self.to_root()
         if not self.hierarchy.flat:
-            over_rails = rails_to_root(self.hierarchy.groups, self.order.index(root))
-            yield self._pattern("rails", over_rails, cyclic_tree(self.hierarchy.groups))
+            yield GossipPattern("rails", partial(self._rails_to_root, self.order.index(root)))
 
-    def _pattern(self, name: str, by_host: Gossip, tree: RangeTree) -> GossipPattern:
-        """The pattern in rank numbers; where hosts are scattered its tree is that of rank order."""
+    def _over_rails(self, own: Hierarchy, radices: tuple[int, ...]) -> tuple[Gossip, RangeTree]:
+        return self._numbered(rails_gossip(own.groups, radices, own.ports), rails_tree(own.groups, radices))
+
+    def _cyclic(self, radices: tuple[int, ...]) -> tuple[Gossip, RangeTree]:
+        groups = self.hierarchy.groups
+        return self._numbered(cyclic_gossip(groups, radices, self.hierarchy.ports), cyclic_tree(groups))
+
+    def _gathered(self, groups: Groups, root: int, at_once: int) -> tuple[Gossip, RangeTree]:
+        return self._numbered(gather_over_groups(groups, root, at_once), cyclic_tree(groups))
+
+    def _rails_to_root(self, root: int) -> tuple[Gossip, RangeTree]:
+        groups = self.hierarchy.groups
+        return self._numbered(rails_to_root(groups, root), cyclic_tree(groups))
+
+    def _to_root(self, pattern: GossipPattern) -> tuple[Gossip, RangeTree]:
+        to_root = gossip.gossip_to_root(pattern.gossip, self.request.collective.root, len(self.order))
+        return to_root, pattern.tree
+
+    def _numbered(self, by_host: Gossip, tree: RangeTree) -> tuple[Gossip, RangeTree]:
+        """The messages in rank numbers; where hosts are scattered their tree is that of rank order."""
         if self.in_order:
-            return GossipPattern(name, by_host, tree)
+            return by_host, tree
         order = self.order
         numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in by_host]
-        return GossipPattern(name, numbered, aligned_tree(len(order)))
+        return numbered, aligned_tree(len(order))
+
+    def _least_us(self, groups: Groups, radices: tuple[int, ...]) -> float:
+        """What whole values take at least that go to a group over its border: in turn at its ports, or from them.
+
+        The group is that of the root, or the last; there come the values of all other blocks that its own is joined
+        with, each in a message at least. 0 where it does not matter, or ranks of one host are in several groups.
+        """
+        request, fastest = self.request, self._fastest_across(groups)
+        if request.collective.parts or not self.many or not fastest:
+            return 0.0
+        root = self.order.index(request.collective.root)
+        one_root = request.collective.name in ("reduce", "broadcast")
+        at = bisect_right(groups.starts, root) - 1 if one_root else groups.count - 1
+        joined = [edges for level in levels_of(groups.count, radices) for edges in level if edges[0] <= at < edges[-1]]
+        in_turn = -(-sum(len(edges) - 2 for edges in joined) // groups.members(at))
+        return in_turn * request.payload_bytes / (fastest * 1e3) / request.ports * ROUNDED
+
+    def _fastest_across(self, groups: Groups) -> float:
+        """GB/s of the fastest link at the border of a host, or of hosts that have links with each other.
+
+        0 where there is none, or ranks of one are in several groups.
+        """
+        of_device, index = self.paths.classes.group, self.paths.classes.index
+        own = of_device[[index[self.request.endpoints[rank]] for rank in self.order]]
+        of_group = np.repeat(np.arange(groups.count), np.diff(groups.starts))
+        if len(np.unique(own)) < len(set(zip(own.tolist(), of_group.tolist(), strict=True))):
+            return 0.0
+        src, dst = self.paths.link_ends
+        return float(self.paths.link_gb_per_s[of_device[src] != of_device[dst]].max(initial=0.0))
+
+
+def _as_they_are(messages: Gossip, tree: RangeTree) -> tuple[Gossip, RangeTree]:
+    return messages, tree
 
 
 def dotted(radices: tuple[int, ...]) -> str:

@@ -17,6 +17,7 @@ from topocomm.planning.algorithms.gossip_schedule import (
     gossip_of,
     gossip_reduce,
     gossip_scan,
+    worth_sending,
 )
 from topocomm.planning.algorithms.multiport import gather_gossip, reversed_gossip
 from topocomm.planning.collectives import Collective
@@ -105,3 +106,9 @@ def test_a_value_that_is_not_there_apart_is_no_message_of_a_scan():
     exchange = NodeExchange(ScheduleBuilder(4, ((0, 1),)), tree, held=[{pair: 0}, {1: 0}, {2: 0}, {3: 0}])
     with pytest.raises(PlanError, match="rank 0 is to send on values of ranks 0, which it has not apart"):
         exchange.round_before(0, [(0, 3, 0b11, 0b10)])
+
+
+def test_messages_that_carry_nothing_new_are_not_worth_sending():
+    """In a round every rank sends what it knew before; of two that bring the same the first counts."""
+    gossip = [[(0, 1), (1, 2), (2, 1)], [(1, 2), (0, 2), (0, 1), (2, 0)]]
+    assert worth_sending(gossip, [0b001, 0b010, 0b010]) == [[(0, 1)], [(1, 2), (2, 0)]]

@@ -190,6 +190,16 @@ def test_only_what_may_be_soonest_is_simulated():
     assert times_us[1] == min(times_us)
 
 
+def test_long_simulations_can_be_left_out():
+    machine = catalog("rtx4090-pcie-8")
+    costs = [cost(build(8, 8_000_000), machine) for build in (flat_allreduce, ring_allreduce)]
+    assert [each.simulates(10) for each in costs] == [True, False]
+    assert soonest(costs[:1], 1e-6, most_simulated=10) == []
+    assert "predicted_us" not in vars(costs[0])
+    assert soonest(costs[:1], 1e-6, most_simulated=costs[0].messages) == [0]
+    assert not costs[0].simulates(10), "what is known is not simulated"
+
+
 @pytest.mark.parametrize("rows", [8, 8000, 800_000])
 @pytest.mark.parametrize("system", ["dgx-1-v100", "dgx-h100", "rtx4090-pcie-8", "mi250x"])
 def test_bounds_are_below_the_time(system, rows):

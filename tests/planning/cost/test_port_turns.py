@@ -105,7 +105,7 @@ def test_wrong_arguments_are_refused():
         _native.follow_turns(*columns)
     with pytest.raises(ValueError, match="a port has one place or more"):
         _native.follow_turns(*columns, 0)
-    with pytest.raises(TypeError, match="busiest_by_round takes 7 columns"):
+    with pytest.raises(TypeError, match="expected 7 columns, got 6"):
         _native.busiest_by_round(*columns[:6])
     with pytest.raises(TypeError, match="column 1: expected items of 8 bytes, got 4"):
         _native.follow_turns(columns.moves, columns.folds.astype(np.int32), *columns[2:], 1)

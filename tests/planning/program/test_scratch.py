@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
+from topocomm.native import _native
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.program import scratch, slot_memory
 from topocomm.planning.program.scratch import scratch_bytes
@@ -34,6 +35,8 @@ def by_rank(schedule, row_bytes, align):
 def test_any_schedule(drawn, align):
     schedule, _ = drawn
     assert scratch_bytes(schedule, lambda rows: 4 * rows, align) == by_rank(schedule, 4, align)
+    with mock.patch.dict("sys.modules", {"topocomm.native._native": None}):
+        assert scratch_bytes(schedule, lambda rows: 4 * rows, align) == by_rank(schedule, 4, align)
 
 
 @examples(80)
@@ -69,3 +72,35 @@ def test_chunks_that_differ_by_much_are_not_padded():
         found = [slot_memory.slot_sizes(schedule, packed, 64).tolist() for packed in (*sizes, sizes[0] + [0, 64])]
     assert found == [[64 + slot_memory.PADDED_BYTES] * 2, [0, 128], [64, 128 + slot_memory.PADDED_BYTES]]
     assert slot_memory.slot_sizes(schedule, np.array([64, 65]), 64).tolist() == [64, 128]
+
+
+def most_alive_arrays():
+    """A transfer of two ranks, folded there: what `_most_alive` hands to the compiled part."""
+    whole = (np.array(column, dtype=np.int64) for column in ([0, 1], [0, 1]))
+    tables = (
+        np.array([[0, 0, 0, 1, 1, 0, -1]], np.int32),
+        np.array([[0, 1, 2, 0]], np.int32),
+        np.array([0, 2], np.int32),
+    )
+    numbers = ([0], [2], [3], [1, 2], [0, 1], [3], [0, 1, 1, 1], [0, 0, 0, 0])
+    places = (np.array(column, dtype=np.int64) for column in numbers)
+    return [*whole, *tables, *places, np.ones(1, np.uint8), np.zeros(2, np.int64)]
+
+
+def test_arrays_that_do_not_fit_each_other_are_refused():
+    """Each would be read or written past its end."""
+    _native.most_alive(*(arrays := most_alive_arrays()))
+    assert arrays[-1].tolist() == [1, 2]  # the sum takes the place of what arrived
+    for which in range(14):
+        wrong = most_alive_arrays()
+        if which not in (9, 10, 13):
+            wrong[which] = wrong[which][:-1]
+            with pytest.raises(ValueError, match="do not fit each other"):
+                _native.most_alive(*wrong)
+    for which, value in [(2, 2), (2, -1), (3, 9), (4, 7), *((place, 4) for place in range(5, 11)), (11, 2), (12, 1)]:
+        wrong = most_alive_arrays()
+        wrong[which][..., 1 if which in (2, 3) else 0] = value
+        with pytest.raises(ValueError, match="do not fit each other"):
+            _native.most_alive(*wrong)
+    with pytest.raises(TypeError, match="column 13: expected items of 1 bytes, got 8"):
+        _native.most_alive(*arrays[:13], np.ones(1, np.int64), arrays[-1])

@@ -5,7 +5,7 @@ import pytest
 from tests.machines import hosts, joined, line, switch
 from tests.planning.routing.reference import same_as_reference
 from topocomm import Device, Link, PlanError, Topology
-from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.paths import LastPaths, PathFinder
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 
 
@@ -53,3 +53,11 @@ def test_a_path_is_followed_once():
     assert paths.explicit(way, "GPU0", "GPU3") is paths.explicit(way, "GPU0", "GPU3")
     with pytest.raises(PlanError, match="does not lead from GPU0 to GPU1"):
         paths.explicit(way, "GPU0", "GPU1")
+
+
+def test_routes_of_the_machine_planned_for_last_are_kept_unless_it_is_large(monkeypatch):
+    kept, small, other = LastPaths(), switch(3), switch(3)
+    assert kept.of(small) is kept.of(small)
+    assert kept.of(other).topology is other and kept.of(small).topology is small
+    monkeypatch.setattr("topocomm.planning.routing.paths.MOST_KEPT_ENDPOINTS", 2)
+    assert kept.of(small) is not kept.of(small)

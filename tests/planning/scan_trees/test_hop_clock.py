@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, phased, steady
+from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, least_takes, phased, steady
 from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes, ScanTrees, straight
 
 CHAIN, STAR = np.array([[1, 2, NO_RANK]]), np.array([[1, NO_RANK, 1]])
@@ -50,3 +50,18 @@ def test_hops_over_relays_follow_each_other():
     relays = np.array([[[2], [NO_RANK], [NO_RANK]]])
     of = ScanTrees(CHAIN, relays, relays)
     assert hop_rounds(Nodes(CHAIN), of, steady(of)).up[:2].tolist() == [[0, 1], [2, 2]]
+
+
+def test_a_slice_takes_at_least_the_longest_way_of_its_messages():
+    """Without turns that is what it takes; hops that a message has not take nothing."""
+    for takes in (0.2, 0.5):
+        clock = clock_of([0.0, 0.25, 0.0], takes)
+        assert (
+            least_takes(straight(CHAIN), clock)
+            == 2 * takes
+            <= hop_rounds(Nodes(CHAIN), straight(CHAIN), clock).slice_takes
+        )
+    relays = np.array([[[2, NO_RANK], [NO_RANK, NO_RANK], [NO_RANK, NO_RANK]]])
+    of = ScanTrees(CHAIN, relays, relays)
+    assert least_takes(of, steady(of)) == hop_rounds(Nodes(CHAIN), of, steady(of)).slice_takes == 3.0
+    assert least_takes(straight(STAR), steady(straight(STAR))) == 1.0

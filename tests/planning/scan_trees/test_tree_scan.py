@@ -11,7 +11,7 @@ from tests.examples import examples
 from tests.planning.replay import replay, word
 from topocomm.planning.collectives import Collective
 from topocomm.planning.proof.verify import verify
-from topocomm.planning.scan_trees.hop_clock import Clock
+from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, least_takes
 from topocomm.planning.scan_trees.rank_trees import NO_RANK, ScanTrees, straight
 from topocomm.planning.scan_trees.tree_scan import tree_scan
 from topocomm.planning.schedule.transforms import sliced
@@ -64,6 +64,7 @@ def trees(draw):
 @examples(200)
 def test_any_tree_over_neighbours_with_relays(made, name, in_turn):
     of, clock = made
+    assert least_takes(of, clock) <= hop_rounds(of.nodes, of, clock).slice_takes * (1 + 1e-9)
     chunks = [(10 * chunk, 10) for chunk in range(len(of.parents))]
     right(*tree_scan(of, chunks, own=name == "scan", clock=clock if in_turn else None), name)
 

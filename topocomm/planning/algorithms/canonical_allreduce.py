@@ -14,7 +14,7 @@ from topocomm.planning.algorithms.flat import exchange
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.algorithms.recursive_doubling import Core
 from topocomm.planning.schedule.canonical_tree import Node, canonical_nodes, canonical_split
-from topocomm.planning.schedule.schedule import Schedule, split_rows
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 Held = dict[Node, int]
@@ -94,12 +94,10 @@ class _NodesBuilder(ScheduleBuilder):
         self._total = shards[-1]
         self._held: list[list[Held]] = [[{node: slot for slot, node in enumerate(own)}] for own in nodes]
 
-    def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0) -> int:
+    def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0, path: int = NO_PATH) -> int:
         """Send all that a number stands for in one message; returns the number at dst."""
-        held = self._held[src][slot]
-        return self._number(
-            dst, {n: super(_NodesBuilder, self).send(round_, src, held[n], dst, chunk=chunk) for n in sorted(held)}
-        )
+        held, send = self._held[src][slot], super().send
+        return self._number(dst, {n: send(round_, src, held[n], dst, chunk=chunk, path=path) for n in sorted(held)})
 
     def beside(self, rank: int, *slots: int) -> int:
         """Return a number of a rank for all that these stand for, not folded."""

@@ -32,6 +32,19 @@ def gossip_of(schedule: Schedule) -> Gossip:
     return [messages[low:high] for low, high in pairwise(edges)]
 
 
+def worth_sending(gossip: Gossip, knows: Sequence[int]) -> list[list[Message]]:
+    """Return the messages that carry what their destination lacks; `knows` has what each rank knows first, as bits."""
+    known, kept = list(knows), []
+    for messages in gossip:
+        before, own = list(known), []
+        for src, dst in messages:
+            if before[src] & ~known[dst]:
+                own.append((src, dst))
+                known[dst] |= before[src]
+        kept.append(own)
+    return kept
+
+
 def gossip_allreduce(gossip: Gossip, tree: RangeTree, rows: int) -> Schedule:
     """Return an allreduce: every rank ends with the value of the whole tree."""
     exchange = _exchange(gossip, tree, rows, everywhere=True)

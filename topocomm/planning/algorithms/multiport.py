@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.planning.algorithms.gossip_schedule import Gossip, gossip_allreduce, gossip_broadcast, gossip_reduce
-from topocomm.planning.schedule.range_tree import aligned_tree
+from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree
 from topocomm.planning.schedule.schedule import Schedule
 
 
@@ -28,6 +28,11 @@ def multiport_reduce(ranks: int, rows: int, root: int, ports: int) -> Schedule:
 def multiport_broadcast(ranks: int, rows: int, root: int, ports: int) -> Schedule:
     """ceil(log_{K+1} P) rounds."""
     return gossip_broadcast(reversed_gossip(gather_gossip(range(ranks), root, ports)), ranks, rows, root)
+
+
+def gossip_back(to_root: Gossip, tree: RangeTree, rows: int, root: int) -> Schedule:
+    """Return a broadcast along a gossip to the root of the tree's ranks, backwards."""
+    return gossip_broadcast(reversed_gossip(to_root), tree.ranks, rows, root)
 
 
 def spread_gossip(ranks: int, ports: int) -> Gossip:

@@ -17,7 +17,7 @@ import numpy as np
 from topocomm.planning.forests.chain_flow import ChainFlow, Way
 from topocomm.planning.routing.routes import Ints
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
-from topocomm.planning.schedule.schedule_builder import schedule_of_columns
+from topocomm.planning.schedule.schedule_builder import schedule_of_columns, table_of
 
 OWN, BEFORE, RESULT, RELAYED = range(4)
 """Slots: the own value, what comes before it, both folded, and the first of those that a rank carries for others."""
@@ -48,8 +48,7 @@ def relay_chain(flow: ChainFlow, rows: int, name: str, *, at_once: bool = False)
             round_ = (host * before[-1] + before[rank] + hop) * period + turns[rank, hop, ends]
             sent = carried[ends[0] // flow.period] if hop else np.where(src, passed_on, OWN)
             arrived = BEFORE if ends[1] == way[-1] else carried[ends[1] // flow.period]
-            columns = np.broadcast_arrays(round_, src, sent, dst, arrived, chunk, NO_PATH)
-            moves.append(np.stack(columns, axis=1))
+            moves.append(table_of(round_, src, sent, dst, arrived, chunk, NO_PATH))
     ranks, every = np.arange(flow.period * flow.hosts), np.arange(len(edges) - 1)
     folding = {"exscan": ranks[1:-1], "broadcast": ranks[:0]}.get(name, ranks[1:])
     links = np.divmod(folding - 1, flow.period)
@@ -64,16 +63,11 @@ def relay_chain(flow: ChainFlow, rows: int, name: str, *, at_once: bool = False)
         len(ranks),
         [(low, high - low) for low, high in pairwise(edges)],
         inputs=np.zeros((1, 3), np.int64) if name == "broadcast" else None,
-        outputs=np.concatenate([_columns(receivers[:, None], slot, every) for receivers, slot in results]),
-        transfers=np.concatenate([np.zeros((0, 7), np.int64), *moves]),
-        combines=_columns(heard[:, None], folding[:, None], RESULT, every),
+        outputs=np.concatenate([table_of(receivers[:, None], slot, every) for receivers, slot in results]),
+        transfers=np.concatenate([np.zeros((0, 7), np.int32), *moves]),
+        combines=table_of(heard[:, None], folding[:, None], RESULT, every),
         operands=[np.tile([BEFORE, OWN], (len(folding) * len(every), 1))],
     ), period
-
-
-def _columns(*columns: Ints | int) -> Ints:
-    """Return a table of columns that are broadcast to one shape."""
-    return np.stack(np.broadcast_arrays(*columns), axis=-1).reshape(-1, len(columns))
 
 
 def _edges(flow: ChainFlow, rows: int) -> list[int]:

@@ -66,7 +66,7 @@ def two_tree_reduce(
         slot = build.send(after + turns.get((chunk, _top(tree)), chunk), _top(tree), slot, root, chunk=chunk)
         if not inside:
             operands = [slot, 0] if root == ranks - 1 else [0, slot]
-            slot = build.fold(build.transfers[-1].round, root, operands, chunk=chunk)
+            slot = build.fold(build.last_round, root, operands, chunk=chunk)
         build.output(root, slot, chunk=chunk)
     return sliced(build.build(), slices, LEVEL_ROUNDS)
 

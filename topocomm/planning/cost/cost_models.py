@@ -22,7 +22,8 @@ from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes
-from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_pieces, number_places
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_slices
+from topocomm.planning.schedule.schedule import Schedule, input_pieces
 from topocomm.planning.schedule.transforms import unrolled
 
 TIME_DIGITS = 9
@@ -154,7 +155,7 @@ class Cost:
         else:
             schedule = unrolled(head)
             messages = messages_of(schedule, chunk_bytes(schedule, self._row_bytes))
-            routes, places = routes_of(messages, schedule, self._endpoints, self._paths), number_places(schedule)
+            routes, places = routes_of(messages, schedule, self._endpoints, self._paths), number_slices(head)
         bytes_us = messages.payload_bytes / (routes.gb_per_s * 1e3)
         traffic = places, messages, routes, self._endpoints, self._paths, self._rules
         return _Turns(
@@ -164,9 +165,9 @@ class Cost:
     def _followed_us(self, most_us: float) -> float:
         """The time with bytes by events, which need no simulation where messages in their turn share no link."""
         turns, rules = self._turns, self._rules
-        rounds, start_us, arrival_us = turns.messages.round, turns.times.start_us, turns.times.arrival_us
-        total_us, rates = float(arrival_us.max()), (turns.routes.gb_per_s * 1e3, self._paths.link_gb_per_s * 1e3)
-        if not has_room(*self._shareable(turns.routes), start_us, start_us + turns.bytes_us, *rates):
+        rounds, arrival_us = turns.messages.round, turns.times.arrival_us
+        total_us = float(arrival_us.max())
+        if not self._has_room:
             followed = simulate(
                 of_messages(turns.schedule, turns.messages, self._endpoints, turns.places),
                 self._paths,
@@ -178,6 +179,19 @@ class Cost:
             sent = followed.work.kind == SEND
             total_us, rounds, arrival_us = followed.total_us, followed.work.round[sent], followed.arrival_us[sent]
         return whole_us(self._whole, turns.head, total_us, rounds, arrival_us)
+
+    @cached_property
+    def _has_room(self) -> bool:
+        """Whether messages in their turn share no link."""
+        turns, rates = self._turns, (self._turns.routes.gb_per_s * 1e3, self._paths.link_gb_per_s * 1e3)
+        start_us = turns.times.start_us
+        return has_room(*self._shareable(turns.routes), start_us, start_us + turns.bytes_us, *rates)
+
+    def simulates(self, most_messages: int) -> bool:
+        """Whether `predicted_us` is not known yet, and takes a simulation of more messages than these."""
+        if "predicted_us" in vars(self) or not self.wire_bytes or adds_rounds(self._whole, self.messages):
+            return False
+        return len(self._turns.messages) > most_messages and not self._has_room
 
     def _shareable(self, routes: Routes) -> tuple[Ints, Ints]:
         """(number on each route, links of all routes) but those of an endpoint whose one port serves them in turn."""
@@ -218,7 +232,7 @@ class Cost:
     @cached_property
     def places(self) -> PlaceNumbers:
         """The numbers of all places of the schedule unrolled."""
-        return number_places(self.unrolled)
+        return number_slices(self._whole)
 
     @property
     def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:
@@ -305,7 +319,7 @@ class Cost:
         return float((load_bytes[used] / (self._paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
 
 
-def soonest(costs: Sequence[Cost], same_us: float) -> list[int]:
+def soonest(costs: Sequence[Cost], same_us: float, most_simulated: int | None = None) -> list[int]:
     """Return the numbers of the costs of the least `predicted_us`, and of some others.
 
     The one of the least bound comes first, and its bound is made tighter before it is simulated; those that a bound
@@ -314,6 +328,7 @@ def soonest(costs: Sequence[Cost], same_us: float) -> list[int]:
     Args:
         costs: Any, also none.
         same_us: How much more than the least is still the least.
+        most_simulated: Costs that take a simulation of more messages are left out; None: none are.
     """
     waiting = [(cost.least_us, False, number) for number, cost in enumerate(costs)]
     heapify(waiting)
@@ -322,6 +337,8 @@ def soonest(costs: Sequence[Cost], same_us: float) -> list[int]:
         _, by_turns, number = heappop(waiting)
         if not by_turns:
             heappush(waiting, (costs[number].floor_us, True, number))
+        elif most_simulated is not None and costs[number].simulates(most_simulated):
+            continue
         elif (time_us := costs[number].predicted_within(least_us + same_us)) < inf:
             kept.append(number)
             least_us = min(least_us, time_us)

@@ -17,7 +17,8 @@ from topocomm.planning.cost.messages import Messages
 from topocomm.planning.cost.port_turns import TurnColumns, follow
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes
-from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, spans
+from topocomm.planning.schedule.place_numbers import PlaceNumbers
+from topocomm.planning.schedule.schedule import Schedule, spans
 
 PortModel = Literal["alpha", "loggp"]
 

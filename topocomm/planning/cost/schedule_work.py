@@ -11,7 +11,8 @@ from topocomm.errors import PlanError
 from topocomm.planning.cost.messages import Messages, messages_of
 from topocomm.planning.cost.simulated_work import COMPUTE, JOIN, SEND, Work, distinct
 from topocomm.planning.routing.routes import Floats, Ints
-from topocomm.planning.schedule.schedule import NO_PATH, PlaceNumbers, Schedule, number_places, row_keys
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys
 from topocomm.planning.schedule.transforms import unrolled
 
 _LAUNCH, _MESSAGE, _FOLD = range(3)

@@ -119,16 +119,13 @@ class _Writer:
 
     def _send(self, round_: int, src: int, slot: int, dst: int, against: Path) -> int:
         """Send along a path, given from destination to source; return the slot where it arrives."""
-        arrived, transfers = self.builder.send(round_, src, slot, dst, chunk=self.number), self.builder.transfers
         if against not in self.path_of:
             devices = tuple(self.network.devices[device] for device in reversed(against))
             is_cheapest = self.finder.cheapest(devices[0], devices[-1]).devices == devices
             self.path_of[against] = NO_PATH if is_cheapest else len(self.paths)
             if not is_cheapest:
                 self.paths.append(devices)
-        if self.path_of[against] != NO_PATH:
-            transfers[-1] = transfers[-1]._replace(path=self.path_of[against])
-        return arrived
+        return self.builder.send(round_, src, slot, dst, chunk=self.number, path=self.path_of[against])
 
 
 def whole_rows(rows: int, weights: Sequence[float]) -> list[int]:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from topocomm.planning.program.slot_memory import rank_program, slot_sizes
 from topocomm.planning.routing.routes import Ints
-from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_table, number_places
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
+from topocomm.planning.schedule.schedule import Schedule, input_table
 from topocomm.planning.schedule.transforms import unrolled
 
 
@@ -51,6 +52,25 @@ def _most_alive(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bo
     A piece lives from the stage that writes it to the last that reads it, inputs and results to the end; the result of
     a fold takes the place of an operand that nothing reads later.
     """
+    try:
+        from topocomm.native._native import most_alive
+    except ImportError:
+        return _most_alive_plainly(schedule, pieces, counted)
+    rounds, most = np.arange(schedule.rounds + 1), np.zeros(schedule.ranks, dtype=np.int64)
+    most_alive(
+        *(np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines)),
+        *map(np.ascontiguousarray, (schedule.transfers, schedule.combines, schedule.operand_starts)),
+        *(pieces.sent, pieces.received, pieces.folded, pieces.operands, pieces.inputs, pieces.outputs),
+        pieces.rank,
+        pieces.chunk,
+        counted.view(np.uint8),
+        most,
+    )
+    return most
+
+
+def _most_alive_plainly(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bool_]) -> Ints:
+    """As `_most_alive`, without the compiled part."""
     of_move, of_arrival, of_fold = _stages(schedule, pieces)
     forever = int(of_move.max(initial=0)) + int(of_fold.max(initial=0)) + 1
     born = np.zeros(pieces.count, dtype=np.int64)

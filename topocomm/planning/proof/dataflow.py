@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.schedule.schedule import IntTable, PlaceNumbers, Rows, Schedule, input_table, number_places
+from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
+from topocomm.planning.schedule.schedule import IntTable, Rows, Schedule, input_table
 
 NOTHING = -1
 """Value number of a place that nothing wrote."""
@@ -67,10 +68,12 @@ class _Trace:
         self.inputs = input_table(schedule)
         moves, folds, first = schedule.transfers, schedule.combines, len(self.inputs)
         self.events = first + len(moves) + len(folds)
-        folds_before = np.searchsorted(folds[:, 0], moves[:, 0])
+        rounds = np.arange(schedule.rounds + 1)
+        move_starts, fold_starts = (np.searchsorted(table[:, 0], rounds) for table in (moves, folds))
+        folds_before = fold_starts[moves[:, 0]]
         self.transfer_at = first + np.arange(len(moves)) + folds_before
-        self.round_at = first + np.searchsorted(moves[:, 0], moves[:, 0]) + folds_before
-        self.combine_at = first + np.arange(len(folds)) + np.searchsorted(moves[:, 0], folds[:, 0], side="right")
+        self.round_at = first + (move_starts + fold_starts)[moves[:, 0]]
+        self.combine_at = first + np.arange(len(folds)) + move_starts[1:][folds[:, 0]]
         self.operand_of = places.fold_of
         writes = np.empty(self.events, dtype=np.int64)
         writes[:first], writes[self.transfer_at], writes[self.combine_at] = (

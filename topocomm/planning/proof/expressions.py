@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from topocomm.planning.collectives import Column
 from topocomm.planning.schedule.canonical_tree import canonical_split
-from topocomm.planning.schedule.schedule import IntTable, Rows
+from topocomm.planning.schedule.schedule import IntTable, Rows, number_keys
 
 SHORT_RUN = 256
 """Least number of independent folds in a row that are evaluated as columns."""
@@ -77,10 +77,10 @@ class Trees:
             trees, more = tree_of[operands[begin]], np.arange(high - low)
             for turn in range(1, int(widths.max())):
                 more = more[widths[more] > turn]
-                pairs = trees[more] << 32 | tree_of[operands[begin[more] + turn]]
-                distinct, which = np.unique(pairs, return_inverse=True)
+                left, right = trees[more], tree_of[operands[begin[more] + turn]]
+                first, which = number_keys(left << len(self.low).bit_length() | right)
                 numbers = []
-                for pair in distinct.tolist():
+                for pair in (left[first] << 32 | right[first]).tolist():
                     if pair not in self._merged:
                         self._merged[pair] = self._merge(pair >> 32, pair & (1 << 32) - 1, low)
                     numbers.append(self._merged[pair])

@@ -19,7 +19,8 @@ from topocomm.planning.proof.dataflow import NOTHING, dataflow
 from topocomm.planning.proof.expressions import CountedTwiceError, Trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.canonical_tree import canonical_nodes
-from topocomm.planning.schedule.schedule import NO_PATH, PlaceNumbers, Repeat, Schedule, row_keys
+from topocomm.planning.schedule.place_numbers import PlaceNumbers
+from topocomm.planning.schedule.schedule import NO_PATH, Repeat, Schedule, number_keys, row_keys
 from topocomm.planning.schedule.traffic import busiest_port
 
 
@@ -96,6 +97,7 @@ def verify(
         for index in named[np.unique(row_keys(src[named], dst[named], path[named]), return_index=True)[1]].tolist():
             paths.explicit(schedule.paths[path[index]], endpoints[src[index]], endpoints[dst[index]])
         plain = np.flatnonzero(path == NO_PATH)
+        plain = plain[np.sort(number_keys(row_keys(src[plain], dst[plain]))[0])]  # each pair of ranks once
         for index in plain[np.isinf(paths.message_latencies_us(endpoints, src[plain], dst[plain]))].tolist():
             paths.cheapest(endpoints[src[index]], endpoints[dst[index]])  # raises with the reason
     return Proof(
@@ -226,11 +228,10 @@ def _check_values(
         ) from None
     held = np.append(tree_of, NOTHING)[flow.outputs]
     groups = _check_outputs(schedule, collective, trees, owners, held)
-    order = np.argsort(groups, kind="stable")
-    same_group, same_tree = np.diff(groups[order]) == 0, np.diff(held[order]) == 0
+    first, group = number_keys(groups)
     order_kept = bool(np.asarray(trees.in_order)[held].all())
     canonical = bool(collective.shards) and bool(np.asarray(trees.canonical)[held].all())
-    return order_kept, bool(same_tree[same_group].all()), canonical
+    return order_kept, bool((held[first][group] == held).all()), canonical
 
 
 def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, owners: Column, held: Column) -> Column:
@@ -241,7 +242,7 @@ def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, own
     valid &= collective.receive_columns(rank, owner)
     places = np.where(valid, rank * len(schedule.chunks) + chunk, -1)
     first = np.zeros(len(places), dtype=bool)
-    first[np.unique(places, return_index=True)[1]] = True
+    first[number_keys(places + 1)[0]] = True
     low, high = collective.expected_columns(rank, owner)
     right = valid & first & (held != NOTHING)
     right[right] = trees.are(held[right], low[right], high[right])

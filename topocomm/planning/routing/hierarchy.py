@@ -17,9 +17,8 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip_schedule import gossip_of
 from topocomm.planning.algorithms.hosts.rail_assignment import rail_sets
-from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rails import rails_gossip, rails_tree
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
 from topocomm.planning.routing.host_classes import NETWORK
@@ -245,8 +244,7 @@ class _Builder:
             radices = best_radices(groups.count, min(_rail_counts(groups)), self.ports, steps, even=True)
             key = (groups.sorts, tuple(id(inside) for inside in groups.insides), groups.rails, radices)
             if key not in known:
-                schedule = rails_allreduce(groups, radices, 1, self.ports)
-                gossip = tuple(tuple(messages) for messages in gossip_of(schedule))
+                gossip = tuple(map(tuple, rails_gossip(groups, radices, self.ports)))
                 known[key] = Inside(gossip, rails_tree(groups, radices))
             insides.append(known[key])
             if inside_one:

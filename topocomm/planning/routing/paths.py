@@ -7,6 +7,7 @@ cluster of thousands needs no table of pairs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,8 @@ from topocomm.planning.routing.routes import Edge, Floats, Ints, Routes, link_fi
 from topocomm.planning.schedule.schedule import spans
 from topocomm.topology.model import Topology
 
+MOST_KEPT_ENDPOINTS = 256
+"""Endpoints of the largest machine whose routes a thread keeps for its next plan."""
 _NO_ROUTE = Template(np.inf, 0.0, 0.0, (), ())
 
 
@@ -70,6 +73,7 @@ class PathFinder:
         self._routes: dict[Edge, Route] = {}
         self._explicit: dict[tuple[str, ...], Route] = {}
         self._labels: dict[str, dict[str, Label]] = {}
+        self._of_code: dict[int, Template] = {}
         self._placed: tuple[tuple[str, ...], Ints] | None = None
 
     @cached_property
@@ -239,8 +243,13 @@ class PathFinder:
 
     def _templates_of(self, a: Ints, b: Ints) -> tuple[list[Template], Ints]:
         """The templates of pairs of devices, each once, and the index of each pair's."""
-        _, first, inverse = np.unique(self._codes(a, b), return_index=True, return_inverse=True)
-        return [self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)], inverse
+        codes, first, inverse = np.unique(self._codes(a, b), return_index=True, return_inverse=True)
+        known, templates = self._of_code, []
+        for code, *pair in zip(codes.tolist(), a[first].tolist(), b[first].tolist(), strict=True):
+            if code not in known:
+                known[code] = self._template(*pair)
+            templates.append(known[code])
+        return templates, inverse
 
     def _codes(self, a: Ints, b: Ints) -> Ints:
         """int64 [n]: equal for pairs of devices with one template; -1 where one is no endpoint."""
@@ -276,3 +285,20 @@ class PathFinder:
         numbers = [self._number[edge] for edge in pairwise(devices)]
         links = tuple((ELSEWHERE, int(self._position[number])) for number in numbers)
         return Template(*along(devices, self.links), (), links)
+
+
+class LastPaths(threading.local):
+    """The routes of the machine that this thread planned for last."""
+
+    paths: PathFinder | None = None
+
+    def of(self, topology: Topology) -> PathFinder:
+        """Return the routes of a machine, with those searched before; of large machines none are kept."""
+        if len(topology.endpoints) > MOST_KEPT_ENDPOINTS:
+            return PathFinder(topology)
+        if self.paths is None or self.paths.topology is not topology:
+            self.paths = PathFinder(topology)
+        return self.paths
+
+
+last_paths = LastPaths()

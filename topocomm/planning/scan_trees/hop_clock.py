@@ -46,7 +46,7 @@ def phased(trees: ScanTrees) -> Clock:
 
     What those hear who tell others goes first, of all groups: so messages between groups wait for none inside.
     """
-    nodes = Nodes(trees.parents)
+    nodes = trees.nodes
     up = hop_rounds(nodes, trees, steady(trees)).up[:, -1:]
     height = np.zeros_like(nodes.parent)
     for level in reversed(nodes.levels[1:]):
@@ -101,6 +101,19 @@ def hop_rounds(nodes: Nodes, trees: ScanTrees, clock: Clock) -> Rounds:
         period,
         float(max(up.there.max(), down.there.max())),
     )
+
+
+def least_takes(trees: ScanTrees, clock: Clock) -> float:
+    """Return what `Rounds.slice_takes` is at least: the longest way on which every message waits for the one before."""
+    nodes, longest = trees.nodes, 0.0
+    for (relays, (_, takes)), sent in zip(_of_ways(trees, clock), (nodes.goes_up, nodes.hears), strict=True):
+        hops = np.arange(takes.shape[2]) <= (relays != NO_RANK).sum(axis=2)[:, :, None]
+        total = np.where(sent, (takes * hops).sum(axis=2).ravel(), 0.0)
+        above = np.where(nodes.parent == NO_RANK, np.arange(len(total)), nodes.parent)
+        while not np.array_equal(above, further := above[above]):  # ways are doubled each time
+            total, above = total + total[above], further
+        longest = max(longest, float(total.max()))
+    return longest
 
 
 def _of_ways(trees: ScanTrees, clock: Clock) -> list[tuple[Ints, tuple[Floats, Floats]]]:

@@ -7,18 +7,20 @@ before the first. So a chain is a tree in which the parent of each rank is the n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from topocomm.planning.routing.routes import Ints
+from topocomm.planning.schedule.schedule import stable_order
 
 NO_RANK = -1
 """Parent of a root, and what stands for relays that a way has not."""
 
 
-class ScanTrees(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ScanTrees:
     """A tree for each chunk.
 
     Attributes:
@@ -30,6 +32,11 @@ class ScanTrees(NamedTuple):
     parents: Ints
     up: Ints
     down: Ints
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """The ranks of all trees."""
+        return Nodes(self.parents)
 
 
 def straight(parents: Ints) -> ScanTrees:
@@ -67,7 +74,7 @@ class Nodes:
         inner = self.parent != NO_RANK
         self.goes_up, self.hears = inner & (self.high < self.ranks - 1), inner & (self.low > 0)
         nodes = np.flatnonzero(inner)
-        self.children = nodes[np.lexsort((self.low[nodes], self.parent[nodes]))]
+        self.children = nodes[stable_order(self.parent[nodes] * self.ranks + self.low[nodes])]
         above = self.parent[self.children]
         self.first_child = np.searchsorted(above, np.arange(len(self.parent)))
         self.items = 1 + np.bincount(above, minlength=len(self.parent))
@@ -85,7 +92,7 @@ class Nodes:
 
     def _levels(self) -> list[Ints]:
         levels, level = [], np.flatnonzero(self.parent == NO_RANK)
-        order = np.argsort(self.parent, kind="stable")
+        order = stable_order(self.parent - NO_RANK)
         starts = np.searchsorted(self.parent[order], np.arange(len(self.parent) + 1))
         while len(level):
             levels.append(level)

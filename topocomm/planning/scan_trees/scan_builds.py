@@ -18,11 +18,11 @@ from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.earliest_edges import pairs_differ
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
-from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds
+from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, least_takes
 from topocomm.planning.scan_trees.hop_turns import clock_of, trees_of
 from topocomm.planning.scan_trees.host_hops import HostHops
 from topocomm.planning.scan_trees.host_trees import owners, rooted_trees
-from topocomm.planning.scan_trees.rank_trees import Nodes
+from topocomm.planning.scan_trees.rank_trees import ScanTrees
 from topocomm.planning.scan_trees.rooted_turns import rooted_clock
 from topocomm.planning.scan_trees.tree_packing import HostTree, packed_trees
 from topocomm.planning.scan_trees.tree_scan import tree_scan
@@ -38,6 +38,8 @@ OWNED_TREES, MOST_OWNED_NODES = (8, 16, 32), (1 << 15, 1 << 16)
 pairs of a host are alike, and where they are not."""
 NEAR = 1.15
 """How much longer than owners a chain of hosts may take by its turns to be offered: its slices take long to follow."""
+BELOW = 1.0 - 1e-9
+"""Factor of a sum of times that is no more than the same sum in another order."""
 UNSTEADY_SLICES = 8
 """Slices of a long pipeline that are followed beside those under way at once; those of which it would be more messages
 than that are not offered: their time would be that of rounds with barriers."""
@@ -124,27 +126,48 @@ class _Chained(NamedTuple):
     slices: int
 
 
+class _Option(NamedTuple):
+    """Trees in slices, what they take at least by the way of a slice and the period, and their place among all."""
+
+    least_us: float
+    number: int
+    slices: int
+    trees: Sequence[HostTree]
+    on_all: ScanTrees
+    clock: Clock
+    messages: int
+
+
 def _soonest(request: Request, hosts: HostHops) -> _Chained | None:
     """Return the trees and slices of the least time if every hop leaves at its turn; None where there is no route."""
     least = LEAST_SLICE_BYTES if hosts.on_gpus else PROCESSOR_SLICE_BYTES[0]
     by_time = request.objective == "auto"
-    chosen: _Chained | None = None
+    options: list[_Option] = []
     for chunks in dict.fromkeys(min(request.layout.rows, each) for each in (CHUNKS if by_time else CHUNKS[-1:])):
         trees = packed_trees(hosts, chunks, hosts.fastest * 1e3 / request.payload_bytes)
         if trees is None:
             return None
         on_all = trees_of(hosts, trees)
-        nodes, messages = Nodes(on_all.parents), hosts.hosts * sum(tree.hops for tree in trees)
+        messages = hosts.hosts * sum(tree.hops for tree in trees)
         most = max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
         for slices in SCAN_SLICES if by_time else (THROUGHPUT_SLICES,):
             if slices <= most:
                 slice_us = _slice_us(request, hosts, slices)
                 clock = clock_of(hosts, trees, slice_us)
-                first = hop_rounds(nodes, on_all, clock).slice_takes
-                followed = min(slices, first / clock.period + UNSTEADY_SLICES)
-                us = (first + (slices - 1) * clock.period) * slice_us
-                if (chosen is None or us < chosen.us) and followed * messages <= MOST_MESSAGES:
-                    chosen = _Chained(us, trees, slices)
+                way = least_takes(on_all, clock) * BELOW
+                followed = min(slices, way / clock.period + UNSTEADY_SLICES)
+                least_us = (way + (slices - 1) * clock.period) * slice_us
+                if followed * messages <= MOST_MESSAGES:
+                    options.append(_Option(least_us, len(options), slices, trees, on_all, clock, messages))
+    chosen, place = None, 0
+    for each in sorted(options, key=lambda option: option[:2]):
+        if chosen is not None and each.least_us > chosen.us:
+            break
+        first = hop_rounds(each.on_all.nodes, each.on_all, each.clock).slice_takes
+        followed = min(each.slices, first / each.clock.period + UNSTEADY_SLICES)
+        us = (first + (each.slices - 1) * each.clock.period) * _slice_us(request, hosts, each.slices)
+        if (chosen is None or (us, each.number) < (chosen.us, place)) and followed * each.messages <= MOST_MESSAGES:
+            chosen, place = _Chained(us, each.trees, each.slices), each.number
     return chosen
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from topocomm.planning.routing.routes import Ints
 from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, steady
-from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes, ScanTrees
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule
-from topocomm.planning.schedule.schedule_builder import schedule_of_columns
+from topocomm.planning.scan_trees.rank_trees import NO_RANK, ScanTrees
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, row_keys, stable_order
+from topocomm.planning.schedule.schedule_builder import schedule_of_columns, table_of
 
 NO_SLOT, FIRST_RELAYED = -1, -2
 """Marks of a value that does not exist, and of the first on a relay, before these have slots."""
@@ -39,14 +39,14 @@ class _TreeScan:
     """
 
     def __init__(self, trees: ScanTrees, clock: Clock) -> None:
-        self.nodes = nodes = Nodes(trees.parents)
+        self.nodes = nodes = trees.nodes
         self.up_relays, self.down_relays = (ways.reshape(len(nodes.rank), -1) for ways in (trees.up, trees.down))
         self.rounds = hop_rounds(nodes, trees, clock)
         most = int(nodes.items.max()) - 1
         self.total, self.before, self.prefix = 1 + most, 2 + most, 3 + most
         self.relay_slot, self.relayed = self.prefix + most + 1, 0
-        self.transfers: list[Ints] = []
-        self.combines: list[Ints] = []
+        self.transfers: list[IntTable] = []
+        self.combines: list[IntTable] = []
         self.operands: list[Ints] = []
 
     def schedule(self, chunks: Sequence[tuple[int, int]], *, own: bool) -> Schedule:
@@ -57,8 +57,9 @@ class _TreeScan:
         known = np.where(of.hears, self.rounds.down.max(axis=1), -1)
         """The round in which a node has what it holds."""
         result = np.where(of.own_item == 0, held, NO_SLOT)
+        some = np.arange(len(of.items))
         for place in range(int(of.items.max())):
-            nodes = np.flatnonzero(of.items > place)
+            nodes = some = some[of.items[some] > place]
             is_own, after_own = of.own_item[nodes] == place, of.own_item[nodes] < place
             slot = np.where(is_own, 0, 1 + place - after_own)
             child = nodes.copy()
@@ -72,17 +73,18 @@ class _TreeScan:
             known[nodes] = np.maximum(known[nodes], arrived)
             first = held[nodes] == NO_SLOT
             held[nodes[first]] = slot[first]
-            folds = ~first & self._needed(place, own)[nodes]
+            folds = ~first & self._needed(nodes, place, own)
             self._fold(nodes[folds], known[nodes[folds]], self.prefix + place, held[nodes[folds]], slot[folds])
             held[nodes[folds]] = self.prefix + place
             if own:
                 result[nodes[is_own]] = held[nodes[is_own]]
         return self._written(chunks, result)
 
-    def _needed(self, place: int, own: bool) -> Ints:
-        """Whether a node needs what comes before it with its items up to this place: to tell or send it, or itself."""
+    def _needed(self, nodes: Ints, place: int, own: bool) -> Ints:
+        """Whether nodes need what comes before them with items up to this place: to tell or send it, or themselves."""
         of = self.nodes
-        mine: Ints = (of.items - 1 > place) | (of.goes_up & (of.low == 0)) | (own & (of.own_item == place))
+        sent = of.goes_up[nodes] & (of.low[nodes] == 0)
+        mine: Ints = (of.items[nodes] - 1 > place) | sent | (own & (of.own_item[nodes] == place))
         return mine
 
     def _send_up(self) -> None:
@@ -115,7 +117,7 @@ class _TreeScan:
 
     def _combine(self, round_: Ints, nodes: Ints, out: int, operands: Ints) -> None:
         columns = np.maximum(round_, 0), self.nodes.rank[nodes], out, self.nodes.chunk[nodes]
-        self.combines.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+        self.combines.append(table_of(*columns))
         self.operands.append(operands)
 
     def _send(self, rounds: Ints, nodes: Ints, slot: Ints, to: Ints, to_slot: Ints | int, relays: Ints) -> None:
@@ -133,14 +135,14 @@ class _TreeScan:
 
     def _move(self, round_: Ints, src: Ints, slot: Ints, dst: Ints, to_slot: Ints | int, nodes: Ints) -> None:
         columns = round_, src, slot, dst, to_slot, self.nodes.chunk[nodes], NO_PATH
-        self.transfers.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+        self.transfers.append(table_of(*columns))
 
-    def _numbered(self) -> Ints:
+    def _numbered(self) -> IntTable:
         """All messages; what a relay holds of a chunk has the slots after those of its own tree."""
-        moves = np.concatenate([np.zeros((0, 7), np.int64), *self.transfers])
+        moves = np.concatenate([np.zeros((0, 7), np.int32), *self.transfers])
         arrived = moves[moves[:, 4] <= FIRST_RELAYED]
         arrived = arrived[np.lexsort((arrived[:, 5], arrived[:, 3]))]
-        place = arrived[:, 3] * (1 + int(self.nodes.chunk.max())) + arrived[:, 5]
+        place = arrived[:, 3].astype(np.int64) * (1 + int(self.nodes.chunk.max())) + arrived[:, 5]
         slots = np.empty(len(arrived), np.int64)
         slots[FIRST_RELAYED - arrived[:, 4]] = self.relay_slot + np.arange(len(place)) - np.searchsorted(place, place)
         for column in (2, 4):
@@ -152,13 +154,14 @@ class _TreeScan:
         """Messages of a round go to the nearest rank after their own first, so that no two wait for one port."""
         moves, of = self._numbered(), self.nodes
         nearest = (moves[:, 3] - moves[:, 1]) % of.ranks
-        moves = moves[np.lexsort((moves[:, 1], nearest, moves[:, 4] == self.before, moves[:, 0]))]
+        down = moves[:, 4] == self.before
+        moves = moves[stable_order(row_keys(moves[:, 0], down.view(np.int8), nearest, moves[:, 1]))]
         some = np.flatnonzero(result != NO_SLOT)
         return schedule_of_columns(
             of.ranks,
             chunks,
             outputs=np.stack([of.rank[some], result[some], of.chunk[some]], axis=1),
             transfers=moves,
-            combines=np.concatenate([np.zeros((0, 4), np.int64), *self.combines]),
+            combines=np.concatenate([np.zeros((0, 4), np.int32), *self.combines]),
             operands=self.operands,
         )

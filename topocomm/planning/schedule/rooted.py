@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from topocomm.planning.schedule.schedule import IntTable, Schedule, number_places, spans
+from topocomm.planning.schedule.place_numbers import number_places
+from topocomm.planning.schedule.schedule import IntTable, Schedule, spans
 from topocomm.planning.schedule.schedule_builder import schedule_of_columns
 
 

@@ -28,7 +28,8 @@ Place = tuple[int, int, int]
 NO_PATH = -1
 """Path index of a transfer that takes the cheapest path."""
 _NONE: Rows = np.zeros(0, dtype=np.int64)
-_LARGEST = np.iinfo(np.int64).max
+LARGEST = np.iinfo(np.int64).max
+"""Largest key of a row."""
 SPARSE = 8
 """Ratio of the largest key to the number of rows above which keys are renumbered by sorting them."""
 
@@ -203,7 +204,7 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
             break
         low = int(column.min())
         span = int(column.max()) - low + 1
-        if size * span > _LARGEST:
+        if size * span > LARGEST:
             distinct, keys = np.unique(keys, return_inverse=True)
             size = len(distinct)
         keys *= span
@@ -213,6 +214,32 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
     return keys
 
 
+def stable_order(keys: Rows) -> Rows:
+    """Return the places of keys, at least 0, in rising order, as `np.argsort(keys, kind="stable")`.
+
+    Keys are sorted with their places in the low bits, which takes a fraction of the time where they are in no order.
+    """
+    bits = len(keys).bit_length()
+    if int(keys.max(initial=0)) >> (63 - bits):
+        return np.argsort(keys, kind="stable")
+    placed = keys.astype(np.int64) << bits
+    placed |= np.arange(len(keys))
+    placed.sort()
+    placed &= (1 << bits) - 1
+    return placed
+
+
+def slice_order(table: IntTable, repeat: Repeat) -> tuple[Rows, Rows]:
+    """Return (row, slice) of every entry of a table whose column 0 is the round, in all slices of a pipeline, by round.
+
+    In a round the entries of earlier slices come first.
+    """
+    slices = np.arange(repeat.count)[:, None] * repeat.stagger_rounds
+    order = stable_order((slices + table[:, 0]).ravel())
+    number, row = np.divmod(order, max(len(table), 1))
+    return row, number
+
+
 def number_keys(keys: Rows) -> tuple[Rows, Rows]:
     """Return (the first index of each distinct key, in rising order of keys; the number of every key among them).
 
@@ -220,8 +247,11 @@ def number_keys(keys: Rows) -> tuple[Rows, Rows]:
     """
     size = int(keys.max(initial=-1)) + 1
     if size > SPARSE * len(keys):
-        _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
-        return first, numbers
+        order = stable_order(keys)
+        new = np.diff(keys[order], prepend=-1) != 0
+        numbers = np.empty_like(order)
+        numbers[order] = np.cumsum(new) - 1
+        return order[new], numbers
     first = np.full(size, -1)
     first[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of several indices of one key the lowest stays
     known = first >= 0
@@ -235,103 +265,6 @@ def spans(first: Rows, counts: Rows) -> tuple[Rows, Rows]:
     """
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return starts, np.arange(starts[-1]) + np.repeat(first - starts[:-1], counts)
-
-
-@dataclass(frozen=True, eq=False)
-class PlaceNumbers:
-    """The places of a schedule by number, 0 to count - 1, and the number of every read and write.
-
-    Attributes:
-        rank, chunk: int64 [count]: of each place that something writes.
-        sent: Place that each transfer reads.
-        received: Place that each transfer writes.
-        folded: Place that each combine writes.
-        inputs: Places of the inputs, as `input_table`.
-        fold_of: int64: the combine of each operand.
-    """
-
-    count: int
-    rank: Rows
-    chunk: Rows
-    sent: Rows
-    received: Rows
-    folded: Rows
-    operands: Rows
-    inputs: Rows
-    outputs: Rows
-    fold_of: Rows
-
-
-def number_places(schedule: Schedule) -> PlaceNumbers:
-    """Return the numbers of all places that a schedule reads or writes."""
-    moves, folds = schedule.transfers, schedule.combines
-    fold_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
-    parts = [
-        (moves[:, 1], moves[:, 2], moves[:, 5]),
-        (moves[:, 3], moves[:, 4], moves[:, 5]),
-        (folds[:, 1], folds[:, 2], folds[:, 3]),
-        (folds[fold_of, 1], schedule.operands, folds[fold_of, 3]),
-        tuple(input_table(schedule)[:, :3].T),
-        tuple(schedule.outputs.T),
-    ]
-    keys, size = _keys_of(parts)
-    total = sum(map(len, keys))
-    if size >= SPARSE * total and (narrow := _narrow_keys_of(parts, SPARSE * total)) is not None:
-        keys, size = narrow
-    elif size >= SPARSE * total:
-        known, dense = np.unique(np.concatenate(keys), return_inverse=True)
-        keys, size = np.split(dense, np.cumsum([len(own) for own in keys])[:-1]), len(known)
-    writes = [4, 1, 2]  # a place has the number of its write; all that nothing writes have one number, the last
-    written = np.concatenate([keys[part] for part in writes])
-    numbers = np.full(size, len(written), dtype=np.int32)
-    numbers[written] = np.arange(len(written))
-    numbered = [numbers[own].astype(np.int64) for own in keys]
-    rank, chunk = (np.concatenate([parts[part][column] for part in writes]).astype(np.int64) for column in (0, 2))
-    if any((numbered[part] == len(written)).any() for part in (0, 3, 5)):
-        rank, chunk = np.append(rank, 0), np.append(chunk, 0)
-    sent, received, folded, operands, inputs, outputs = numbered
-    return PlaceNumbers(len(rank), rank, chunk, sent, received, folded, operands, inputs, outputs, fold_of)
-
-
-def _keys_of(parts: Sequence[Sequence[IntTable]]) -> tuple[list[Rows], int]:
-    """`row_keys` of the rows of several tables with three columns, and more than the greatest."""
-    lows, widths = [], []
-    for column in range(3):
-        edges = [(int(part[column].min()), int(part[column].max())) for part in parts if len(part[column])]
-        lows.append(min((low for low, _ in edges), default=0))
-        widths.append(max((high for _, high in edges), default=0) - lows[-1] + 1)
-    size = widths[0] * widths[1] * widths[2]
-    if size > _LARGEST:
-        every = row_keys(*(np.concatenate([part[column] for part in parts]) for column in range(3)))
-        return np.split(every, np.cumsum([len(part[0]) for part in parts])[:-1]), size
-    keyed = []
-    for rank, *others in parts:
-        keys = rank.astype(np.int64)
-        for other, low, width in zip(others, lows[1:], widths[1:], strict=True):
-            keys *= width
-            keys += other
-            keys -= low
-        keyed.append(keys - lows[0] * widths[1] * widths[2] if lows[0] else keys)
-    return keyed, size
-
-
-def _narrow_keys_of(parts: Sequence[Sequence[IntTable]], most: int) -> tuple[list[Rows], int] | None:
-    """As `_keys_of`, in another order: a rank has for a chunk as many keys as its slots need; None for over `most`."""
-    pairs, size = _keys_of([(rank, np.zeros_like(slot), chunk) for rank, slot, chunk in parts])
-    if size > most:
-        return None
-    slots = [slot.astype(np.int64) for _, slot, _ in parts]
-    low = min((int(slot.min()) for slot in slots if len(slot)), default=0)
-    counts = np.zeros(size, dtype=np.int64)
-    for pair, slot in zip(pairs, slots, strict=True):
-        np.maximum.at(counts, pair, slot - low + 1)
-    ends = np.cumsum(counts)
-    first = ends - counts - low
-    return (
-        ([first[pair] + slot for pair, slot in zip(pairs, slots, strict=True)], int(ends[-1]))
-        if ends[-1] <= most
-        else None
-    )
 
 
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:

@@ -8,14 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from topocomm.planning.schedule.schedule import (
-    IntTable,
-    Repeat,
-    Schedule,
-    number_places,
-    row_keys,
-    spans,
-)
+from topocomm.planning.schedule.place_numbers import number_places
+from topocomm.planning.schedule.schedule import IntTable, Repeat, Rows, Schedule, row_keys, slice_order, spans
 from topocomm.planning.schedule.traffic import busiest_port
 
 
@@ -33,10 +27,8 @@ def unrolled(schedule: Schedule) -> Schedule:
     steps = np.arange(count + 1)
     edges = first + rows // count * steps + rows % count * steps // count  # as `split_rows`, and never too large
     chunks = np.stack([edges[:, :-1], np.diff(edges)], axis=2).reshape(-1, 2)
-    transfers = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
-    combines = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
-    order = np.argsort(combines[:, 0], kind="stable")
-    folds = order % max(len(schedule.combines), 1)
+    transfers, _ = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
+    combines, folds = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
     starts, where = spans(schedule.operand_starts[folds].astype(np.int64), np.diff(schedule.operand_starts)[folds])
     outputs = np.repeat(schedule.outputs, count, axis=0)
     outputs[:, 2] = outputs[:, 2] * count + np.tile(np.arange(count, dtype=np.int32), len(schedule.outputs))
@@ -45,8 +37,8 @@ def unrolled(schedule: Schedule) -> Schedule:
         rounds=schedule.rounds + (count - 1) * stagger,
         chunks=tuple(map(tuple, chunks.tolist())),
         outputs=outputs,
-        transfers=transfers[np.argsort(transfers[:, 0], kind="stable")],
-        combines=combines[order],
+        transfers=transfers,
+        combines=combines,
         operands=schedule.operands[where],
         operand_starts=starts.astype(np.int32),
         owners=tuple(np.repeat(np.asarray(schedule.owners, dtype=np.int64), count).tolist()),
@@ -54,13 +46,13 @@ def unrolled(schedule: Schedule) -> Schedule:
     )
 
 
-def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
-    """The table repeated for every slice, with its rounds (column 0) and chunks."""
-    slices = np.repeat(np.arange(repeat.count, dtype=np.int32), len(table))
-    every = np.tile(table, (repeat.count, 1))
-    every[:, 0] += slices * repeat.stagger_rounds
+def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> tuple[IntTable, Rows]:
+    """The table repeated for every slice, with its rounds (column 0) and chunks, by round; and the row of each."""
+    row, slices = slice_order(table, repeat)
+    every = table[row]
+    every[:, 0] += (slices * repeat.stagger_rounds).astype(np.int32)
     every[:, chunk_column] = every[:, chunk_column] * repeat.count + slices
-    return every
+    return every, row
 
 
 def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:

@@ -10,7 +10,7 @@ from tests.planning.replay import expected, replay
 from tests.thinning import alternating, thinned
 from topocomm import catalog
 from topocomm.planning.algorithms.gossip_schedule import gossip_of, gossip_scan
-from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_gossip, rails_tree
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.proof.verify import verify
@@ -111,3 +111,27 @@ def test_payloads_of_one_machine_share_the_columns():
     assert (short.chunks, long.chunks) == (((0, 5),), ((0, 1000),))
     assert rails_allreduce(groups, (2, 2), 5).transfers is not short.transfers
     assert len(rails_allreduce(groups, (3,), 5, 2).transfers) > 0
+
+
+@pytest.mark.parametrize("ports", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [(1,), (5,), (2, 1), (3, 5), (8, 7, 8), (1, 2, 3, 4), (4,) * 7, (8,) * 16, (2,) * 11])
+def test_messages_without_values_are_those_of_the_allreduce(sizes, ports):
+    groups = groups_of(*sizes, ports=ports)
+    for radix in (2, 3, 5, 9, 16):
+        radices = repeated(radix, len(sizes))
+        told = gossip_of(rails_allreduce(groups, radices, 1, ports))
+        assert [list(messages) for messages in rails_gossip(groups, radices, ports)] == told
+
+
+@pytest.mark.parametrize("gone", GONE)
+def test_messages_without_values_where_groups_lack_rails(gone):
+    for count in (4, 9, 16):
+        groups = without(count, gone)
+        for radices in (repeated(2, count), repeated(8, count), repeated(9, count)):
+            assert rails_gossip(groups, radices) == gossip_of(rails_allreduce(groups, radices, 1))
+
+
+def test_messages_of_one_machine_are_found_once():
+    groups = groups_of(4, 4, 4)
+    assert rails_gossip(groups, (3,)) is rails_gossip(groups_of(4, 4, 4), (3,))
+    assert rails_gossip(groups, (3,)) is not rails_gossip(groups, (3,), 2)

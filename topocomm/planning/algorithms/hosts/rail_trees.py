@@ -28,7 +28,7 @@ from topocomm.planning.algorithms.hosts.rails_parts import Ints, Rings, common_r
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
 from topocomm.planning.routing.host_turns import HostTurns
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule, split_rows
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys, split_rows
 from topocomm.planning.schedule.schedule_builder import schedule_of_columns
 
 Floats = NDArray[np.float64]
@@ -231,13 +231,27 @@ class RailTrees:
     @cached_property
     def messages(self) -> int:
         """Messages of a slice: what goes from one rank to another in one turn is one."""
+        chunk, child = self._sends
+        edges = np.sort(row_keys(self.turns[chunk, child], child, self.parents[chunk, child]))
+        return int(np.count_nonzero(np.diff(edges, prepend=-1)))
+
+    @cached_property
+    def _sends(self) -> tuple[Ints, Ints]:
+        """(chunk, rank) of every message to a parent."""
         chunk, child = np.nonzero(self.parents != NO_PARENT)
-        edges = self.turns[chunk, child], child, self.parents[chunk, child]
-        return len(np.unique(np.ravel_multi_index(edges, (self.period, *[self.parents.shape[1]] * 2))))
+        return chunk, child
+
+    @cached_property
+    def _ports(self) -> tuple[Ints, list[Ints]]:
+        """(whether each message goes to another group; the ports that send and receive them, turn by turn)."""
+        chunk, child = self._sends
+        at = self.turns[chunk, child] * self.parents.shape[1]
+        return self.across[chunk, child].astype(int), [at + end for end in (child, self.parents[chunk, child])]
 
     def predicted_us(self, name: str, pace: Pace, slices: int) -> float:
         """Return the time in which so many slices of this pace pass if every message takes its turn."""
-        first, turn_us = self._starts_us(pace, up=name == "reduce"), self._turn_us(pace)
+        turn_us = self._turn_us(pace)
+        first = self._starts_us(pace, turn_us, up=name == "reduce")
         sent_us = first + self._held_us(turn_us) + np.array(pace.latency_us)[self.across.astype(int)]
         return float(sent_us[self.parents != NO_PARENT].max() + (slices - 1) * turn_us.sum())
 
@@ -288,12 +302,8 @@ class RailTrees:
         if self.held is not None:
             across_us = pace.slice_us[1] * self.copies / len(self.parents) + pace.gap_us[1]
             return np.full(self.period, across_us * self.turn)
-        chunk, child = np.nonzero(self.parents != NO_PARENT)
-        ranks = self.parents.shape[1]
-        held_us = np.array(pace.slice_us) / len(self.parents) + pace.gap_us
-        held_us = held_us[self.across[chunk, child].astype(int)]
-        at = self.turns[chunk, child] * ranks
-        ports = [at + end for end in (child, self.parents[chunk, child])]
+        ranks, (across, ports) = self.parents.shape[1], self._ports
+        held_us = (np.array(pace.slice_us) / len(self.parents) + pace.gap_us)[across]
         busy_us = [np.bincount(port, held_us, self.period * ranks).reshape(self.period, ranks) for port in ports]
         return np.asarray(np.maximum(*busy_us).max(axis=1))
 
@@ -301,12 +311,12 @@ class RailTrees:
         """What each message takes, in its turns, [chunks, ranks]."""
         return turn_us[self.turns] if self.held is None else turn_us[0] * self.held
 
-    def _starts_us(self, pace: Pace, *, up: bool) -> Floats:
+    def _starts_us(self, pace: Pace, turn_us: Floats, *, up: bool) -> Floats:
         """When the messages of the first slice start, [chunks, ranks], each in the turn that is soonest.
 
         Broadcasts run backwards: what waits for the latency is then the message to the parent, not the ones before it.
         """
-        turn_us, latency_us = self._turn_us(pace), np.array(pace.latency_us)[self.across.astype(int)].ravel()
+        latency_us = np.array(pace.latency_us)[self.across.astype(int)].ravel()
         first_us, period_us = (np.cumsum(turn_us) - turn_us)[self.turns].ravel(), float(turn_us.sum())
         arrives_us = self._held_us(turn_us).ravel() + latency_us * up
         starts_us, ready_us = first_us.copy(), np.zeros_like(first_us)
@@ -335,9 +345,9 @@ class RailTrees:
 
     def _edges(self, pace: Pace, *, up: bool) -> tuple[Ints, Ints, Ints, Ints]:
         """(round, child, parent, chunk) of every edge, by round."""
-        chunk, child = np.nonzero(self.parents != NO_PARENT)
-        period_us = float(self._turn_us(pace).sum())
-        periods = np.floor(self._starts_us(pace, up=up)[chunk, child] / period_us + SAME).astype(np.int64)
+        (chunk, child), turn_us = self._sends, self._turn_us(pace)
+        period_us = float(turn_us.sum())
+        periods = np.floor(self._starts_us(pace, turn_us, up=up)[chunk, child] / period_us + SAME).astype(np.int64)
         round_ = periods * self.period + self.turns[chunk, child]
         order = np.argsort(round_, kind="stable")
         return round_[order], child[order], self.parents[chunk, child][order], chunk[order]

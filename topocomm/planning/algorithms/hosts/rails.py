@@ -17,12 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip_schedule import NodeExchange
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Message, NodeExchange, worth_sending
 from topocomm.planning.algorithms.hosts.rail_assignment import (
     RailAssignment,
     RailDemand,
@@ -33,13 +32,18 @@ from topocomm.planning.algorithms.hosts.rail_assignment import (
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree, nested_tree
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
-from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns, table_of
 from topocomm.planning.shared_results import SharedResults
 
 Ints = NDArray[np.int64]
 
-_known: SharedResults[tuple[Groups, tuple[int, ...], int], Schedule] = SharedResults(most=8)
+_Key = tuple[Groups, tuple[int, ...], int]
+_known: SharedResults[_Key, Schedule] = SharedResults(most=8)
 """By groups, radices and ports: all payloads of a machine, and collectives that go the same ways, share them."""
+_known_gossips: SharedResults[_Key, Gossip] = SharedResults(most=8)
+"""As `_known`."""
+_Received = tuple[int, tuple[int, ...], int, int, tuple[tuple[int, ...], ...]]
+"""Members of a group, these on each rail, its own block, the number of blocks, and the blocks that each receives."""
 MOST_ASKED = 8
 """Most groups of a block that may send, where the one of the same place cannot."""
 
@@ -61,6 +65,12 @@ def rails_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: in
     return replace(made, chunks=((0, rows),))
 
 
+def rails_gossip(groups: Groups, radices: Sequence[int], ports: int = 1) -> Gossip:
+    """Return the messages of `rails_allreduce` by round, without their values."""
+    key = groups, tuple(radices), ports
+    return _known_gossips.get(key, lambda: _Rails(groups, ports).gossip(radices))
+
+
 class GroupColumns:
     """Writes the columns of a schedule: what a builder has for one group of ranks, at once for many.
 
@@ -71,17 +81,17 @@ class GroupColumns:
     def __init__(self, groups: Groups) -> None:
         self.first = np.array(groups.starts[:-1], dtype=np.int64)
         self.free = np.ones(groups.starts[-1], dtype=np.int64)
-        self._transfers = [np.zeros((0, 7), np.int64)]
-        self._combines = [np.zeros((0, 4), np.int64)]
+        self._transfers = [np.zeros((0, 7), np.int32)]
+        self._combines = [np.zeros((0, 4), np.int32)]
         self._operands: list[Ints] = []
 
     def move(self, round_: int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
         """Send from each of these ranks to one of those."""
-        self._transfers.append(np.stack(np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH), axis=1))
+        self._transfers.append(table_of(round_, src, src_slot, dst, dst_slot, 0, NO_PATH))
 
     def fold(self, round_: int | Ints, ranks: Ints, out: Ints, operands: Ints) -> None:
         """Fold the operands [ranks, n] of each of these ranks."""
-        self._combines.append(np.stack(np.broadcast_arrays(round_, ranks, out, 0), axis=1))
+        self._combines.append(table_of(round_, ranks, out, 0))
         self._operands.append(operands)
 
     def slots(self, build_slots: int | Ints, ranks: Ints, value: Ints) -> Ints:
@@ -95,29 +105,20 @@ class GroupColumns:
         Sends are ordered by group, or by their place in the builder.
         """
         first = self.first[where][:, None]
-        t = np.array(build.transfers, dtype=np.int64).reshape(-1, 7)
+        t = build.move_table().astype(np.int64)
         src, dst = first + t[:, 1], first + t[:, 3]
-        columns = (
-            round_ + t[:, 0],
-            src,
-            self.slots(t[:, 2], src, value),
-            dst,
-            self.slots(t[:, 4], dst, value),
-            0,
-            NO_PATH,
-        )
-        moves = np.stack(np.broadcast_arrays(*columns), axis=2)
-        self._transfers.append((moves if by_group else moves.swapaxes(0, 1)).reshape(-1, 7))
-        if not build.combines:
+        slots = self.slots(t[:, 2], src, value), self.slots(t[:, 4], dst, value)
+        moves = np.broadcast_arrays(round_ + t[:, 0], src, slots[0], dst, slots[1], 0, NO_PATH)
+        self._transfers.append(table_of(*(moves if by_group else [column.T for column in moves])))
+        if not build.folds:
             return
-        round_in, rank, out = np.array([(c.round, c.rank, c.out_slot) for c in build.combines], dtype=np.int64).T
-        widths = [len(c.operands) for c in build.combines]
-        operands = np.array([slot for c in build.combines for slot in c.operands], dtype=np.int64)
-        slots = self.slots(operands, first + np.repeat(rank, widths), value)
+        round_in, rank, out, _ = build.fold_table().astype(np.int64).T
+        widths, operands = build.widths, np.array(build.operands, dtype=np.int64)
+        read = self.slots(operands, first + np.repeat(rank, widths), value)
         ranks = first + rank
         folds = np.broadcast_arrays(round_ + round_in, ranks, self.slots(out, ranks, value), 0)
-        self._combines.append(np.stack(folds, axis=2).swapaxes(0, 1).reshape(-1, 4))
-        self._operands += [slots[:, end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
+        self._combines.append(table_of(*(column.T for column in folds)))
+        self._operands += [read[:, end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
     def schedule(self, rows: int, receivers: Ints, results: Ints) -> Schedule:
         """Return the schedule with the slots `results` of these ranks as outputs."""
@@ -129,6 +130,16 @@ class GroupColumns:
             combines=np.concatenate(self._combines),
             operands=self._operands,
         )
+
+
+@cache
+def _heard_inside(
+    members: int, on: tuple[int, ...], own: int, blocks: int, received: tuple[tuple[int, ...], ...], ports: int
+) -> tuple[list[list[Message]], int]:
+    """The messages of `_joining` after round 0, by member; and the rounds of both."""
+    gossip = spread_inside(members, on, received, blocks - 1, ports)
+    knows = [1 << own | sum(1 << block for block in blocks_heard) for blocks_heard in received]
+    return worth_sending(gossip, knows), 1 + len(gossip)
 
 
 @cache
@@ -166,9 +177,35 @@ class _Rails(GroupColumns):
             round_ = self._join(blocks, round_)
         return self.schedule(1, np.arange(len(self.total)), self.total)
 
-    def _join(self, blocks: Sequence[tuple[int, ...]], round_: int) -> int:
-        """Write one level; `blocks` has the edges of each set of blocks that become one. Return the round after."""
-        alike: dict[tuple[Any, ...], list[tuple[int, list[int]]]] = {}
+    def gossip(self, radices: Sequence[int]) -> Gossip:
+        """Return the messages of all phases, in the order in which `allreduce` writes them."""
+        rounds: list[list[Message]] = []
+        for sort, inside in enumerate(self.groups.insides):
+            told = worth_sending(inside.gossip, [1 << member for member in range(inside.members)])
+            where = [start for start, own in zip(self.groups.starts, self.groups.sorts, strict=False) if own == sort]
+            _write_in(rounds, 0, told, where)
+        round_ = max(len(inside.gossip) for inside in self.groups.insides)
+        for blocks in levels_of(len(self.first), radices):
+            by_slot: defaultdict[int, list[Message]] = defaultdict(list)
+            after = round_
+            for key, groups in self._alike(blocks).items():
+                where = [self.groups.starts[group] for group, _ in groups]
+                places = [(member, slot) for member, received in enumerate(key[-1]) for slot in range(len(received))]
+                for place, (member, slot) in enumerate(places):
+                    pairs = zip(groups, where, strict=True)
+                    by_slot[slot] += [(senders[place], start + member) for (_, senders), start in pairs]
+                told, count = _heard_inside(*key, self.ports)
+                _write_in(rounds, round_ + 1, told, where)
+                after = max(after, round_ + count)
+            _write_in(rounds, round_, [list(dict.fromkeys(pair for slot in sorted(by_slot) for pair in by_slot[slot]))])
+            round_ = after
+        while rounds and not rounds[-1]:
+            rounds.pop()
+        return rounds
+
+    def _alike(self, blocks: Sequence[tuple[int, ...]]) -> dict[_Received, list[tuple[int, list[int]]]]:
+        """The groups that receive the same blocks on the same rails in a level, each with the ranks that send them."""
+        alike: dict[_Received, list[tuple[int, list[int]]]] = {}
         for count in sorted({len(edges) - 1 for edges in blocks} - {1}):
             sets = [edges for edges in blocks if len(edges) - 1 == count]
             demands = [demand for edges in sets for demand in _demands(edges, self.rail_count, self.ports)]
@@ -180,9 +217,13 @@ class _Rails(GroupColumns):
                         by_member, senders = self._by_member(group, received[group])
                         key = len(by_member), self.groups.members_on[group], own, count, by_member
                         alike.setdefault(key, []).append((group, senders))
+        return alike
+
+    def _join(self, blocks: Sequence[tuple[int, ...]], round_: int) -> int:
+        """Write one level; `blocks` has the edges of each set of blocks that become one. Return the round after."""
         after, before = round_, self.total.copy()
         moves: defaultdict[int, list[tuple[Ints, Ints, Ints]]] = defaultdict(list)
-        for key, groups in alike.items():
+        for key, groups in self._alike(blocks).items():
             where = np.array([group for group, _ in groups])
             places = [(member, slot) for member, received in enumerate(key[-1]) for slot in range(len(received))]
             for src, (member, slot) in zip(np.array([senders for _, senders in groups]).T, places, strict=True):
@@ -251,3 +292,12 @@ def levels_of(groups: int, radices: Sequence[int]) -> list[list[tuple[int, ...]]
         spans = [span for edges in sets for span in pairwise(edges)]
         levels.append(sets)
     return levels[::-1]
+
+
+def _write_in(
+    rounds: list[list[Message]], first: int, messages: Sequence[Sequence[Message]], where: Sequence[int] = (0,)
+) -> None:
+    """Add the messages of every round from `first` on in groups with these first ranks, group by group."""
+    rounds.extend([] for _ in range(first + len(messages) - len(rounds)))
+    for own, round_ in zip(messages, rounds[first:], strict=False):
+        round_ += [(start + src, start + dst) for start in where for src, dst in own]

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule, split_rows
-from topocomm.planning.schedule.schedule_builder import schedule_of_columns
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, split_rows
+from topocomm.planning.schedule.schedule_builder import schedule_of_columns, table_of
 
 Ints = NDArray[np.int64]
 
@@ -146,8 +146,8 @@ class RailsInParts:
             self.inside_rounds = self.trees.rounds
         self.steps = _halvings(count, most_radix)
         self.result = self.most + 2 + self._slots_between()
-        self.transfers: list[Ints] = []
-        self.combines: list[Ints] = []
+        self.transfers: list[IntTable] = []
+        self.combines: list[IntTable] = []
         self.operands: list[Ints] = []
 
     def allreduce(self) -> Schedule:
@@ -242,8 +242,8 @@ class RailsInParts:
             self.ranks,
             self.chunks,
             outputs=outputs,
-            transfers=np.concatenate([np.zeros((0, 7), np.int64), *self.transfers]),
-            combines=np.concatenate([np.zeros((0, 4), np.int64), *self.combines]),
+            transfers=np.concatenate([np.zeros((0, 7), np.int32), *self.transfers]),
+            combines=np.concatenate([np.zeros((0, 4), np.int32), *self.combines]),
             operands=self.operands,
         )
 
@@ -369,8 +369,8 @@ class RailsInParts:
 
     def send(self, round_: Ints | int, *columns: Ints | int) -> None:
         """Write transfers: source, its slot, destination, its slot, chunk."""
-        self.transfers.append(np.stack(np.broadcast_arrays(round_, *columns, NO_PATH), -1).reshape(-1, 7))
+        self.transfers.append(table_of(round_, *columns, NO_PATH))
 
     def combine(self, round_: Ints | int, *columns: Ints | int) -> None:
         """Write combines: rank, slot, chunk."""
-        self.combines.append(np.stack(np.broadcast_arrays(round_, *columns), -1).reshape(-1, 4))
+        self.combines.append(table_of(round_, *columns))
