@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
+import numpy as np
+
 from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
 from topocomm.planning.algorithms.hosts.rails_parts import (
@@ -121,7 +123,7 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
 
     The radix and the slices are those of the least time if every message has its turn; names have both.
     """
-    for families in (("rails-trees",), ("rails-turns",), ("rails-through", "rails-fork")):
+    for families in (("rails-trees",), ("rails-turns",), ("rails-around",), ("rails-through", "rails-fork")):
         if groups.hierarchy.flat and families != ("rails-trees",):
             continue
         with suppress(NoRouteError):
@@ -136,14 +138,20 @@ def _tree_options(request: Request, groups: RankPatterns, family: str) -> Iterat
     """Yield time, messages, name and builder of trees of a family, by radix and slices."""
     bare, rings = groups.hierarchy.groups, None if family == "rails-turns" else groups.rings()
     name, root, at_once = request.collective.name, groups.order.index(request.collective.root), request.ports > 1
+    turned, around = family in ("rails-turns", "rails-around"), family == "rails-around"
+    if (turned and at_once) or (around and (not rings or len(bare.insides) > 1)):
+        return
     ends = tuple(request.endpoints[rank] for rank in groups.order)
     through, forked = family in ("rails-through", "rails-fork"), family == "rails-fork"
     rails = len(ends) if family == "rails-trees" else 1
     of_byte = pace_of(bare, ends, groups.paths, rings, rails=rails)
     for radix in dict.fromkeys(max(1, min(radix, bare.count - 2)) for radix in TREE_RADICES):
-        trees = rail_trees(bare, root, rings, radix=radix, through=through, forked=forked, at_once=at_once)
-        if family == "rails-turns":
-            turns = host_turns(bare, ends, groups.paths, trees.colours, 1 / trees.radix) if not at_once else None
+        trees = rail_trees(
+            bare, root, rings, radix=radix, through=through, forked=forked, around=around, at_once=at_once
+        )
+        if turned:
+            inside = trees.sent_inside(bare.members(0)) if around else 1.0 - np.eye(bare.members(0))
+            turns = host_turns(bare, ends, groups.paths, inside, trees.colours, 1 / trees.radix)
             if turns is None:
                 return
             trees = trees.in_turns(turns)
