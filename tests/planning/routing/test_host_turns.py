@@ -48,5 +48,17 @@ def test_pairs_that_send_nothing_have_no_turn_and_others_as_many_as_their_parts(
     assert not made.held[(ring + ring.T) == 0].any()
 
 
+def test_rails_that_are_not_used_have_no_turns():
+    machine = catalog("p3dn", hosts=3)
+    request, paths = request_on(machine, "reduce", SUM, SUM.default_layout(4096)), PathFinder(machine)
+    groups = RankPatterns(request, paths).hierarchy.groups
+    inside = np.roll(np.eye(8), 1, axis=1)
+    made = host_turns(groups, request.endpoints, paths, inside, COLOURS, SHARE, (0, 3))
+    first = made.across[[0, 3]].ravel()
+    taken = {(turn + more) % made.period for turn in first.tolist() for more in range(made.held_across)}
+    assert len(taken) == 4 * made.held_across  # one NIC for all
+    assert not made.across[[1, 2, 4, 5, 6, 7]].any()
+
+
 def test_members_with_links_of_their_own_need_no_turns():
     assert turns_on("dgx-h100")[0] is None

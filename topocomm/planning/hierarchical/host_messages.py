@@ -114,8 +114,7 @@ class HostMessages:
                 from_us = starts_us[before] + self._us(line, slice_bytes) + float(self.lines.latency_us[line])
                 end_us = max(end_us, from_us)
             pieces.append(Piece(slice_bytes, (lines[message],), place.get(before, -1), from_us))
-        in_line_order = self.is_direct and not self._waits_for_nics
-        last_us, sends = list_schedule(self.lines, pieces, taken, in_line_order=in_line_order)
+        last_us, sends = list_schedule(self.lines, pieces, taken, in_line_order=not self.waits_for_nics)
         every = [send._replace(piece=numbers[send.piece]) for send in sends]
         every += [Send(start_us, lines[number % count], number) for number, start_us in starts_us.items()]
         return max(last_us, end_us), sorted(every)
@@ -162,8 +161,10 @@ class HostMessages:
         return max(slot_us * count, slot_us + ports_us, 2 * slot_us + apart_us)
 
     @cached_property
-    def _waits_for_nics(self) -> bool:
-        """Whether the turns fill a cycle, so that ports have time left."""
+    def waits_for_nics(self) -> bool:
+        """Whether the turns fill a cycle, so that ports have time left; also of parts that others send out."""
+        if not self.is_direct:
+            return True
         slots_us = (1 + int(self.turns.max())) * float(self.lines.us_per_byte[self.line[self.across]].max())
         return slots_us >= self._cycle_us * (1 - SAME)
 

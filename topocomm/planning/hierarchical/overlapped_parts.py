@@ -19,6 +19,7 @@ from topocomm.planning.hierarchical.long_values import is_long
 from topocomm.planning.hierarchical.spreading_trees import relayed_trees, spreading_trees
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
+from topocomm.planning.routing.message_pace import fast_rails
 from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 from topocomm.planning.schedule.transforms import relabelled
@@ -31,17 +32,19 @@ LEAST_BYTES = 8 << 10
 """Least bytes of a slice of a part."""
 WORTH = 1.05
 """How many times as long it must take if hosts send inside and between each other one after the other."""
-SLOWER = 1.05
-"""How many times as long as the fastest a way out takes that is not used."""
 
 
 def overlapped_parts(request: Request, groups: RankPatterns) -> Builds:
-    """Yield name and builder of an allreduce, allgather or reduce_scatter, in slices and in one."""
+    """Yield name and builder of an allreduce, allgather or reduce_scatter, in slices.
+
+    Where ports have time left they do not keep to turns of NICs, and less depends on others in one slice: also that.
+    """
     if not _fits(request, groups) or (messages := _best(request, groups)) is None:
         return
     part_bytes = request.payload_bytes // (messages.hosts * len(messages.owners))
-    for slices in dict.fromkeys((_slices(messages, part_bytes), 1)):
-        yield f"rails-overlap-{slices}", partial(_schedule, request, groups, messages, slices)
+    slices = _slices(messages, part_bytes)
+    for number in dict.fromkeys((slices, 1) if messages.waits_for_nics else (slices,)):
+        yield f"rails-overlap-{number}", partial(_schedule, request, groups, messages, number)
 
 
 def _fits(request: Request, groups: RankPatterns) -> bool:
@@ -88,12 +91,11 @@ def _owners(name: str, ends: Sequence[str], groups: RankPatterns) -> Iterator[_O
     members = np.arange(len(ends) // 2)
     every = members.tolist()
     yield _Owners(every, every)
-    rates = groups.paths.routes(ends, members, members + len(members)).gb_per_s
-    fast = np.flatnonzero(rates * SLOWER >= rates.max())
-    if len(fast) == len(members) or not rates.min() > 0:
+    fast = fast_rails(groups.hosts, ends, groups.paths)
+    if len(fast) == len(members):
         return
     if name == "allreduce":
-        yield _Owners(fast.tolist(), fast.tolist())
+        yield _Owners(fast, fast)
         return
     src, dst = (side.ravel() for side in np.meshgrid(members, fast, indexing="ij"))
     inside = groups.paths.routes(ends, src, dst).gb_per_s.reshape(len(members), len(fast))
@@ -101,7 +103,7 @@ def _owners(name: str, ends: Sequence[str], groups: RankPatterns) -> Iterator[_O
     for member in every:
         gate = int((inside[member] / (1 + served)).argmax())
         served[gate] += member not in fast
-        gates.append(member if member in fast else int(fast[gate]))
+        gates.append(member if member in fast else fast[gate])
     yield _Owners(every, gates)
 
 

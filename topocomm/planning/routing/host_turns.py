@@ -44,7 +44,13 @@ class HostTurns:
 
 
 def host_turns(
-    groups: Groups, endpoints: Sequence[str], paths: PathFinder, inside: Floats, colours: int, share: float
+    groups: Groups,
+    endpoints: Sequence[str],
+    paths: PathFinder,
+    inside: Floats,
+    colours: int,
+    share: float,
+    rails: Sequence[int] | None = None,
 ) -> HostTurns | None:
     """Return the turns; None where groups are unlike, or members have links between groups each to itself.
 
@@ -55,20 +61,22 @@ def host_turns(
         inside: Parts that each member sends to each other one in a period, [members, members].
         colours: Messages to other groups on each rail in a period.
         share: How much of a part such a message is.
+        rails: The members that send to other groups; None: all.
     """
     members = groups.members(0)
     if len(groups.insides) > 1 or not 1 < members <= MOST_MEMBERS or len(groups.members_on[0]) != members:
         return None
-    own, other = np.arange(members), members + np.arange(members)
+    own = np.arange(members) if rails is None else np.array(rails)
+    other = members + own
     src, dst = (ends.ravel() for ends in np.nonzero(inside))
-    parts = np.append(inside[src, dst], np.ones(2 * members))
+    parts = np.append(inside[src, dst], np.ones(2 * len(own)))
     count = len(src)
     src, dst = np.concatenate([src, own, other]), np.concatenate([dst, other, own])
     routes = paths.routes(endpoints, src, dst)
     if np.isinf(routes.latency_us).any():
         return None
     rows = rows_of(src, dst, routes, paths.link_gb_per_s, 2 * members)
-    between = [(*rows[count + rail], *rows[count + members + rail]) for rail in range(members)]
+    between = [(*rows[count + rail], *rows[count + len(own) + rail]) for rail in range(len(own))]
     if max(map(len, between)) == min(map(len, between)) == 4:  # nothing but ports
         return None
     us_of = parts / routes.gb_per_s
@@ -78,7 +86,7 @@ def host_turns(
     for grain in GRAINS:
         turn_us = shortest_us / grain
         held = np.maximum(1, np.rint(np.append(us_of[:count], across_us) / turn_us)).astype(np.int64)
-        durations = [*held[:-1].tolist(), *[int(held[-1])] * (members * colours)]
+        durations = [*held[:-1].tolist(), *[int(held[-1])] * (len(own) * colours)]
         best_us = np.inf if best is None else best.period * best.part * across_us
         if least_period(every, durations) * turn_us >= best_us:
             continue
@@ -86,6 +94,7 @@ def host_turns(
         if period * turn_us < best_us:
             at = np.zeros((2, members, members), np.int64)
             at[:, src[:count], dst[:count]] = first[:count], held[:-1]
-            across = first[count:].reshape(members, colours)
+            across = np.zeros((members, colours), np.int64)
+            across[own] = first[count:].reshape(len(own), colours)
             best = HostTurns(at[0], across, at[1], int(held[-1]), period, turn_us / across_us)
     return best

@@ -73,12 +73,13 @@ def rail_trees(
     forked: bool = False,
     around: bool = False,
     at_once: bool = False,
+    fast: Sequence[int] | None = None,
 ) -> RailTrees:
-    """Return the trees of all chunks, about `radix` to a part; groups have a common rail.
+    """Return the trees of all chunks, about `radix` to a part; groups have a common rail, of which `fast` are used.
 
     With `at_once`, for several ports, messages have no turns, and a slice begins a round after the one before.
     """
-    rails = common_rails(groups)[: 1 if through else None]
+    rails = fast or common_rails(groups)[: 1 if through else None]
     home = int(np.searchsorted(groups.starts, root, side="right")) - 1
     trees, level = wide_trees(groups.count, home, radix)
     most, at_home = max(inside.members for inside in groups.insides), groups.members(home)
