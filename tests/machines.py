@@ -36,6 +36,30 @@ def hosts(count: int, gpus: int) -> Topology:
     return Topology(f"{count} hosts of {gpus}", "test", tuple(devices), tuple(links))
 
 
+def sharing(
+    count: int, gpus: int, nics: int, pairs: dict[tuple[int, int], float] | None = None, nic_gb_per_s: float = 12.5
+) -> Topology:
+    """Hosts of GPUs of which several share each NIC, behind 16 GB/s; without `pairs` (GB/s) on a switch of 150 GB/s."""
+    devices = [Device(f"rail{nic}", "switch", host="network") for nic in range(nics)]
+    devices += [Device("spine", "switch", host="network")]
+    links = [link for nic in range(nics) for link in _both(f"rail{nic}", "spine", nic_gb_per_s * count, 0.5)]
+    for host in range(count):
+        name = f"h{host}"
+        devices += [Device(f"{name}/GPU{gpu}", "gpu", host=name) for gpu in range(gpus)]
+        devices += [Device(f"{name}/NIC{nic}", "nic", host=name) for nic in range(nics)]
+        for gpu in range(gpus):
+            links += _both(f"{name}/GPU{gpu}", f"{name}/NIC{gpu * nics // gpus}", 16.0, 1.0)
+        for nic in range(nics):
+            links += _both(f"{name}/NIC{nic}", f"rail{nic}", nic_gb_per_s, 1.5)
+        if pairs is None:
+            devices.append(Device(f"{name}/switch", "switch", host=name))
+            for gpu in range(gpus):
+                links += _both(f"{name}/GPU{gpu}", f"{name}/switch", 150.0, 0.3)
+        for (a, b), rate in (pairs or {}).items():
+            links += _both(f"{name}/GPU{a}", f"{name}/GPU{b}", rate, 0.7)
+    return Topology(f"{count} hosts of {gpus} on {nics} NICs", "test", tuple(devices), tuple(links))
+
+
 def line(ranks: int) -> Topology:
     """GPUs in a row with direct links only: 10 GB/s, 1 us; no path beyond the neighbour."""
     devices = [Device(f"GPU{i}", "gpu") for i in range(ranks)]

@@ -48,6 +48,15 @@ def test_nothing_is_left_out_of_a_small_machine():
     assert left_out(hosts(2, 4), request(hosts(2, 4), "allreduce", 64)) == ()
 
 
+def test_overlapped_parts_are_for_few_ranks():
+    line = "rails-overlap: for at most 128 ranks"
+    many, few = topocomm.catalog("dgx-2", hosts=9), topocomm.catalog("dgx-2", hosts=8)
+    for machine, is_left_out in ((many, True), (few, False)):
+        asked = request(machine, "allgather", 4 << 20)
+        assert (line in left_out(machine, asked)) == is_left_out
+        assert ("rails-overlap" in tried(machine, asked)) != is_left_out
+
+
 def test_operators_that_do_not_commute_have_no_parts_over_rails():
     rows = (Field("x", ("*rows",)),)
     operator = topocomm.Operator("right", rows, lambda a, b: b, {"x": 0}, commutative=False)

@@ -40,6 +40,7 @@ from topocomm.planning.hierarchical.long_values import (
     over_rails,
     parts_over_rails,
 )
+from topocomm.planning.hierarchical.overlapped_parts import overlapped_parts
 from topocomm.planning.hierarchical.turned_parts import in_turns
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
@@ -121,6 +122,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
         yield pattern.name, pattern.whole(partial(gossip.gossip_allreduce, rows=rows))
     yield from in_parts
     yield from in_turns(request, groups)
+    yield from overlapped_parts(request, groups)
 
 
 def _whole_worth(request: Request, groups: RankPatterns, in_parts: Sequence[object]) -> bool:
@@ -192,6 +194,7 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
     yield from in_groups
     yield from in_turns(request, groups)
+    yield from overlapped_parts(request, groups)
 
 
 def _parts_rooted_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -237,6 +240,7 @@ def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
             yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
     yield from in_groups
     yield from in_turns(request, groups)
+    yield from overlapped_parts(request, groups)
 
 
 def _patterns_worth(request: Request, in_groups: Sequence[object]) -> int | None:

@@ -14,6 +14,7 @@ from topocomm.planning.hierarchical.long_values import (
     MOST_FLAT_RANKS,
     MOST_TREE_RANKS,
 )
+from topocomm.planning.hierarchical.overlapped_parts import MOST_OVERLAPPED_RANKS
 from topocomm.planning.hierarchical.turned_parts import MOST_TURNED_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.relay_chains import chain_period
@@ -90,6 +91,8 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
     in_parts = name in ("allreduce", "allgather", "reduce_scatter") and groups.count < ranks
     if in_parts and ranks > MOST_TURNED_RANKS and request.ports == 1:
         yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
+    if in_parts and ranks > MOST_OVERLAPPED_RANKS and request.ports == 1:
+        yield "rails-overlap", f"for at most {MOST_OVERLAPPED_RANKS} ranks"
     if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
         yield (
             "scan-trees, scan-owners, relay-chain",

@@ -20,7 +20,7 @@ def test_messages_over_a_shared_link_take_turns(system, count, most, name):
     """While it carries one, other members send inside; in phases it was 1.59, 1.5, 1.75 and 1.45 times the bound."""
     machine = catalog(system, hosts=count)
     made = plan(machine, name, payload_bytes=4 * MIB)
-    assert made.algorithm.startswith(("turns-", "port-forest-")) and made.certificate.gap <= most
+    assert made.algorithm.startswith(("turns-", "port-forest-", "rails-overlap-")) and made.certificate.gap <= most
     check_certificate(machine, made)
 
 

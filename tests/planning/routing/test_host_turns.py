@@ -12,11 +12,13 @@ from topocomm.planning.routing.paths import PathFinder
 COLOURS, SHARE = 2, 0.5
 
 
-def turns_on(system):
+def turns_on(system, inside=None):
     machine = catalog(system, hosts=3)
     request, paths = request_on(machine, "reduce", SUM, SUM.default_layout(4096)), PathFinder(machine)
     groups = RankPatterns(request, paths).hierarchy.groups
-    return host_turns(groups, request.endpoints, paths, COLOURS, SHARE), request, paths, groups.members(0)
+    members = groups.members(0)
+    inside = 1.0 - np.eye(members) if inside is None else inside
+    return host_turns(groups, request.endpoints, paths, inside, COLOURS, SHARE), request, paths, members
 
 
 @pytest.mark.parametrize("system", ["dgx-2", "v100-4", "p4d", "rtx3090-pair"])
@@ -37,6 +39,25 @@ def test_no_port_has_two_messages_at_once_and_no_link_more_than_its_rate(system)
         on_link = np.repeat(busy, routes.hops)
         np.add.at(carried, routes.links[on_link], np.repeat(routes.gb_per_s, routes.hops)[on_link])
         assert (carried <= paths.link_gb_per_s * 1.001).all()
+
+
+def test_pairs_that_send_nothing_have_no_turn_and_others_as_many_as_their_parts():
+    ring = np.roll(np.eye(4), 1, axis=1)
+    made, *_ = turns_on("v100-4", ring + 3 * ring.T)
+    assert (made.held[ring > 0] * 3 == made.held[ring.T > 0]).all() and made.held[ring > 0].min() > 0
+    assert not made.held[(ring + ring.T) == 0].any()
+
+
+def test_rails_that_are_not_used_have_no_turns():
+    machine = catalog("p3dn", hosts=3)
+    request, paths = request_on(machine, "reduce", SUM, SUM.default_layout(4096)), PathFinder(machine)
+    groups = RankPatterns(request, paths).hierarchy.groups
+    inside = np.roll(np.eye(8), 1, axis=1)
+    made = host_turns(groups, request.endpoints, paths, inside, COLOURS, SHARE, (0, 3))
+    first = made.across[[0, 3]].ravel()
+    taken = {(turn + more) % made.period for turn in first.tolist() for more in range(made.held_across)}
+    assert len(taken) == 4 * made.held_across  # one NIC for all
+    assert not made.across[[1, 2, 4, 5, 6, 7]].any()
 
 
 def test_members_with_links_of_their_own_need_no_turns():

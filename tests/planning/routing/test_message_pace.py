@@ -4,7 +4,7 @@ import pytest
 
 from tests.planning.algorithms.hosts.machines import groups_of
 from topocomm import catalog
-from topocomm.planning.routing.message_pace import pace_of
+from topocomm.planning.routing.message_pace import fast_rails, pace_of
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.topology.model import Device, Link, Topology
 
@@ -12,6 +12,7 @@ from topocomm.topology.model import Device, Link, Topology
 def pace(system, members, *, rails=8, rings=None, gap_us=None):
     machine = catalog(system, hosts=2)
     paths = PathFinder(machine)
+    rails = range(min(rails, members))
     return pace_of(groups_of(members, members), machine.endpoints, paths, rings, rails=rails).times(1e6)
 
 
@@ -37,10 +38,17 @@ def test_groups_of_one_send_nothing_inside():
     assert made.slice_us[0] == made.latency_us[0] == 0 < made.slice_us[1]
 
 
+def test_fast_rails_are_those_without_a_slow_link_on_their_way():
+    """Four of the eight GPUs of a p3dn reach its NIC past the link between sockets."""
+    for system, fast in (("p3dn", range(4)), ("dgx-1-v100", range(8))):
+        machine = catalog(system, hosts=2)
+        assert fast_rails(groups_of(8, 8), machine.endpoints, PathFinder(machine)) == list(fast)
+
+
 def test_a_member_that_another_cannot_reach_is_named():
     ends = [Device(f"GPU{number}", "gpu") for number in range(4)]
     both = [(0, 1), (1, 0), (2, 3), (3, 2), (0, 2), (2, 0)]  # none from 1 to 3
     links = [Link(f"GPU{src}", f"GPU{dst}", "nvlink", gb_per_s=20) for src, dst in both]
     machine = Topology("square", "test", tuple(ends), tuple(links))
     with pytest.raises(NoRouteError, match="GPU1 -> GPU3"):
-        pace_of(groups_of(2, 2), machine.endpoints, PathFinder(machine), None, rails=2)
+        pace_of(groups_of(2, 2), machine.endpoints, PathFinder(machine), None, rails=(0, 1))

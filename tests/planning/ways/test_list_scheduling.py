@@ -100,3 +100,18 @@ def test_a_bus_takes_as_many_as_its_rate_has_room_for(rate, most):
     _, sends = list_schedule(lines, [Piece(KIB, (number,)) for number in range(4)])
     starts = [send.start_us for send in sends]
     assert max(sum(abs(a - b) < 1e-6 for b in starts) for a in starts) == most
+
+
+def test_a_piece_waits_for_the_one_that_it_comes_after():
+    """Down a tree: 0 to 1, from there to 2 and to 3, each 1.024 us and 0.6 us of latency; the last is there at 3 us."""
+    lines, pairs = all_pairs(switch(4, gb_per_s=1.0))
+    line_of = {pair: number for number, pair in enumerate(pairs)}
+    edges = [(0, 1), (1, 2), (1, 3), (3, 0)]
+    pieces = [Piece(KIB, (line_of[edge],), after, 0.0) for edge, after in zip(edges, (-1, 0, 0, 2), strict=True)]
+    pieces.append(Piece(KIB, (line_of[2, 0],), -1, 3.0))
+    end_us, sends = list_schedule(lines, pieces)
+    start_us = {send.piece: send.start_us for send in sends}
+    assert start_us[0] == 0 and start_us[4] == 3.0
+    assert sorted([start_us[1], start_us[2]]) == pytest.approx([1.624, 2.648])
+    assert start_us[3] >= start_us[2] + 1.624 - 1e-9
+    assert end_us == pytest.approx(max(start_us.values()) + 1.024)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+
+import numpy as np
 
 from topocomm.planning.algorithms.hosts.rail_blocks import most_blocks_pieces, rail_blocks_allreduce
 from topocomm.planning.algorithms.hosts.rail_trees import Pace, RailTrees, rail_trees
@@ -25,7 +27,7 @@ from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy
 from topocomm.planning.routing.host_turns import host_turns
-from topocomm.planning.routing.message_pace import MessagePace, pace_across, pace_of
+from topocomm.planning.routing.message_pace import MessagePace, fast_rails, pace_across, pace_of
 from topocomm.planning.routing.paths import NoRouteError
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
@@ -121,29 +123,44 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
 
     The radix and the slices are those of the least time if every message has its turn; names have both.
     """
-    for families in (("rails-trees",), ("rails-turns",), ("rails-through", "rails-fork")):
+    for families in (("rails-trees",), ("rails-turns",), ("rails-around",), ("rails-through", "rails-fork")):
         if groups.hierarchy.flat and families != ("rails-trees",):
             continue
         with suppress(NoRouteError):
-            options = [option for family in families for option in _tree_options(request, groups, family)]
+            wanted = [family for family in families if _suits(request, groups, family)]
+            options = [option for family in wanted for option in _tree_options(request, groups, family)]
             least_us = min((us for us, *_ in options), default=0.0)
             near = [option for option in options if option[0] <= NEARLY * least_us]
             for _, _, label, made in sorted(near, key=lambda option: (option[1], option[0]))[:1]:
                 yield label, made
 
 
+def _suits(request: Request, groups: RankPatterns, family: str) -> bool:
+    """Whether trees are worth a plan: turns of one port, on a mesh around its ring, of shorter values also straight."""
+    if family not in ("rails-turns", "rails-around"):
+        return True
+    straight, around = family == "rails-turns", groups.rings() is not None
+    short = request.payload_bytes <= MOST_AT_ONCE_BYTES
+    return request.ports == 1 and (straight if not around else short or not straight)
+
+
 def _tree_options(request: Request, groups: RankPatterns, family: str) -> Iterator[tuple[float, int, str, Build]]:
     """Yield time, messages, name and builder of trees of a family, by radix and slices."""
     bare, rings = groups.hierarchy.groups, None if family == "rails-turns" else groups.rings()
     name, root, at_once = request.collective.name, groups.order.index(request.collective.root), request.ports > 1
+    turned, around = family in ("rails-turns", "rails-around"), family == "rails-around"
     ends = tuple(request.endpoints[rank] for rank in groups.order)
     through, forked = family in ("rails-through", "rails-fork"), family == "rails-fork"
-    rails = len(ends) if family == "rails-trees" else 1
-    of_byte = pace_of(bare, ends, groups.paths, rings, rails=rails)
+    fast = fast_rails(bare, ends, groups.paths) if around else None
+    rails = fast or common_rails(bare)
+    of_byte = pace_of(bare, ends, groups.paths, rings, rails=rails if family == "rails-trees" else rails[:1])
     for radix in dict.fromkeys(max(1, min(radix, bare.count - 2)) for radix in TREE_RADICES):
-        trees = rail_trees(bare, root, rings, radix=radix, through=through, forked=forked, at_once=at_once)
-        if family == "rails-turns":
-            turns = host_turns(bare, ends, groups.paths, trees.colours, 1 / trees.radix) if not at_once else None
+        trees = rail_trees(
+            bare, root, rings, radix=radix, through=through, forked=forked, around=around, at_once=at_once, fast=fast
+        )
+        if turned:
+            inside = trees.sent_inside(bare.members(0)) if around else 1.0 - np.eye(bare.members(0))
+            turns = host_turns(bare, ends, groups.paths, inside, trees.colours, 1 / trees.radix, fast)
             if turns is None:
                 return
             trees = trees.in_turns(turns)
@@ -176,13 +193,13 @@ def slice_bytes(request: Request, groups: RankPatterns) -> int:
     by_id = groups.paths.topology.by_id
     on_gpus = {by_id[end].kind for end in request.endpoints} == {"gpu"}
     least_us, (least, most) = (SLICE_US, SLICE_BYTES) if on_gpus else (PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES)
-    across = _across(request, groups, groups.hierarchy.groups, rails=1)
+    across = _across(request, groups, groups.hierarchy.groups, rails=common_rails(groups.hierarchy.groups)[:1])
     return most if across is None else max(least, min(most, int(least_us / across.us_of_byte)))
 
 
-def _across(request: Request, groups: RankPatterns, bare: Groups, *, rails: int) -> MessagePace | None:
+def _across(request: Request, groups: RankPatterns, bare: Groups, *, rails: Sequence[int]) -> MessagePace | None:
     """The pace of messages between groups; None where they have none, or no bytes to wait for."""
-    if bare.count < 2 or not common_rails(bare):
+    if bare.count < 2 or not rails:
         return None
     with suppress(NoRouteError):
         made = pace_across(bare, [request.endpoints[rank] for rank in groups.order], groups.paths, rails=rails)
@@ -289,11 +306,11 @@ def _is_long_across(request: Request, groups: RankPatterns) -> bool:
     bare = groups.hierarchy.groups
     if groups.hierarchy.flat or is_long(request) or not _may_cut(request):
         return long_enough(request, bare)
-    rails = len(common_rails(bare))
+    rails = common_rails(bare)
     across = _across(request, groups, bare, rails=rails)
     if across is None:
         return False
-    heard_us = (bare.count - 1) / rails * request.payload_bytes * across.us_of_byte
+    heard_us = (bare.count - 1) / len(rails) * request.payload_bytes * across.us_of_byte
     return heard_us >= HEARD_LATENCIES * across.latency_us
 
 

@@ -13,6 +13,9 @@ from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
 
+SLOWER = 1.05
+"""How many times as long as the fastest a rail takes that is not used."""
+
 
 class MessagePace(NamedTuple):
     """Time of a byte, latency and gap of messages that are sent at once."""
@@ -22,8 +25,8 @@ class MessagePace(NamedTuple):
     gap_us: float = 0.0
 
 
-def pace_of(groups: Groups, endpoints: Sequence[str], paths: PathFinder, rings: Rings, *, rails: int) -> Pace:
-    """Return the pace of a slice of one byte: inside the largest group, between the first two on so many common rails.
+def pace_of(groups: Groups, endpoints: Sequence[str], paths: PathFinder, rings: Rings, *, rails: Sequence[int]) -> Pace:
+    """Return the pace of a slice of one byte: inside the largest group, between the first two on these rails.
 
     Members send around their ring, or each to the member so many steps further, every step after the other.
 
@@ -40,17 +43,26 @@ def pace_of(groups: Groups, endpoints: Sequence[str], paths: PathFinder, rings: 
     return Pace(us_of_byte, latency_us, gap_us)
 
 
-def pace_across(groups: Groups, endpoints: Sequence[str], paths: PathFinder, *, rails: int) -> MessagePace:
-    """Return the pace of messages between the first two groups on so many common rails at once.
+def pace_across(groups: Groups, endpoints: Sequence[str], paths: PathFinder, *, rails: Sequence[int]) -> MessagePace:
+    """Return the pace of messages between the first two groups on these rails at once.
 
     Raises:
         NoRouteError: One of these messages has no route.
     """
-    src, dst = (
-        np.array([groups.starts[group] + groups.members_on[group][rail] for rail in common_rails(groups)[:rails]])
-        for group in (0, 1)
-    )
-    return _together(endpoints, src, dst, paths)
+    return _together(endpoints, *_ends_of(groups, rails), paths)
+
+
+def fast_rails(groups: Groups, endpoints: Sequence[str], paths: PathFinder) -> list[int]:
+    """Return the common rails on which the first two groups send as fast as on any, for groups that are alike."""
+    rails = common_rails(groups)
+    rates = paths.routes_of_all(endpoints, *_ends_of(groups, rails)).gb_per_s
+    return [rail for rail, rate in zip(rails, rates.tolist(), strict=True) if rate * SLOWER >= rates.max()]
+
+
+def _ends_of(groups: Groups, rails: Sequence[int]) -> tuple[Ints, Ints]:
+    """The ranks of the first two groups on these rails."""
+    first, second = ([groups.starts[group] + groups.members_on[group][rail] for rail in rails] for group in (0, 1))
+    return np.array(first, dtype=np.int64), np.array(second, dtype=np.int64)
 
 
 def _together(endpoints: Sequence[str], src: Ints, dst: Ints, paths: PathFinder) -> MessagePace:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topocomm.planning.routing.paths import PathFinder, Route
-from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.routing.routes import Floats, Ints, Routes
 
 SAME_US = 1e-6
 """Times that differ by less are equal."""
@@ -35,10 +35,19 @@ class Send(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Bytes that travel over some lines, one after the other."""
+    """Bytes that travel over some lines, one after the other.
+
+    Attributes:
+        size: Bytes.
+        lines: Numbers of the lines.
+        after: The piece that must have arrived before; -1: none.
+        from_us: Without such a piece, when it is there.
+    """
 
     size: int
     lines: tuple[int, ...]
+    after: int = -1
+    from_us: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +79,13 @@ def lines_of(
 
     Of links those count that several senders and several receivers share, and that cannot serve them all at once.
     """
-    columns = paths.columns(routes)
+    return lines_of_columns(paths, ranks, ends, paths.columns(routes), ports)
+
+
+def lines_of_columns(
+    paths: PathFinder, ranks: int, ends: Sequence[tuple[int, int]], columns: Routes, ports: int
+) -> Lines:
+    """Return `lines_of` of routes as columns."""
     lines_at: dict[int, list[int]] = defaultdict(list)
     links_of = [columns.links[low:high] for low, high in pairwise(columns.starts.tolist())]
     for line, links in enumerate(links_of):
@@ -103,7 +118,11 @@ def lines_of(
 
 
 def list_schedule(
-    lines: Lines, pieces: Sequence[Piece], taken: Mapping[int, Sequence[Interval]] | None = None
+    lines: Lines,
+    pieces: Sequence[Piece],
+    taken: Mapping[int, Sequence[Interval]] | None = None,
+    *,
+    in_line_order: bool = False,
 ) -> tuple[float, list[Send]]:
     """Return (when the last message ends, in us, all messages in the order of their starts).
 
@@ -111,9 +130,14 @@ def list_schedule(
         lines: Who can send to whom.
         pieces: What is sent.
         taken: Of ports when they are not free, in order.
+        in_line_order: Whether of messages whose busiest ports have as much to do that on the first line goes first.
     """
+    if in_line_order:
+        shop = _Shop(lines, pieces, taken or {}, farthest=False, in_line_order=True)
+        return shop.run(), shop.sends
     by_rule = []
-    for farthest in (False, True) if sum(len(piece.lines) for piece in pieces) <= MOST_TRIED else (False,):
+    hops = sum(len(piece.lines) for piece in pieces)
+    for farthest in (False, True) if len(pieces) < hops <= MOST_TRIED else (False,):  # else both are the same
         shop = _Shop(lines, pieces, taken or {}, farthest=farthest)
         by_rule.append((shop.run(), shop.sends))
     return min(by_rule, key=lambda found: found[0])
@@ -135,9 +159,15 @@ class _Shop:
     """The state of one schedule in the making."""
 
     def __init__(
-        self, lines: Lines, pieces: Sequence[Piece], taken: Mapping[int, Sequence[Interval]], *, farthest: bool
+        self,
+        lines: Lines,
+        pieces: Sequence[Piece],
+        taken: Mapping[int, Sequence[Interval]],
+        *,
+        farthest: bool,
+        in_line_order: bool = False,
     ) -> None:
-        self.lines, self.pieces, self.farthest = lines, pieces, farthest
+        self.lines, self.pieces, self.farthest, self.in_line_order = lines, pieces, farthest, in_line_order
         self.sends: list[Send] = []
         self.free = lines.places.copy()
         self.left_us = np.zeros(len(lines.places))
@@ -149,15 +179,22 @@ class _Shop:
         for port, spans in self.taken.items():
             self.until_us[port] = spans[0][0]
             self.events += [(span[end], 1, port, 2 * end - 1) for span in spans for end in (0, 1)]
-        heapify(self.events)
         self.queues: list[list[tuple[int, int, int]]] = [[] for _ in lines.us_per_byte]
         """Pieces that wait for each line: (hops before the last, less than 0; number; hop)."""
         self.waits, self.hops, self.next_us = (np.zeros(len(self.queues)) for _ in range(3))
+        self.following: dict[int, list[int]] = defaultdict(list)
+        """The pieces that wait for each piece."""
         for number, piece in enumerate(pieces):
-            self._queue(number, 0)
+            if piece.after >= 0:
+                self.following[piece.after].append(number)
+            elif piece.from_us > 0:
+                self.events.append((piece.from_us, 0, number, 0))
+            else:
+                self._queue(number, 0)
             for line in piece.lines:
                 self.left_us[lines.held[line]] += self._us(line, number)
         self.left_us /= lines.places
+        heapify(self.events)
 
     def run(self) -> float:
         """Send all pieces; return when the last message ends."""
@@ -174,8 +211,11 @@ class _Shop:
                     self._turn(number, hop)
                 elif hop < 0:
                     self.free[self.lines.held[number]] += 1
-                else:
+                elif hop < len(self.pieces[number].lines):
                     self._queue(number, hop)
+                else:
+                    for following in self.following[number]:
+                        self._queue(following, 0)
 
     def _us(self, line: int, piece: int) -> float:
         return float(self.lines.us_per_byte[line]) * self.pieces[piece].size + float(self.lines.gap_us[line])
@@ -200,6 +240,8 @@ class _Shop:
         if not len(able):
             return -1
         ports = held[able, :2]
+        if self.in_line_order:
+            return int(able[np.round(self.left_us[ports].max(axis=1), 3).argmax()])
         others = np.bincount(ports.ravel(), minlength=2 * self.lines.ranks)[ports].min(axis=1)
         left_us, hops = np.round(self.left_us[held[able]].sum(axis=1), 3), self.hops[able]
         order = np.lexsort((able, others, -left_us, -hops) if self.farthest else (able, -hops, others, -left_us))
@@ -213,7 +255,7 @@ class _Shop:
         self.left_us[held] -= us / self.lines.places[held]
         self.sends.append(Send(now_us, line, piece))
         heappush(self.events, (now_us + us, 0, line, -1))
-        if hop + 1 < len(self.pieces[piece].lines):
+        if hop + 1 < len(self.pieces[piece].lines) or piece in self.following:
             heappush(self.events, (now_us + us + float(self.lines.latency_us[line]), 0, piece, hop + 1))
         return now_us + us
 

@@ -20,7 +20,7 @@ from topocomm.planning.schedule.transforms import sliced, unrolled
 
 COUNTS = [*range(2, 18), 33]
 IN_TURNS = {"flat": (False, False), "ring": (True, False), "through": (False, True), "through a ring": (True, True)}
-KINDS = (*IN_TURNS, "fork", "fork of a ring")
+KINDS = (*IN_TURNS, "fork", "fork of a ring", "around a ring")
 
 
 def rings_of(groups):
@@ -33,9 +33,10 @@ SLOW_ACROSS = Pace((1.0, 6.0), (0.3, 7.0), (0.0, 0.1))
 
 
 def trees_of(groups, root, kind, **options):
-    forked = kind not in IN_TURNS
-    ring, through = ("ring" in kind, True) if forked else IN_TURNS[kind]
-    return rail_trees(groups, root, rings_of(groups) if ring else None, through=through, forked=forked, **options)
+    forked, around = "fork" in kind, "around" in kind
+    ring, through = ("ring" in kind, forked) if forked or around else IN_TURNS[kind]
+    rings = rings_of(groups) if ring else None
+    return rail_trees(groups, root, rings, through=through, forked=forked, around=around, **options)
 
 
 def check(trees, ranks, slices=1, pace=ROUNDS):
@@ -165,9 +166,27 @@ def test_messages_in_turns_of_their_host_are_proved_and_as_long_as_they_are_held
     ends = tuple(device.id for device in machine.devices if device.kind == "gpu")
     paths, groups = PathFinder(machine), groups_of(*[len(ends) // count] * count)
     trees = rail_trees(groups, root, None, radix=1)
-    turns = host_turns(groups, ends, paths, trees.colours, 1.0)
+    turns = host_turns(groups, ends, paths, 1.0 - np.eye(groups.members(0)), trees.colours, 1.0)
     made = trees.in_turns(turns)
     check(made, len(ends))
     used = made.parents != NO_PARENT
     assert made.period == turns.period and (made.held[used] >= 1).all() and (made.turns[used] < made.period).all()
     assert set(made.held[made.across & used].tolist()) == {turns.held_across}
+
+
+@pytest.mark.parametrize("root", [0, 9])
+def test_both_ways_around_a_ring_links_have_half_of_the_parts(root):
+    """Eight parts, four each way; an owner sends none of its own on, but where all go to the root it does."""
+    machine = catalog("dgx-1-v100", hosts=2)
+    paths, groups, ring = PathFinder(machine), groups_of(8, 8), (0, 3, 2, 1, 5, 6, 7, 4)
+    trees = rail_trees(groups, root, [ring], radix=1, around=True)
+    inside = trees.sent_inside(8)
+    edges = {(a, b) for a, b in zip(ring, (*ring[1:], 0), strict=True)}
+    assert {(a, b) for a, b in np.argwhere(inside).tolist()} == edges | {(b, a) for a, b in edges}
+    assert set(inside[inside > 0].tolist()) == {3.0, 4.0}
+    turns = host_turns(groups, machine.endpoints, paths, inside, trees.colours, 1.0)
+    made = trees.in_turns(turns)
+    check(made, 16, slices=3)
+    used = made.parents != NO_PARENT
+    assert (made.held[used] >= 1).all() and (made.turns[used] < made.period).all()
+    assert made.held[used & ~made.across].max() == round(4 / 50 * 12.5 * turns.held_across)

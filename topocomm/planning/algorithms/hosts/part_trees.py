@@ -13,16 +13,16 @@ inside their groups: what would be one phase after the other takes place at once
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from topocomm.planning.algorithms.hosts.tree_columns import TreeMessages, tree_schedule
 from topocomm.planning.algorithms.hosts.turn_packing import SAME, packed_turns, rows_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule
-from topocomm.planning.schedule.schedule_builder import schedule_of_columns
+from topocomm.planning.schedule.schedule import Schedule
 
 NO_PARENT = -1
 """Parent of the owner of a part."""
@@ -191,31 +191,5 @@ class PartTrees:
 
     def schedule(self, chunks: Sequence[tuple[int, int]], starts: Ints) -> Schedule:
         """Return the schedule of one slice, whose rounds are turns."""
-        ranks, parts = np.indices((self.ranks, self.ranks)).reshape(2, -1)
-        every = np.arange(self.ranks)
-        up, place = self.up, self.chunk * self.ranks + self.parent
-        below = np.bincount(place[up], minlength=self.ranks**2)
-        """Children of every place, by chunk and rank: values arrive in slots from 1 on, the fold in the next."""
-        result = np.where(below > 0, below + 1, 0)
-        arrived = 0 * place
-        order = np.flatnonzero(up)[np.argsort(place[up], kind="stable")]
-        arrived[order] = 1 + np.arange(len(order)) - np.repeat(np.cumsum(below) - below, below)
-        arrived[~up] = spread = self.ranks + 1
-        own = self.chunk * self.ranks + self.src
-        held = np.where(up | (self.src == self.chunk), result[own], spread)
-        last = np.zeros_like(below)
-        np.maximum.at(last, place[up], starts[up])
-        folds = np.argsort(below, kind="stable")[np.count_nonzero(below == 0) :]
-        widths, times = np.unique(below[folds], return_counts=True)
-        outputs = np.stack([ranks, np.where(ranks == parts, result[parts * self.ranks + ranks], spread), parts], 1)
-        if self.name == "reduce_scatter":
-            outputs = np.stack([every, result[every * self.ranks + every], every], 1)
-        made = schedule_of_columns(
-            self.ranks,
-            chunks,
-            outputs=outputs,
-            transfers=np.stack([starts, self.src, held, self.dst, arrived, self.chunk, 0 * held + NO_PATH], 1),
-            combines=np.stack([last[folds], folds % self.ranks, result[folds], folds // self.ranks], 1),
-            operands=[np.tile(np.arange(n + 1), (count, 1)) for n, count in zip(widths, times, strict=True)],
-        )
-        return replace(made, owners=tuple(every.tolist())) if self.name == "allgather" else made
+        messages = TreeMessages(starts, self.up, self.chunk, self.rank, self.parent)
+        return tree_schedule(self.name, self.ranks, chunks, np.arange(self.ranks), messages)

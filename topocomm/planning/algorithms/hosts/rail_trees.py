@@ -37,8 +37,9 @@ NO_PARENT = -1
 """Parent of the root."""
 LAST = -1
 """The last turn of a period."""
-Shape = Literal["star", "chain", "through", "fork"]
-"""How values of a group join: at its owner, along a chain to it, or on the way from its first member to its last."""
+Shape = Literal["star", "chain", "around", "through", "fork"]
+"""How values of a group join: at its owner, along a chain to it, of every second part along that chain backwards, or
+on the way from its first member to its last."""
 FEWEST_SHARES = 4
 """Shares of the root's own part where its group has as many members, so that none has much more of it than others."""
 SAME = 1e-9
@@ -70,19 +71,22 @@ def rail_trees(
     radix: int = 2,
     through: bool = False,
     forked: bool = False,
+    around: bool = False,
     at_once: bool = False,
+    fast: Sequence[int] | None = None,
 ) -> RailTrees:
-    """Return the trees of all chunks, about `radix` to a part; groups have a common rail.
+    """Return the trees of all chunks, about `radix` to a part; groups have a common rail, of which `fast` are used.
 
     With `at_once`, for several ports, messages have no turns, and a slice begins a round after the one before.
     """
-    rails = common_rails(groups)[: 1 if through else None]
+    rails = fast or common_rails(groups)[: 1 if through else None]
     home = int(np.searchsorted(groups.starts, root, side="right")) - 1
     trees, level = wide_trees(groups.count, home, radix)
     most, at_home = max(inside.members for inside in groups.insides), groups.members(home)
     copies = 1 if through or rings or at_home < FEWEST_SHARES else -(-FEWEST_SHARES // len(trees))
     trees = np.repeat(trees, copies, axis=0)
     way: Shape = "fork" if forked else "through" if through else "chain" if rings else "star"
+    way = "around" if around else way
     parents, turns, ends = _inside_groups(groups, root, home, rings, rails, len(trees), way)
     if through:  # inside and between at once: no port has both
         period, turns = level, turns + np.arange(len(trees))[:, None]
@@ -116,6 +120,7 @@ def _inside_groups(
         for (sort, owner, goal), where in alike.items():
             members = range(groups.insides[sort].members)
             order, ranks = tuple(rings[sort] if rings else members), first[where][:, None] + np.array(members)
+            order = order[::-1] if shape == "around" and part % 2 else order
             for numbers in [np.arange(shares)] if goal == NO_PARENT else np.arange(shares)[:, None]:
                 way = _inside(order, owner, goal, int(numbers[0]), shape)
                 own = part, numbers[:, None, None], ranks
@@ -209,8 +214,16 @@ class RailTrees:
     held: Ints | None = None
     turn: float = 1.0
 
+    def sent_inside(self, members: int) -> Floats:
+        """Return the parts that each member of a group sends to each other one, in the group where it is most."""
+        chunk, child = np.nonzero((self.parents != NO_PARENT) & ~self.across)
+        parent = self.parents[chunk, child]
+        counts = np.zeros((self.parents.shape[1] // members, members, members))
+        np.add.at(counts, (child // members, child % members, parent % members), 1 / self.shares)
+        return np.asarray(counts.max(axis=0))
+
     def in_turns(self, made: HostTurns) -> RailTrees:
-        """Return the trees of groups that are alike, without rings, with other turns: their own are the colours."""
+        """Return the trees of groups that are alike with other turns: their own are the colours."""
         count, used = len(made.inside), self.parents != NO_PARENT
         child, parent = np.arange(self.parents.shape[1]) % count, np.where(used, self.parents, 0) % count
         colours = np.where(self.across, self.turns, 0)
