@@ -15,6 +15,8 @@ from topocomm.planning.hierarchical.long_values import (
     MOST_TREE_RANKS,
 )
 from topocomm.planning.hierarchical.turned_parts import MOST_TURNED_RANKS
+from topocomm.planning.host_forests.host_builds import MOST_MEMBERS as MOST_FOREST_MEMBERS
+from topocomm.planning.host_forests.host_builds import MOST_RANKS as MOST_FOREST_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request
@@ -90,12 +92,14 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
     in_parts = name in ("allreduce", "allgather", "reduce_scatter") and groups.count < ranks
     if in_parts and ranks > MOST_TURNED_RANKS and request.ports == 1:
         yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
+    members = max(inside.members for inside in patterns.hosts.insides)
+    if name == "allreduce" and request.ports == 1 and (ranks > MOST_FOREST_RANKS or members > MOST_FOREST_MEMBERS):
+        yield "host-forest", f"for at most {MOST_FOREST_RANKS} ranks, hosts of {MOST_FOREST_MEMBERS}"
     if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
         yield (
             "scan-trees, scan-owners, relay-chain",
             f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike",
         )
-    members = max(inside.members for inside in patterns.hosts.insides)
     if name in ("reduce", "broadcast") and members > MOST_PATH_MEMBERS:
         yield "relay-chain", f"for at most {MOST_PATH_MEMBERS} ranks of a host"
     if name in ("reduce", "broadcast") and ranks > MOST_TREE_RANKS and groups.count < ranks:

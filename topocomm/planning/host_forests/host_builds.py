@@ -1,0 +1,104 @@
+"""Which plans along trees packed into hosts fit a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from topocomm.planning.cost.cost_models import MOST_MESSAGES
+from topocomm.planning.forests.chain_flow import period_of
+from topocomm.planning.hierarchical.long_values import is_long, slice_bytes
+from topocomm.planning.host_forests.host_allreduce import TURNS, Clock, HostAllreduce, host_allreduce
+from topocomm.planning.host_forests.host_packing import HostForest, HostLoads, equal_trees, host_forest
+from topocomm.planning.rank_patterns import RankPatterns
+from topocomm.planning.request import Builds, Request
+from topocomm.planning.routing.earliest_edges import pairs_differ
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.transforms import relabelled, sliced
+from topocomm.planning.shared_results import SharedResults
+
+MOST_MEMBERS, MOST_RANKS = 16, 128
+"""Most ranks of a host whose trees are packed, and of all."""
+FOREST_SLICES, TRIES = (1, 2, 4, 8, 16, 32, 64, 128), 8
+"""Numbers of slices, and of orders of messages, that are tried."""
+MOST_TREES = 8
+"""Most trees of the fewest that are tried."""
+NEARLY, OFFERED = 1.03, 2
+"""Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees are offered:
+where messages run ahead of their turns they share links, which is followed when a plan is costed."""
+STEADY_SLICES = 6
+"""Slices of a long pipeline that are followed beside those under way at once."""
+LEAST_LATENCIES = 2
+"""Least value, in the longest latency of a message: shorter ones have no slices."""
+_Key = tuple[str, tuple[str, ...]]
+_known_forests: SharedResults[_Key, tuple[HostLoads, HostForest | None]] = SharedResults(most=64)
+_known: SharedResults[_Key, list[HostAllreduce]] = SharedResults(most=64)
+"""By machine and endpoints: they depend on no payload."""
+
+
+def over_host_forests(request: Request, groups: RankPatterns) -> Builds:
+    """Yield name and builder of an allreduce of a long value along trees packed into hosts that are alike."""
+    ends, paths = tuple(request.endpoints[rank] for rank in groups.order), groups.paths
+    if not _may(request):
+        return
+    members = period_of(ends, groups.host_starts, paths)
+    if not 1 < members <= MOST_MEMBERS:
+        return
+    loads, forest = _known_forests.get((paths.topology.digest, ends), lambda: _forest_of(ends, paths, members))
+    if forest is None or request.payload_bytes < LEAST_LATENCIES * loads.latency_us.max() * forest.gb_per_s * 1e3:
+        return
+    made = _known.get((paths.topology.digest, ends), lambda: _packed(loads, forest))
+    options = [option for plan in made if (option := _soonest(request, groups, plan)) is not None]
+    for _, _, slices, plan, clock in sorted(options, key=lambda option: option[:2])[:OFFERED]:
+        yield f"host-forest-{len(plan.trees)}.{slices}", partial(_schedule, request, groups, plan, clock, slices)
+
+
+_Option = tuple[float, int, int, HostAllreduce, Clock]
+"""Time if every message has its turn, messages, slices."""
+
+
+def _soonest(request: Request, groups: RankPatterns, plan: HostAllreduce) -> _Option | None:
+    """Return the slices of about the least time, the fewest of these; None where there are too many messages."""
+    options = list[_Option]()
+    for slices in FOREST_SLICES:
+        pieces = len(plan.trees) * plan.hosts * slices
+        too_short = slices > 1 and request.payload_bytes / pieces < slice_bytes(request, groups)
+        if too_short or request.layout.rows < pieces:
+            break
+        value_us = request.payload_bytes / slices / (plan.fastest * 1e3)
+        clock = plan.clock(value_us)
+        followed = min(slices, clock.takes / clock.period + STEADY_SLICES)
+        if followed * plan.messages <= MOST_MESSAGES:
+            us = (clock.takes + (slices - 1) * clock.period) * value_us
+            options.append((us, plan.messages * slices, slices, plan, clock))
+    least_us = min((us for us, *_ in options), default=0.0)
+    return next((option for option in options if option[0] <= NEARLY * least_us), None)
+
+
+def _may(request: Request) -> bool:
+    """Whether turns help: one port sends by its NIC or inside its host. Rounds must cost nothing, as there are many."""
+    by_turns = request.objective == "auto" and request.port_model == "loggp" and request.ports == 1
+    free = not request.cores and not request.launch_us
+    few = 2 < len(request.endpoints) <= MOST_RANKS and len(set(request.endpoints)) == len(request.endpoints)
+    return by_turns and free and few and request.operator.commutative and is_long(request)
+
+
+def _forest_of(ends: Sequence[str], paths: PathFinder, members: int) -> tuple[HostLoads, HostForest | None]:
+    """The trees of a host; None without routes, and where phases are as good: what is alike and shares nothing."""
+    loads = HostLoads(ends, paths, members)
+    is_worth = loads.gates_share or pairs_differ(ends[:members], paths)
+    return loads, host_forest(loads) if is_worth else None
+
+
+def _packed(loads: HostLoads, forest: HostForest) -> list[HostAllreduce]:
+    """The messages of as many trees as a host has members, at most MOST_TREES, and of half as many more, and twice."""
+    fewest = min(loads.members, MOST_TREES)
+    counts = fewest, fewest * 3 // 2, fewest * 2
+    return [host_allreduce(loads, equal_trees(loads, forest, count), TRIES) for count in counts]
+
+
+def _schedule(request: Request, groups: RankPatterns, plan: HostAllreduce, clock: Clock, slices: int) -> Schedule:
+    made = plan.schedule(request.layout.rows, clock)
+    made = made if groups.in_order else relabelled(made, groups.order)
+    return sliced(made, slices, TURNS)
