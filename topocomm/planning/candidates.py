@@ -165,6 +165,7 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
     yield from _by_edges(request, groups)
     yield from in_parts
+    yield from over_host_forests(request, groups)
     yield from relay_chains(request, groups)
 
 

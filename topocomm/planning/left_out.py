@@ -93,7 +93,8 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
     if in_parts and ranks > MOST_TURNED_RANKS and request.ports == 1:
         yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
     members = max(inside.members for inside in patterns.hosts.insides)
-    if name == "allreduce" and request.ports == 1 and (ranks > MOST_FOREST_RANKS or members > MOST_FOREST_MEMBERS):
+    by_hosts = name in ("allreduce", "reduce", "broadcast") and request.ports == 1
+    if by_hosts and (ranks > MOST_FOREST_RANKS or members > MOST_FOREST_MEMBERS):
         yield "host-forest", f"for at most {MOST_FOREST_RANKS} ranks, hosts of {MOST_FOREST_MEMBERS}"
     if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
         yield (

@@ -56,7 +56,7 @@ def test_messages_wait_for_what_they_forward(value_us):
         before = [
             other
             for other, earlier in enumerate(made.hops)
-            if earlier.tree == hop.tree and other != number and _feeds(earlier, hop, made.trees[hop.tree].root)
+            if earlier.tree == hop.tree and other != number and _feeds(earlier, hop, made.own[hop.tree].root)
         ]
         ready = max((arrives[other] for other in before), default=0.0)
         assert leaves[number] >= ready - 1e-5 * made.period

@@ -1,1 +1,1 @@
-"""Trees packed into hosts that are alike, and parts of a long value that pass between hosts at the trees' gates."""
+"""Trees packed into hosts that are alike, and long values that pass between hosts at the trees' gates."""

@@ -68,6 +68,7 @@ class HostAllreduce:
     """Trees of a host, and the turns of their messages.
 
     Attributes:
+        own: The trees, of equal shares.
         held: float64 [hops]: how long each holds its ports.
         latency_us: float64 [hops].
         starts: float64 [hops]: in the period; as `held` in the time of a value at the fastest rate.
@@ -75,13 +76,23 @@ class HostAllreduce:
 
     members: int
     hosts: int
-    trees: tuple[Tree, ...]
+    own: tuple[Tree, ...]
     hops: tuple[Hop, ...]
     held: Floats
     latency_us: Floats
     starts: Floats
     period: float
     fastest: float
+
+    @property
+    def trees(self) -> int:
+        """Number of trees."""
+        return len(self.own)
+
+    @property
+    def chunks(self) -> int:
+        """Pieces of the value: of every tree one for each host."""
+        return len(self.own) * self.hosts
 
     @property
     def messages(self) -> int:
@@ -93,9 +104,9 @@ class HostAllreduce:
         takes = np.maximum(self.held + self.latency_us / value_us, SOON)
         turns = np.minimum(self.starts / self.period * TURNS, TURNS - 1).astype(np.int64)
         periods, through = np.zeros(len(self.hops), np.int64), 0.0
-        there = np.zeros((2, 2, len(self.trees), self.members))
+        there = np.zeros((2, 2, len(self.own), self.members))
         """When, and after which round, what each member sends is there: of what goes up, and down."""
-        sums = np.zeros((2, len(self.trees)))
+        sums = np.zeros((2, len(self.own)))
         for number, hop in enumerate(self.hops):  # in an order in which each comes after what it forwards
             tree, src, dst = hop.tree, *hop.ends
             ready, after = sums[:, tree] if hop.apart and not hop.up else there[:, int(not hop.up), tree, src]
@@ -104,7 +115,7 @@ class HostAllreduce:
             arrives = self.starts[number] + periods[number] * self.period + takes[number]
             arrived = np.array([arrives, periods[number] * TURNS + turns[number] + 1])
             through = max(through, arrives)
-            at_gate = hop.up and dst == self.trees[tree].root
+            at_gate = hop.up and dst == self.own[tree].root
             if not hop.apart or not hop.up:
                 way = there[:, int(not hop.up), tree, dst]
                 np.maximum(way, arrived, out=way)
@@ -158,8 +169,8 @@ class _Writer:
     def __init__(self, plan: HostAllreduce, clock: Clock) -> None:
         self.plan, self.rounds = plan, clock.periods * TURNS + clock.turns
         self.fold, self.sum = plan.members + plan.hosts - 1, plan.members + plan.hosts
-        self.children = np.zeros((len(plan.trees), plan.members), np.int64)
-        self.last = np.zeros((2, len(plan.trees), plan.members), np.int64)
+        self.children = np.zeros((len(plan.own), plan.members), np.int64)
+        self.last = np.zeros((2, len(plan.own), plan.members), np.int64)
         """Round in which the last value arrives: from children; from them and from other hosts."""
         self.host = np.arange(plan.hosts)
         self.transfers: list[Ints] = []
@@ -172,11 +183,11 @@ class _Writer:
         combines, operands = self._folds()
         chunks = [
             (first + low, n)
-            for first, part in split_rows(rows, len(plan.trees))
+            for first, part in split_rows(rows, len(plan.own))
             for low, n in split_rows(part, plan.hosts)
         ]
-        tree, owner, host, member = np.indices((len(plan.trees), plan.hosts, plan.hosts, plan.members)).reshape(4, -1)
-        gates = np.array([each.root for each in plan.trees])
+        tree, owner, host, member = np.indices((len(plan.own), plan.hosts, plan.hosts, plan.members)).reshape(4, -1)
+        gates = np.array([each.root for each in plan.own])
         at_sum = (owner == host) & (member == gates[tree])
         outputs = np.stack(
             [host * plan.members + member, np.where(at_sum, self.fold, self.sum), tree * plan.hosts + owner], 1
@@ -210,7 +221,7 @@ class _Writer:
         owner, host = np.indices((self.plan.hosts, self.plan.hosts)).reshape(2, -1)
         src, dst = hop.ends
         held = np.full(len(host), self._partial(hop.tree, hop.child) if hop.up else self.sum)
-        if not hop.up and hop.parent == self.plan.trees[hop.tree].root:
+        if not hop.up and hop.parent == self.plan.own[hop.tree].root:
             held[owner == host] = self.fold
         return self._rows(number, (host, src), held, (host, dst), hop.tree * self.plan.hosts + owner)
 
@@ -239,7 +250,7 @@ class _Writer:
         """(combines, operands): of every member with children, and of the gates."""
         hosts, members, made, operands = self.plan.hosts, self.plan.members, list[Ints](), list[Ints]()
         owner, host = np.indices((hosts, hosts)).reshape(2, -1)
-        for tree, each in enumerate(self.plan.trees):
+        for tree, each in enumerate(self.plan.own):
             for member in range(members):
                 count = int(self.children[tree, member])
                 wholes = owner == host if member == each.root else np.zeros(len(host), bool)

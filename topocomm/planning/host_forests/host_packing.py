@@ -70,6 +70,12 @@ class HostLoads:
         self.inside[own, own] = inf
 
     @property
+    def symmetric(self) -> bool:
+        """Whether messages of a host hold as much one way as the other."""
+        held = (self.inside[:, :, : 2 * self.members].max(axis=2), self.inside.sum(axis=2))
+        return all(bool(np.allclose(each, each.T)) for each in held)
+
+    @property
     def gates_share(self) -> bool:
         """Whether links to other hosts serve several members, so that their ports wait for each other."""
         usable = self.across[np.isfinite(self.across).all(axis=1)]
@@ -115,7 +121,7 @@ def equal_trees(loads: HostLoads, forest: HostForest, count: int) -> list[Tree]:
     trees = [tree for number, (_, tree) in zip(shares, forest.parts, strict=True) for _ in range(number)]
     own = np.array([pricer.load(tree) for tree in trees])
     total, changed = own.sum(axis=0), True
-    least = _norm(total)
+    least = norm(total)
     for _ in range(MOST_SWEEPS if count > 1 else 0):
         if not changed:
             break
@@ -124,14 +130,14 @@ def equal_trees(loads: HostLoads, forest: HostForest, count: int) -> list[Tree]:
             rest = total - own[number]
             for tree in pricer.trees((rest / rest.max()) ** (STEEP - 1)):
                 load = pricer.load(tree)
-                if _norm(rest + load) < least * (1 - GAIN):
-                    least, trees[number], own[number], total = _norm(rest + load), tree, load, rest + load
+                if norm(rest + load) < least * (1 - GAIN):
+                    least, trees[number], own[number], total = norm(rest + load), tree, load, rest + load
                     changed = True
                     break
     return trees
 
 
-def _norm(load: Floats) -> float:
+def norm(load: Floats) -> float:
     """About the greatest, more where several are as great."""
     most = float(load.max())
     return float(most * ((load / most) ** STEEP).sum() ** (1 / STEEP))
@@ -165,7 +171,7 @@ class _SpanningTrees(Pricer):
         costs, gate_costs = self._costs(prices)
         gates = np.argsort(np.round(gate_costs / prices.sum(), 12), kind="stable")
         gates = np.roll(gates, -turn) if gate_costs.min() == gate_costs.max() else gates[: int(self._open.sum())]
-        first, least = _tree(costs, int(gates[0]), 0.0)
+        first, least = grown_tree(costs, int(gates[0]), 0.0)
         mean = least / max(1, len(first.edges))
         offers = (self._offers(costs, gate, mean) for gate in gates[:GATES].tolist())
         return least + float(gate_costs.min()), offers
@@ -175,7 +181,7 @@ class _SpanningTrees(Pricer):
         costs, gates = self._costs(prices)
         mean = float(np.median(costs[self._joined]))
         for depth_price in DEPTH_PRICES:
-            yield _tree(costs, int(gates.argmin()), depth_price * mean)[0]
+            yield grown_tree(costs, int(gates.argmin()), depth_price * mean)[0]
 
     def load(self, tree: Tree) -> Floats:
         """Return what the whole value along a tree loads, float64 [rows]."""
@@ -192,13 +198,13 @@ class _SpanningTrees(Pricer):
 
     def _offers(self, costs: Floats, gate: int, mean: float) -> Iterator[Column]:
         for depth_price in DEPTH_PRICES:
-            tree = _tree(costs, gate, depth_price * mean)[0]
+            tree = grown_tree(costs, gate, depth_price * mean)[0]
             load = self.load(tree)
             rows = np.flatnonzero(load)
             yield Column(rows, load[rows], Pair(tree, tree))
 
 
-def _tree(costs: Floats, root: int, depth_price: float) -> tuple[Tree, float]:
+def grown_tree(costs: Floats, root: int, depth_price: float) -> tuple[Tree, float]:
     """Return (tree grown from the root, its cost without the price of depth); 0 gives the least (Prim 1957)."""
     left = set(range(len(costs))) - {root}
     price = costs.tolist()
