@@ -26,8 +26,8 @@ MOST_MEMBERS, MOST_RANKS = 16, 128
 """Most ranks of a host whose trees are packed, and of all."""
 FOREST_SLICES, TRIES = (1, 2, 4, 8, 16, 32, 64, 128), 8
 """Numbers of slices, and of orders of messages, that are tried."""
-MOST_TREES = 8
-"""Most trees of the fewest that are tried."""
+MOST_TREES, LEAST_FOLLOWED = 8, 12
+"""Most trees of the fewest that are tried; and about how many slices are followed at least."""
 NEARLY, OFFERED = 1.03, 2
 """Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees are offered:
 where messages run ahead of their turns they share links, which is followed when a plan is costed."""
@@ -142,9 +142,14 @@ def _forest_of(ends: Sequence[str], paths: PathFinder, members: int) -> tuple[Ho
 
 
 def _packed(loads: HostLoads, forest: HostForest) -> list[HostAllreduce]:
-    """The messages of as many trees as a host has members, at most MOST_TREES, and of half as many more, and twice."""
+    """The messages of as many trees as a host has members, at most MOST_TREES, and of half as many more, and twice.
+
+    Of many hosts, whose pieces would be too many messages to follow, half as many.
+    """
     fewest = min(loads.members, MOST_TREES)
-    counts = fewest, fewest * 3 // 2, fewest * 2
+    a_tree = 2 * loads.hosts * (loads.members + loads.hosts - 2)
+    many = fewest > 1 and fewest * a_tree * LEAST_FOLLOWED > MOST_MESSAGES
+    counts = (fewest // 2,) if many else (fewest, fewest * 3 // 2, fewest * 2)
     return [host_allreduce(loads, equal_trees(loads, forest, count), TRIES) for count in counts]
 
 
