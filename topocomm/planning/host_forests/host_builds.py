@@ -34,7 +34,7 @@ where messages run ahead of their turns they share links, which is followed when
 STEADY_SLICES = 6
 """Slices of a long pipeline that are followed beside those under way at once."""
 LEAST_LATENCIES = 2
-"""Least value, in the longest latency of a message: shorter ones have no slices."""
+"""Least value, in the longest latency of a message, by its time in an allreduce: shorter ones have no slices."""
 HOST_RADIX = 2
 """Children of a host in trees of hosts, at most."""
 _Key = tuple[str, tuple[str, ...]]
@@ -97,7 +97,7 @@ def _rooted(request: Request, groups: RankPatterns, ends: tuple[str, ...], membe
     if members == len(ends) or not has_unlike_links(paths, ends[:members]):
         return []
     loads = HostLoads(ends, paths, members)
-    if request.payload_bytes < LEAST_LATENCIES * loads.latency_us.max() * loads.fastest * 1e3:
+    if request.payload_bytes < loads.latency_us.max() * loads.fastest * 1e3:  # by far fewer bytes than have slices
         return []
     key = paths.topology.digest, ends, name, root
     return _known_rooted.get(key, lambda: _rooted_of(loads, root, reduces=name == "reduce"))
