@@ -42,6 +42,7 @@ from topocomm.planning.hierarchical.long_values import (
 )
 from topocomm.planning.hierarchical.overlapped_parts import overlapped_parts
 from topocomm.planning.hierarchical.turned_parts import in_turns
+from topocomm.planning.host_forests.host_builds import over_host_forests
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
 from topocomm.planning.request import Build, Builds, Request
@@ -123,6 +124,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
     yield from in_parts
     yield from in_turns(request, groups)
     yield from overlapped_parts(request, groups)
+    yield from over_host_forests(request, groups)
 
 
 def _whole_worth(request: Request, groups: RankPatterns, in_parts: Sequence[object]) -> bool:
@@ -162,6 +164,7 @@ def _rooted_builds(request: Request, groups: RankPatterns) -> Builds:
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
     yield from _by_edges(request, groups)
     yield from in_parts
+    yield from over_host_forests(request, groups)
     yield from relay_chains(request, groups)
 
 
@@ -349,6 +352,11 @@ def _on_gpus(request: Request, paths: PathFinder) -> bool:
 def _port_forests(request: Request, paths: PathFinder) -> Builds:
     """Trees packed into ports, where these send over one link after the other and links are unlike."""
     folds = request.collective.name not in ("broadcast", "allgather")
+    if (
+        request.collective.name == "allreduce"
+        and len({paths.topology.by_id[end].host for end in request.endpoints}) > 1
+    ):
+        return  # `host_forests` has the same trees, and gives hosts pieces
     if request.objective != "auto" or request.ports > 1 or (folds and not request.operator.commutative):
         return
     forest = port_forest(request.collective, paths, request.endpoints, request.layout.rows)

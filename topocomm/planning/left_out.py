@@ -16,6 +16,8 @@ from topocomm.planning.hierarchical.long_values import (
 )
 from topocomm.planning.hierarchical.overlapped_parts import MOST_OVERLAPPED_RANKS
 from topocomm.planning.hierarchical.turned_parts import MOST_TURNED_RANKS
+from topocomm.planning.host_forests.host_builds import MOST_MEMBERS as MOST_FOREST_MEMBERS
+from topocomm.planning.host_forests.host_builds import MOST_RANKS as MOST_FOREST_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
 from topocomm.planning.relay_chains import chain_period
 from topocomm.planning.request import Request
@@ -88,17 +90,14 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         return
     patterns = RankPatterns(request, PathFinder(topology))
     groups = patterns.hierarchy.groups
-    in_parts = name in ("allreduce", "allgather", "reduce_scatter") and groups.count < ranks
-    if in_parts and ranks > MOST_TURNED_RANKS and request.ports == 1:
-        yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
-    if in_parts and ranks > MOST_OVERLAPPED_RANKS and request.ports == 1:
-        yield "rails-overlap", f"for at most {MOST_OVERLAPPED_RANKS} ranks"
+    members = max(inside.members for inside in patterns.hosts.insides)
+    if request.ports == 1:
+        yield from _of_one_port(name, ranks, groups.count, members)
     if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
         yield (
             "scan-trees, scan-owners, relay-chain",
             f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike",
         )
-    members = max(inside.members for inside in patterns.hosts.insides)
     if name in ("reduce", "broadcast") and members > MOST_PATH_MEMBERS:
         yield "relay-chain", f"for at most {MOST_PATH_MEMBERS} ranks of a host"
     if name in ("reduce", "broadcast") and ranks > MOST_TREE_RANKS and groups.count < ranks:
@@ -109,6 +108,17 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         yield _PARTS[name], "no rail has a rank of every host"
     elif groups.count > 1 and name not in ("allreduce", "reduce", "broadcast") and not fits_parts(groups):
         yield _PARTS[name], "some rank is on no rail that every host has"
+
+
+def _of_one_port(name: str, ranks: int, groups: int, members: int) -> Iterator[tuple[str, str]]:
+    in_parts = name in ("allreduce", "allgather", "reduce_scatter") and groups < ranks
+    if in_parts and ranks > MOST_TURNED_RANKS:
+        yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
+    if in_parts and ranks > MOST_OVERLAPPED_RANKS:
+        yield "rails-overlap", f"for at most {MOST_OVERLAPPED_RANKS} ranks"
+    by_hosts = name in ("allreduce", "reduce", "broadcast")
+    if by_hosts and (ranks > MOST_FOREST_RANKS or members > MOST_FOREST_MEMBERS):
+        yield "host-forest", f"for at most {MOST_FOREST_RANKS} ranks, hosts of {MOST_FOREST_MEMBERS}"
 
 
 def _of_trees(topology: Topology, request: Request) -> Iterator[tuple[str, str]]:

@@ -72,6 +72,9 @@ def test_chunks_that_differ_by_much_are_not_padded():
         found = [slot_memory.slot_sizes(schedule, packed, 64).tolist() for packed in (*sizes, sizes[0] + [0, 64])]
     assert found == [[64 + slot_memory.PADDED_BYTES] * 2, [0, 128], [64, 128 + slot_memory.PADDED_BYTES]]
     assert slot_memory.slot_sizes(schedule, np.array([64, 65]), 64).tolist() == [64, 128]
+    with mock.patch.object(slot_memory, "SEVERAL_TRANSFERS", -1):
+        found = [slot_memory.slot_sizes(schedule, np.array([1024 - low, 1024]), 64).tolist() for low in (64, 128)]
+    assert found == [[1024, 1024], [896, 1024]]
 
 
 def most_alive_arrays():

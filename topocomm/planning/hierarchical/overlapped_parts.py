@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.algorithms.hosts.tree_columns import TreeMessages, tree_schedule
+from topocomm.planning.algorithms.hosts.tree_columns import TreeEdges, TreeMessages, tree_schedule
 from topocomm.planning.hierarchical.host_messages import HostMessages, host_messages
 from topocomm.planning.hierarchical.long_values import is_long
 from topocomm.planning.hierarchical.spreading_trees import relayed_trees, spreading_trees
@@ -149,12 +149,13 @@ def _of_all_hosts(messages: HostMessages, slices: int, slice_bytes: int, name: s
         down = _in_order(np.array([send.start_us for send in sends]))
         rounds.append((down + sum(1 + up.max() for up, _ in rounds), False))
     tables = [
-        [np.broadcast_to(column, chunk.shape).ravel() for column in (round_, up, chunk, child, parent)]
+        [np.broadcast_to(column, chunk.shape).ravel() for column in (up, round_, child, parent, chunk)]
         for round_, up in rounds
     ]
-    round_, up, *edges = map(np.concatenate, zip(*tables, strict=True))
-    order = np.argsort(round_, kind="stable")
-    return TreeMessages(round_[order], up[order], *(column[order] for column in edges))
+    up, *columns = map(np.concatenate, zip(*tables, strict=True))
+    edges = TreeEdges(*columns)
+    order = np.argsort(edges.round, kind="stable")
+    return TreeMessages(up[order], edges.of(order))
 
 
 def _in_order(

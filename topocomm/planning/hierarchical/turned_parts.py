@@ -27,6 +27,8 @@ def in_turns(request: Request, groups: RankPatterns) -> Builds:
     ends = tuple(request.endpoints[rank] for rank in groups.order)
     if not _may_take_turns(request, groups) or (coordinates := _coordinates(ends, groups)) is None:
         return
+    if name == "allreduce" and len(coordinates) > 2 and groups.hosts.count > 1:  # `host_forests` crosses buses less
+        return
     known = _known_turns.get(
         (groups.paths.topology.digest, ends, name), lambda: _turns_of(coordinates, ends, groups, name)
     )

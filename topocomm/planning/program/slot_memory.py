@@ -22,6 +22,8 @@ from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, input_
 MANY_TRANSFERS, PADDED_BYTES = 1 << 18, 1 << 10
 """Transfers from which on chunks whose sizes differ by no more than this take memory as the largest does: then the
 memory of all ranks is counted at once (`scratch.py`), where first fit rank by rank took seconds."""
+SEVERAL_TRANSFERS, PADDED_PART = 1 << 12, 16
+"""The same of fewer transfers, where they differ by no more than such a part of the largest."""
 
 
 @dataclass
@@ -76,8 +78,10 @@ def slot_sizes(schedule: Schedule, packed_bytes: Ints, align: int) -> Ints:
     """Return int64 [chunks]: the bytes that a piece takes, multiples of `align`; `packed_bytes` are the packed ones."""
     sizes: Ints = -(-packed_bytes // align) * align
     largest = sizes.max(initial=0)
-    alike = largest - sizes[sizes > 0].min(initial=largest) <= PADDED_BYTES
-    return np.where(sizes > 0, largest, 0) if alike and len(schedule.transfers) > MANY_TRANSFERS else sizes
+    apart, transfers = largest - sizes[sizes > 0].min(initial=largest), len(schedule.transfers)
+    many = transfers > MANY_TRANSFERS and apart <= PADDED_BYTES
+    several = transfers > SEVERAL_TRANSFERS and apart <= min(PADDED_BYTES, largest // PADDED_PART)
+    return np.where(sizes > 0, largest, 0) if many or several else sizes
 
 
 def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:

@@ -43,6 +43,21 @@ def test_one_port_sends_by_nvlink_or_by_its_nic():
     assert found.value == pytest.approx(0.6 + 64 * MIB / 16 * (6 / 50e3 + 24 / 450e3))
 
 
+@pytest.mark.parametrize(("hosts_count", "rates"), [(1, (200, 100, 50)), (2, (200, 100, 50, 25))])
+def test_every_level_of_rates_has_its_own_messages(hosts_count, rates):
+    """MI250X: pairs of dies at 200 GB/s, two pairs at 100, two of these at 50, hosts at 25."""
+    machine = topocomm.catalog("mi250x", hosts=hosts_count)
+    found = bound(machine, "allreduce", 16 * MIB)
+    groups = [8 * hosts_count, 4 * hosts_count, 2 * hosts_count, hosts_count]
+    slower = [1 / rate - 1 / faster for rate, faster in zip(rates, (float("inf"), *rates), strict=False)]
+    held = sum(2 * (count - 1) * more for count, more in zip(groups, slower, strict=False))
+    assert [len(level) for level in found.witness["levels"]] == groups[1 : len(rates)]
+    assert found.value == pytest.approx(0.7 + 16 * MIB / 1e3 * held / (8 * hosts_count))
+    plan = topocomm.plan(machine, "allreduce", payload_bytes=16 * MIB)
+    assert plan.certificate.witness["kind"] == "ports"
+    topocomm.check_certificate(machine, plan)
+
+
 def test_two_ports_halve_what_ports_take():
     """Then the border is what binds: 2 * 3/4 of the payload at 200 GB/s of a host."""
     found = bound(hosts(4, 4), "allreduce", 64 * MIB, ports=2)

@@ -41,6 +41,14 @@ def test_three_gpus_of_two_rates():
     assert [weight for *_, weight in only.ports if weight > 1e-3] == pytest.approx([1 / 3] * 3, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+def test_a_host_without_the_root_counts_wherever_the_root_is(name):
+    """It has what enters it and what leaves it; the root's host lacks one of these, and a root on host 1 hid it."""
+    machine = topocomm.catalog("mi250x", hosts=2)
+    rates = [min(each.gb_per_s for each in found(machine, name, root=root)) for root in (0, 8)]
+    assert rates[0] == pytest.approx(rates[1], rel=1e-4)
+
+
 def test_the_certificate_has_it():
     machine = mesh(TRIANGLE)
     one = plan(machine, "broadcast", payload_bytes=64 * MIB)

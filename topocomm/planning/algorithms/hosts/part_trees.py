@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from topocomm.planning.algorithms.hosts.tree_columns import TreeMessages, tree_schedule
+from topocomm.planning.algorithms.hosts.tree_columns import TreeEdges, TreeMessages, tree_schedule
 from topocomm.planning.algorithms.hosts.turn_packing import SAME, packed_turns, rows_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
@@ -191,5 +191,5 @@ class PartTrees:
 
     def schedule(self, chunks: Sequence[tuple[int, int]], starts: Ints) -> Schedule:
         """Return the schedule of one slice, whose rounds are turns."""
-        messages = TreeMessages(starts, self.up, self.chunk, self.rank, self.parent)
+        messages = TreeMessages(self.up, TreeEdges(starts, self.rank, self.parent, self.chunk))
         return tree_schedule(self.name, self.ranks, chunks, np.arange(self.ranks), messages)

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.hosts.rails_parts import Ints, Rings, common_rails
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
+from topocomm.planning.algorithms.hosts.tree_columns import TreeEdges, broadcast_down, reduce_up
 from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
 from topocomm.planning.routing.host_turns import HostTurns
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys, split_rows
-from topocomm.planning.schedule.schedule_builder import schedule_of_columns
+from topocomm.planning.schedule.schedule import Schedule, row_keys, split_rows
 
 Floats = NDArray[np.float64]
 
@@ -270,45 +270,14 @@ class RailTrees:
 
     def reduce(self, rows: int, pace: Pace = ROUNDS) -> Schedule:
         """Return the reduce up the trees, for a commutative operator."""
-        round_, child, parent, chunk = self._edges(pace, up=True)
-        ranks = self.parents.shape[1]
-        into = chunk * ranks + parent
-        below = np.bincount(into, minlength=self.parents.size)
-        """Children of every place, by chunk and rank: their values arrive in slots from 1 on, the fold in the next."""
-        result = np.where(below > 0, below + 1, 0)
-        order = np.argsort(into, kind="stable")
-        arrived = np.empty_like(order)
-        arrived[order] = 1 + np.arange(len(order)) - np.repeat(np.cumsum(below) - below, below)
-        last = np.zeros_like(below)
-        np.maximum.at(last, into, round_)
-        folds = np.argsort(below, kind="stable")[np.count_nonzero(below == 0) :]
-        widths, times = np.unique(below[folds], return_counts=True)
-        every = np.arange(len(self.parents))
-        return schedule_of_columns(
-            ranks,
-            self._chunks(rows),
-            outputs=np.stack([0 * every + self.root, result[every * ranks + self.root], every], 1),
-            transfers=np.stack(
-                [round_, child, result[chunk * ranks + child], parent, arrived, chunk, 0 * chunk + NO_PATH], 1
-            ),
-            combines=np.stack([last[folds], folds % ranks, result[folds], folds // ranks], 1),
-            operands=[np.tile(np.arange(n + 1), (count, 1)) for n, count in zip(widths, times, strict=True)],
-        )
+        edges = TreeEdges(*self._edges(pace, up=True))
+        return reduce_up(edges, self.parents.shape[1], self.root, self._chunks(rows))
 
     def broadcast(self, rows: int, pace: Pace = ROUNDS) -> Schedule:
         """Return the broadcast down the trees: the reduce with time reversed."""
         round_, child, parent, chunk = (column[::-1] for column in self._edges(pace, up=False))
-        chunks, ranks = np.indices(self.parents.shape).reshape(2, -1)
-        columns = round_.max() - round_, parent, np.where(parent == self.root, 0, 1), child, 1, chunk, NO_PATH
-        return schedule_of_columns(
-            self.parents.shape[1],
-            self._chunks(rows),
-            inputs=np.array([[self.root, 0, self.root]]),
-            outputs=np.stack([ranks, np.where(ranks == self.root, 0, 1), chunks], 1),
-            transfers=np.stack(np.broadcast_arrays(*columns), 1),
-            combines=np.zeros((0, 4), np.int64),
-            operands=[],
-        )
+        edges = TreeEdges(round_.max() - round_, child, parent, chunk)
+        return broadcast_down(edges, self.parents.shape[1], self.root, self._chunks(rows))
 
     def _turn_us(self, pace: Pace) -> Floats:
         """What each turn takes: the bytes of its messages at the port that has most."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, permutations
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,9 +97,7 @@ def time_arguments(
             arguments += _relays(demand, level, across_us)
     if 0 < (across_us := machine.cheapest_across_us(_labels(single))) < np.inf:
         arguments += _relays(demand, single, across_us, ports)
-    chains = [[single], *([single, level] for level in others)]
-    chains += [[single, fine, coarse] for fine, coarse in permutations(others, 2) if _refines(fine, coarse)]
-    arguments += [_at_ports(demand, chain, ports, cheapest_us) for chain in chains]
+    arguments += [_at_ports(demand, [single, *levels], ports, cheapest_us) for levels in _chains(nested)]
     for level in others:
         arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
@@ -107,6 +105,20 @@ def time_arguments(
     arguments += prefix_arguments(demand, single, others, ports)
     arguments += flows_over_time(demand, machine, ports)
     return tuple(arguments)
+
+
+def _chains(nested: Sequence[Sequence[Level]]) -> list[list[Level]]:
+    """The levels above single endpoints, each inside the next: hosts with the clusters that fit them, and all clusters.
+
+    One level more is never less, as the finer one is crossed by no fewer payloads.
+    """
+    hosts, clusters = ([*nested[0][1:]], [level for family in nested[1:] for level in family[1:]])
+    if not hosts:
+        return [clusters]
+    fine = [level for level in clusters if _refines(level, hosts[0])]
+    fitting = [*fine, *hosts, *(level for level in clusters if _refines(hosts[-1], level))]
+    apart = [level for level in clusters if level.count != hosts[0].count and level not in fitting]
+    return [fitting, *[clusters] * bool(apart)]
 
 
 def _refines(fine: Level, coarse: Level) -> bool:
@@ -187,21 +199,22 @@ def _relays(demand: Demand, level: Level, across_us: float, ports: int = 0) -> I
 def _at_ports(demand: Demand, chain: Sequence[Level], ports: int, cheapest_us: float) -> Crossing:
     """All messages pass ports of their endpoints, those between groups no faster than the fastest link there."""
     machine = chain[0].machine
-    us_of, before, rate, levels = 0.0, 0.0, np.inf, []
+    us_of, before, levels, last = 0.0, 0.0, list[list[list[str]]](), chain[0]
     for level in chain:
-        fastest, labels = fastest_across(level)
-        rate = min(rate, fastest)
-        us_of += _values_between(demand, level) * (1 / rate - before)
-        before = 1 / rate
-        if level is not chain[0]:  # the endpoints one by one
+        rate, labels = fastest_across(level)
+        if level is not chain[0]:
+            if 1 / rate <= before:  # links that leave its groups are as fast as those of the level inside
+                continue
             order = np.argsort(labels, kind="stable")
             edges = np.searchsorted(labels[order], np.arange(level.count + 1))
             levels.append([ids_of(machine, order[low:high]) for low, high in pairwise(edges.tolist())])
+        us_of += _values_between(demand, level) * (1 / rate - before)
+        before, last = 1 / rate, level
     return Crossing(
         cheapest_us,
         ports * len(machine.ends) / us_of,
         f"all messages pass {len(machine.ends)} endpoints with {_ports_text(ports)} each"
-        + (f", those between {chain[-1].count} groups at most at {rate:g} GB/s" if len(chain) > 1 else ""),
+        + (f", those between {last.count} groups at most at {1 / before:g} GB/s" if levels else ""),
         witness_of("time", "ports", cheapest_us=cheapest_us, levels=levels),
     )
 

@@ -58,7 +58,8 @@ def weighted_groups(demand: Demand, machine: Machine) -> Iterator[WeightedGroups
     host_of = machine.host[machine.ends]
     starts = np.flatnonzero(np.diff(host_of, prepend=-1))
     of_root = machine.host[machine.place[int((demand.gives if demand.gives.sum() == 1 else demand.gets).argmax())]]
-    for host in dict.fromkeys([int(of_root), *host_of[starts[1:2]].tolist()]):
+    others = [host for host in host_of[starts[:2]].tolist() if host != of_root]
+    for host in [int(of_root), *others[:1]]:
         members = machine.ends[host_of == host]
         if 2 < len(members) <= MOST_MEMBERS:
             pairs = _pairs(machine, members)

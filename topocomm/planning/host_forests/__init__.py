@@ -1,0 +1,1 @@
+"""Trees packed into hosts that are alike, and long values that pass between hosts at the trees' gates."""

@@ -1,0 +1,174 @@
+"""Which plans along trees packed into hosts fit a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from topocomm.planning.cost.cost_models import MOST_MESSAGES
+from topocomm.planning.forests.chain_flow import period_of
+from topocomm.planning.forests.port_forest import has_unlike_links
+from topocomm.planning.hierarchical.long_values import is_long, slice_bytes
+from topocomm.planning.host_forests.host_allreduce import TURNS, HostAllreduce, host_allreduce
+from topocomm.planning.host_forests.host_packing import HostForest, HostLoads, equal_trees, host_forest
+from topocomm.planning.host_forests.rooted_hosts import RootedHosts
+from topocomm.planning.host_forests.rooted_packing import RootedPacking
+from topocomm.planning.rank_patterns import RankPatterns
+from topocomm.planning.request import Builds, Request
+from topocomm.planning.routing.earliest_edges import pairs_differ
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.transforms import relabelled, sliced
+from topocomm.planning.shared_results import SharedResults
+
+MOST_MEMBERS, MOST_RANKS = 16, 128
+"""Most ranks of a host whose trees are packed, and of all."""
+FOREST_SLICES, TRIES = (1, 2, 4, 8, 16, 32, 64, 128), 8
+"""Numbers of slices, and of orders of messages, that are tried."""
+MOST_TREES, LEAST_FOLLOWED = 8, 12
+"""Most trees of the fewest that are tried; and about how many slices are followed at least."""
+NEARLY, OFFERED = 1.03, 2
+"""Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees are offered:
+where messages run ahead of their turns they share links, which is followed when a plan is costed."""
+STEADY_SLICES = 6
+"""Slices of a long pipeline that are followed beside those under way at once."""
+LEAST_LATENCIES = 2
+"""Least value, in the longest latency of a message, by its time in an allreduce: shorter ones have no slices."""
+HOST_RADIX = 2
+"""Children of a host in trees of hosts, at most."""
+_Key = tuple[str, tuple[str, ...]]
+_known_forests: SharedResults[_Key, tuple[HostLoads, HostForest | None]] = SharedResults(most=64)
+_known: SharedResults[_Key, list[HostAllreduce]] = SharedResults(most=64)
+_known_rooted: SharedResults[tuple[str, tuple[str, ...], str, int], list[RootedHosts]] = SharedResults(most=64)
+"""By machine and endpoints, and by collective and root: they depend on no payload."""
+
+
+class _Clock(Protocol):
+    """When messages leave: time from a slice to the next, and until the first one is through."""
+
+    @property
+    def period(self) -> float: ...
+    @property
+    def takes(self) -> float: ...
+
+
+class _Plan(Protocol):
+    """Messages with turns: `HostAllreduce`, `RootedHosts`."""
+
+    @property
+    def trees(self) -> int: ...
+    @property
+    def chunks(self) -> int: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def fastest(self) -> float: ...
+    def clock(self, value_us: float) -> Any: ...
+    def schedule(self, rows: int, clock: Any) -> Schedule: ...
+
+
+def over_host_forests(request: Request, groups: RankPatterns) -> Builds:
+    """Yield name and builder of a long value along trees packed into hosts that are alike."""
+    ends, paths = tuple(request.endpoints[rank] for rank in groups.order), groups.paths
+    if not _may(request):
+        return
+    members = period_of(ends, groups.host_starts, paths)
+    if not 1 < members <= MOST_MEMBERS:
+        return
+    packed = _allreduces if request.collective.name == "allreduce" else _rooted
+    options = [_soonest(request, groups, plan) for plan in packed(request, groups, ends, members)]
+    found = [option for option in options if option is not None]
+    for _, _, slices, plan, clock in sorted(found, key=lambda option: option[:2])[:OFFERED]:
+        yield f"host-forest-{plan.trees}.{slices}", partial(_schedule, request, groups, plan, clock, slices)
+
+
+def _allreduces(request: Request, groups: RankPatterns, ends: tuple[str, ...], members: int) -> list[HostAllreduce]:
+    paths = groups.paths
+    loads, forest = _known_forests.get((paths.topology.digest, ends), lambda: _forest_of(ends, paths, members))
+    if forest is None or request.payload_bytes < LEAST_LATENCIES * loads.latency_us.max() * forest.gb_per_s * 1e3:
+        return []
+    return _known.get((paths.topology.digest, ends), lambda: _packed(loads, forest))
+
+
+def _rooted(request: Request, groups: RankPatterns, ends: tuple[str, ...], members: int) -> list[RootedHosts]:
+    """Of reduces and broadcasts, where links of a host are unlike: else chains and trees of stars are as good."""
+    name, root, paths = request.collective.name, groups.order.index(request.collective.root), groups.paths
+    if members == len(ends) or not has_unlike_links(paths, ends[:members]):
+        return []
+    loads = HostLoads(ends, paths, members)
+    if request.payload_bytes < loads.latency_us.max() * loads.fastest * 1e3:  # by far fewer bytes than have slices
+        return []
+    key = paths.topology.digest, ends, name, root
+    return _known_rooted.get(key, lambda: _rooted_of(loads, root, reduces=name == "reduce"))
+
+
+_Option = tuple[float, int, int, _Plan, _Clock]
+"""Time if every message has its turn, messages, slices."""
+
+
+def _soonest(request: Request, groups: RankPatterns, plan: _Plan) -> _Option | None:
+    """Return the slices of about the least time, the fewest of these; None where there are too many messages."""
+    options = list[_Option]()
+    for slices in FOREST_SLICES:
+        pieces = plan.chunks * slices
+        too_short = slices > 1 and request.payload_bytes / pieces < slice_bytes(request, groups)
+        if too_short or request.layout.rows < pieces:
+            break
+        value_us = request.payload_bytes / slices / (plan.fastest * 1e3)
+        clock = plan.clock(value_us)
+        followed = min(slices, clock.takes / clock.period + STEADY_SLICES)
+        if followed * plan.messages <= MOST_MESSAGES:
+            us = (clock.takes + (slices - 1) * clock.period) * value_us
+            options.append((us, plan.messages * slices, slices, plan, clock))
+    least_us = min((us for us, *_ in options), default=0.0)
+    return next((option for option in options if option[0] <= NEARLY * least_us), None)
+
+
+def _may(request: Request) -> bool:
+    """Whether turns help: one port sends by its NIC or inside its host. Rounds must cost nothing, as there are many."""
+    by_turns = request.objective == "auto" and request.port_model == "loggp" and request.ports == 1
+    free = not request.cores and not request.launch_us
+    few = 2 < len(request.endpoints) <= MOST_RANKS and len(set(request.endpoints)) == len(request.endpoints)
+    in_any_order = request.operator.commutative or request.collective.name == "broadcast"
+    return by_turns and free and few and in_any_order and is_long(request)
+
+
+def _forest_of(ends: Sequence[str], paths: PathFinder, members: int) -> tuple[HostLoads, HostForest | None]:
+    """The trees of a host; None without routes, and where phases are as good: what is alike and shares nothing."""
+    loads = HostLoads(ends, paths, members)
+    is_worth = loads.gates_share or pairs_differ(ends[:members], paths)
+    return loads, host_forest(loads) if is_worth else None
+
+
+def _packed(loads: HostLoads, forest: HostForest) -> list[HostAllreduce]:
+    """The messages of as many trees as a host has members, at most MOST_TREES, and of half as many more, and twice.
+
+    Of many hosts, whose pieces would be too many messages to follow, half as many.
+    """
+    fewest = min(loads.members, MOST_TREES)
+    a_tree = 2 * loads.hosts * (loads.members + loads.hosts - 2)
+    many = fewest > 1 and fewest * a_tree * LEAST_FOLLOWED > MOST_MESSAGES
+    counts = (fewest // 2,) if many else (fewest, fewest * 3 // 2, fewest * 2)
+    return [host_allreduce(loads, equal_trees(loads, forest, count), TRIES) for count in counts]
+
+
+def _rooted_of(loads: HostLoads, root: int, *, reduces: bool) -> list[RootedHosts]:
+    """The messages of as many trees as a host has members, at most MOST_TREES, and twice.
+
+    A broadcast is a reduce backwards where links are as fast both ways.
+    """
+    backwards = not reduces and loads.symmetric
+    packing = RootedPacking(loads, root % loads.members, reduces=reduces or backwards)
+    fewest = min(loads.members, MOST_TREES)
+    made = [
+        RootedHosts(loads, packing, trees, root, radix=HOST_RADIX).in_turns(TRIES)
+        for trees in packing.trees((fewest, 2 * fewest))
+    ]
+    return [plan.mirrored() for plan in made] if backwards else made
+
+
+def _schedule(request: Request, groups: RankPatterns, plan: _Plan, clock: _Clock, slices: int) -> Schedule:
+    made = plan.schedule(request.layout.rows, clock)
+    made = made if groups.in_order else relabelled(made, groups.order)
+    return sliced(made, slices, TURNS)

@@ -1,0 +1,90 @@
+"""When messages begin in a period that repeats, so that no port or link that several need has more than it carries.
+
+What a message forwards may have come in an earlier period, so they have no order: an open shop. Whenever all that it
+needs is free, the message goes whose ports and links have most to do (Gonzalez, Sahni 1976); of several rules for what
+counts most, and a few orders of messages that are nearly alike, the shortest period is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from topocomm.planning.routing.routes import Floats, Ints
+
+SAME = 1e-9
+"""Part of a period below which times are equal."""
+NEAR = 1.02
+"""A period that is longer than what the busiest has to do by this factor at most is good enough."""
+SPREAD, GOLDEN = 0.5, 0.6180339887498949
+"""How much the weights of messages differ after the first try."""
+
+
+class Turns(NamedTuple):
+    """The start of each message, from 0, and the period."""
+
+    starts: Floats
+    period: float
+
+
+def periodic_turns(loads: Floats, tries: int) -> Turns:
+    """Return the best of so many tries.
+
+    Args:
+        loads: float64 [messages, rows]: how long each message needs each port and link; 0: not at all.
+        tries: At least 1.
+    """
+    shop = _Shop(loads)
+    best = Turns(np.zeros(0), np.inf)
+    for weights, power in _rules(len(loads), tries):
+        made = shop.listed(weights, power)
+        if made.period < best.period * (1 - SAME):
+            best = made
+        if best.period <= shop.least * NEAR:
+            break
+    return best
+
+
+def _rules(count: int, tries: int) -> Iterator[tuple[Floats, int]]:
+    for number in range(tries):
+        weights: Floats = 1 + SPREAD * (np.arange(1.0, count + 1) * (number // 2 * GOLDEN) % 1.0)
+        yield weights, (1, 3)[number % 2]
+
+
+class _Shop:
+    """The messages, by what they need: rows are numbers, and every message is padded with one that is always free."""
+
+    def __init__(self, loads: Floats) -> None:
+        needs = loads > 0
+        width = max(1, int(needs.sum(axis=1).max(initial=0)))
+        self.rows: Ints = np.argsort(~needs, axis=1, kind="stable")[:, :width]
+        self.times: Floats = np.take_along_axis(loads, self.rows, axis=1)
+        free = loads.shape[1]
+        self.rows[self.times == 0] = free
+        self.total: Floats = np.append(loads.sum(axis=0), 0.0)
+        self.least = float(self.total.max(initial=0.0))
+
+    def listed(self, weights: Floats, power: int) -> Turns:
+        """Start the messages one after the other, the soonest first; of these that of most left to do."""
+        free, left = np.zeros(len(self.total)), self.total / (self.least or 1.0)
+        share = self.times / (self.least or 1.0)
+        starts, waiting = np.zeros(len(self.rows)), np.arange(len(self.rows))
+        soon = np.zeros(len(self.rows))
+        while len(waiting):
+            at = soon[waiting]
+            ready = np.flatnonzero(at <= at.min() + SAME * self.least)
+            able = waiting[ready]
+            busy = left[self.rows[able]]
+            merit = (busy.max(axis=1) if power == 1 else (busy**power).sum(axis=1)) * weights[able]
+            place = int(merit.argmax())
+            message = able[place]
+            own = self.rows[message]
+            starts[message] = soon[message]
+            free[own] = np.maximum(free[own], starts[message]) + self.times[message]
+            free[-1] = 0.0
+            left[own] -= share[message]
+            waiting = np.delete(waiting, ready[place])
+            soon[waiting] = free[self.rows[waiting]].max(axis=1)
+        return Turns(starts, float(free.max()))
