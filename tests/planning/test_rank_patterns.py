@@ -81,3 +81,12 @@ def test_only_whole_values_of_many_ranks_have_a_bound():
         made = list(own.patterns())
         assert made and not any(pattern.least_us for pattern in made)
         assert not isinstance(made[0].whole(gossip_reduce), BoundedBuild)
+
+
+def test_ports_at_once_share_what_a_group_is_told():
+    """32 other hosts send their sums to the last one, four to each of its eight members, 1 MiB each at 50 GB/s."""
+    machine = catalog("dgx-h100", hosts=33)
+    collective, layout = collective_of("scan", len(machine.endpoints), 1 << 18), SUM.default_layout(1 << 18)
+    for ports in (1, 4):
+        own = patterns_on(machine, collective=collective, layout=layout, ports=ports)
+        assert own._least_us(own.hierarchy.groups, (33,)) == pytest.approx(4 / ports * (1 << 20) / 50e3)

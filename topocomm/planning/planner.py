@@ -222,7 +222,7 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
     pipelines: dict[str, tuple[_Candidate, _Builds]] = {}
     for place, (name, build) in enumerate(builds):
         pipeline = name.rpartition("-")[0]
-        if isinstance(build, BoundedBuild) and by_time and not every:
+        if isinstance(build, BoundedBuild) and by_time:
             bounded.append((place, name, build))
             continue
         if pipeline in pipelines:

@@ -199,8 +199,6 @@ class _Rails(GroupColumns):
                 after = max(after, round_ + count)
             _write_in(rounds, round_, [list(dict.fromkeys(pair for slot in sorted(by_slot) for pair in by_slot[slot]))])
             round_ = after
-        while rounds and not rounds[-1]:
-            rounds.pop()
         return rounds
 
     def _alike(self, blocks: Sequence[tuple[int, ...]]) -> dict[_Received, list[tuple[int, list[int]]]]:
