@@ -85,7 +85,7 @@ def test_members_that_share_a_nic_send_inside_while_it_serves_another(system, co
 
 @pytest.mark.parametrize("name", ["reduce", "broadcast"])
 @pytest.mark.parametrize(
-    ("system", "count", "most"), [("dgx-1-v100", 2, 1.2), ("dgx-1-v100", 5, 1.3), ("p3dn", 5, 1.15)]
+    ("system", "count", "most"), [("dgx-1-v100", 2, 1.2), ("dgx-1-v100", 5, 1.3), ("p3dn", 5, 1.25)]
 )
 def test_on_a_mesh_values_come_both_ways_around_while_the_nic_serves_another(system, count, most, name):
     """Around and between hosts in phases it was 1.48 and 1.32 times the bound."""

@@ -115,3 +115,18 @@ def test_a_piece_waits_for_the_one_that_it_comes_after():
     assert sorted([start_us[1], start_us[2]]) == pytest.approx([1.624, 2.648])
     assert start_us[3] >= start_us[2] + 1.624 - 1e-9
     assert end_us == pytest.approx(max(start_us.values()) + 1.024)
+
+
+def test_in_line_order_those_as_busy_go_by_their_lines_and_the_busiest_first():
+    """Lines of eight ranks in steps that share no port: step after step. A port with more to do comes before them."""
+    machine = switch(8, gb_per_s=1.0)
+    paths, ends = PathFinder(machine), machine.endpoints
+    pairs = sorted(permutations(range(8), 2), key=lambda pair: (pair[0] ^ pair[1], pair[0]))
+    lines = lines_of(paths, 8, pairs, [paths.cheapest(ends[a], ends[b]) for a, b in pairs], 1)
+    pieces = [Piece(KIB, (number,)) for number in range(len(pairs))]
+    end_us, sends = list_schedule(lines, pieces, in_line_order=True)
+    assert [send.line for send in sends] == list(range(len(pairs))) and end_us == pytest.approx(7 * 1.024)
+    more = [*pieces, Piece(KIB, (pairs.index((5, 2)),))]
+    assert list_schedule(lines, more, in_line_order=True)[1][0].line in (
+        number for number, (a, b) in enumerate(pairs) if a == 5 or b == 2
+    )

@@ -154,7 +154,8 @@ def _tree_options(request: Request, groups: RankPatterns, family: str) -> Iterat
     fast = fast_rails(bare, ends, groups.paths) if around else None
     rails = fast or common_rails(bare)
     of_byte = pace_of(bare, ends, groups.paths, rings, rails=rails if family == "rails-trees" else rails[:1])
-    for radix in dict.fromkeys(max(1, min(radix, bare.count - 2)) for radix in TREE_RADICES):
+    radices = TREE_RADICES[:1] if around else TREE_RADICES  # more messages leave gaps in turns beside few long ones
+    for radix in dict.fromkeys(max(1, min(radix, bare.count - 2)) for radix in radices):
         trees = rail_trees(
             bare, root, rings, radix=radix, through=through, forked=forked, around=around, at_once=at_once, fast=fast
         )
