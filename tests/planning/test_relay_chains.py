@@ -42,10 +42,11 @@ def test_one_root_has_a_chain_of_the_fastest_links(name):
     assert plan(catalog("dgx-1-v100"), name, payload_bytes=MIB // 4).certificate.gap < 2
 
 
-def test_of_one_root_and_two_hosts_a_chain_is_as_good():
-    """Up trees over links it was 3.8 times what the links need."""
-    near(catalog("mi250x", hosts=2), "reduce", 2.0, "relay-chain", root=8)
-    near(catalog("mi250x", hosts=2), "broadcast", 2.0, "port-forest", root=11)
+def test_of_one_root_and_two_hosts_a_chain_is_offered_beside_trees_of_hosts():
+    """Up trees over links it was 3.8 times what the links need, along a chain 2."""
+    near(catalog("mi250x", hosts=2), "reduce", 1.35, "host-forest", root=8)
+    near(catalog("mi250x", hosts=2), "broadcast", 1.4, "host-forest", root=11)
+    assert offered(catalog("mi250x", hosts=2), "reduce", 64 * MIB, "relay-chain")
 
 
 def near(machine, name, most, family, root=0):
