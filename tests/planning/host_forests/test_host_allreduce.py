@@ -1,6 +1,7 @@
 """Every rank gets every contribution once, and every message leaves after what it forwards has arrived."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,16 @@ def test_messages_wait_for_what_they_forward(value_us):
         rounds = clock.periods * TURNS + clock.turns
         assert all(rounds[other] < rounds[number] for other in before)
     assert clock.takes == pytest.approx(arrives.max())
+
+
+def test_messages_of_one_turn_go_a_period_after_what_they_forward():
+    """However short they are: what a round reads was written in one before."""
+    made = made_of(catalog("mi250x", hosts=3), 3, 4)
+    none = np.zeros(len(made.hops))
+    made = replace(made, starts=none, held=none, latency_us=none)
+    schedule = made.schedule(3 * 4 * 10, made.clock(1.0))
+    verify(schedule, collective_of("allreduce", 24, 120))
+    assert schedule.rounds > 5 * TURNS
 
 
 def _feeds(earlier, hop, root):

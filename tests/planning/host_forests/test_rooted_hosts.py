@@ -66,6 +66,15 @@ def test_messages_wait_for_what_they_forward(name, mirrored, value_us):
     assert clock.takes >= (clock.edges.round.max() + 1) * turn - made.period
 
 
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+def test_messages_of_one_turn_go_a_period_after_what_they_forward(name):
+    made = made_of(catalog("mi250x", hosts=4), 4, 9, reduces=name == "reduce")
+    made.starts = made.held = made.latency_us = [0.0] * len(made.starts)
+    schedule = made.schedule(10 * made.chunks, made.clock(1.0))
+    verify(schedule, collective_of(name, 32, 10 * made.chunks, root=9))
+    assert schedule.rounds > 5 * TURNS
+
+
 def test_messages_of_a_slice_are_counted():
     machine = catalog("mi250x", hosts=4)
     made = made_of(machine, 4, 0, reduces=True, trees=8)

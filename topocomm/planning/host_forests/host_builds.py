@@ -29,8 +29,8 @@ FOREST_SLICES, TRIES = (1, 2, 4, 8, 16, 32, 64, 128), 8
 MOST_TREES, LEAST_FOLLOWED = 8, 12
 """Most trees of the fewest that are tried; and about how many slices are followed at least."""
 NEARLY, OFFERED = 1.03, 2
-"""Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees are offered:
-where messages run ahead of their turns they share links, which is followed when a plan is costed."""
+"""Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees an allreduce
+offers: where messages run ahead of their turns they share links, which is followed when a plan is costed."""
 STEADY_SLICES = 6
 """Slices of a long pipeline that are followed beside those under way at once."""
 LEAST_LATENCIES = 2
@@ -76,10 +76,10 @@ def over_host_forests(request: Request, groups: RankPatterns) -> Builds:
     members = period_of(ends, groups.host_starts, paths)
     if not 1 < members <= MOST_MEMBERS:
         return
-    packed = _allreduces if request.collective.name == "allreduce" else _rooted
+    packed, most = (_allreduces, OFFERED) if request.collective.name == "allreduce" else (_rooted, 1)
     options = [_soonest(request, groups, plan) for plan in packed(request, groups, ends, members)]
     found = [option for option in options if option is not None]
-    for _, _, slices, plan, clock in sorted(found, key=lambda option: option[:2])[:OFFERED]:
+    for _, _, slices, plan, clock in sorted(found, key=lambda option: option[:2])[:most]:
         yield f"host-forest-{plan.trees}.{slices}", partial(_schedule, request, groups, plan, clock, slices)
 
 
