@@ -47,7 +47,7 @@ from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, pairs_differ
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.scan_trees.group_scans import group_scans
-from topocomm.planning.scan_trees.scan_builds import packed_scans, unlike_members
+from topocomm.planning.scan_trees.scan_builds import chained_members, packed_scans
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
 from topocomm.planning.ways.way_builds import over_ways
@@ -281,7 +281,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
             yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
     yield from group_scans(request, groups)
     yield from packed_scans(request, groups)
-    if count > MOST_PACKED_RANKS or not unlike_members(request, groups):
+    if count > MOST_PACKED_RANKS or not chained_members(request, groups):
         yield from relay_chains(request, groups)
 
 
