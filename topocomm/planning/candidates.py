@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
+from math import ceil
+
+import numpy as np
 
 from topocomm.errors import PlanError
 from topocomm.planning.algorithms import (
@@ -56,8 +59,8 @@ MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
 MOST_AUTO_TREE_CPUS = 128
 """Largest number of ranks on CPUs for two trees with objective auto; nothing is packed into their links."""
-MOST_CHAINED_HOSTS = 9
-"""Most hosts in a chain of two trees each: of more the way along it takes longer than the bytes."""
+MOST_CHAINED_HOSTS, MOST_CHAINED_CPUS = 9, 512
+"""Most hosts in a chain of two trees each, of more the way along it takes longer than the bytes; and most CPUs."""
 SLICE_BYTES, CPU_SLICE_BYTES = 64 << 10, 16 << 10
 """Least bytes of a slice of a pipelined chunk, and between CPUs, where parts over rails are more messages anyway."""
 PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
@@ -65,6 +68,10 @@ PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
 More messages take longer to follow than they gain, of short values sooner."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
+SHORT_LEVEL = 0.1
+"""Part of a level that is none: of longer slices one level more takes longer than the latency."""
+CPU_SLICES, LARGE_SLICES = (*SLICES, 128, 256), 16
+"""Slice counts between CPUs, whose trees are deeper; and the fewest of more of them than two trees over all suit."""
 MOST_WHOLE_BYTES = {"allreduce": 48 << 10, "reduce": 256 << 10, "broadcast": 256 << 10}
 """Largest value of many ranks that is also sent whole where it may go in parts over rails."""
 MOST_EDGES_BYTES = 512 << 10
@@ -330,15 +337,28 @@ def _two_trees(request: Request, paths: PathFinder, slices: Sequence[int]) -> Bu
     names = [paths.topology.by_id[end].host for end in request.endpoints]
     hosts = list(map(list(dict.fromkeys(names)).index, names))
     chained = 0 < sum(a != b for a, b in pairwise(hosts)) < MOST_CHAINED_HOSTS and not _on_gpus(request, paths)
-    for family, own in (("two-tree", None), ("chained-trees", hosts)):
+    large = request.objective == "auto" and count > MOST_AUTO_TREE_CPUS
+    families = [("chained-trees", hosts)] if large else [("two-tree", None), ("chained-trees", hosts)]
+    for family, own in families:
         for name, number in _in_slices(family, request, slices, max(1, rows // 2)):
+            late = _late_levels(request, paths, hosts, number) if chained and own else 0
             if collective.name == "allreduce" and own is None:
                 yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
             elif collective.name == "reduce" and (chained or own is None):
                 build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number, hosts=own)
-                yield name, partial(build, keep_order=not request.operator.commutative)
+                yield name, partial(build, keep_order=not request.operator.commutative, late=late)
             elif collective.name == "broadcast" and (chained or own is None):
-                yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number, own)
+                yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number, own, late)
+
+
+def _late_levels(request: Request, paths: PathFinder, hosts: Sequence[int], slices: int) -> int:
+    """How many levels of two trees pass, of a slice each, while a message goes from host to host."""
+    ends = np.array([rank for rank, (a, b) in enumerate(pairwise(hosts)) if a != b])
+    routes = paths.routes(request.endpoints, ends, ends + 1)
+    if not np.isfinite(routes.latency_us).all():
+        return 0
+    levels = routes.latency_us * routes.gb_per_s * 1e3 * slices / request.payload_bytes
+    return ceil(float(levels.max()) - SHORT_LEVEL)
 
 
 def _on_gpus(request: Request, paths: PathFinder) -> bool:
@@ -371,5 +391,7 @@ def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
         return (min(most, MANY_SLICES),)
     if request.objective != "auto" or request.payload_bytes < LONG_BYTES or request.cores or not (on_gpus or one_root):
         return ()
-    few = len(request.endpoints) <= (MOST_AUTO_FOREST_RANKS if on_gpus else MOST_AUTO_TREE_CPUS)
-    return tuple(n for n in SLICES if n <= most) if few else ()
+    count, options = len(request.endpoints), SLICES if on_gpus else CPU_SLICES
+    few = count <= (MOST_AUTO_FOREST_RANKS if on_gpus else MOST_CHAINED_CPUS)
+    fewest = min(LARGE_SLICES, most) if count > MOST_AUTO_TREE_CPUS else 1
+    return tuple(n for n in options if fewest <= 2 * n - 1 and n <= most) if few else ()
