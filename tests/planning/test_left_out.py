@@ -70,11 +70,10 @@ def test_relays_are_for_hosts_of_few_ranks():
     beyond = request(machine, "scan", 1 << 20, ranks=(*machine.endpoints[:9], machine.endpoints[17]))
     assert not any("relay-chain" in line for line in left_out(machine, beyond))  # ten ranks as if in one host
     wanted = request(machine, "scan", 1 << 20, ranks=machine.endpoints[:17])
-    assert "scan-trees, scan-owners, relay-chain: for at most 16 ranks, or hosts of so many that are alike" in left_out(
-        machine, wanted
-    )
+    line = "scan-trees, scan-owners, scan-hosts, relay-chain: for at most 16 ranks, or hosts of so many that are alike"
+    assert line in left_out(machine, wanted)
     assert "relay-chain" not in tried(machine, wanted)
-    assert "relay-chain" in tried(machine, request(machine, "scan", 1 << 20))
+    assert "relay-chain" in tried(hosts(9, 9), request(hosts(9, 9), "scan", 1 << 20))  # few ranks have trees instead
     assert "relay-chain: for at most 8 ranks of a host" in left_out(machine, request(machine, "reduce", 1 << 20))
 
 
@@ -108,9 +107,31 @@ def test_what_is_not_pipelined_between_processors():
     assert "forest, two-tree: with objective auto for GPUs only" in left_out(machine, asked)
     many = topocomm.catalog("cpu-2-socket", hosts=9)
     beyond, within = (request(many, "reduce", 1 << 20, ranks=many.endpoints[:count]) for count in (129, 128))
-    line = "two-tree, chained-trees: with objective auto for at most 128 ranks on CPUs"
+    line = "two-tree: with objective auto for at most 128 ranks on CPUs"
     assert line in left_out(many, beyond) and line not in left_out(many, within)
-    assert {"two-tree", "chained-trees"} <= tried(many, within) and not {"two-tree"} & tried(many, beyond)
+    assert {"two-tree", "chained-trees"} <= tried(many, within) and "two-tree" not in tried(many, beyond)
+    large = topocomm.catalog("cpu-2-socket-64", hosts=9)
+    beyond, within = (request(large, "reduce", 1 << 20, ranks=large.endpoints[:count]) for count in (513, 512))
+    line = "chained-trees: with objective auto for at most 512 ranks on CPUs"
+    assert line in left_out(large, beyond) and line not in left_out(large, within)
+    assert "chained-trees" in tried(large, within) and "chained-trees" not in tried(large, beyond)
+
+
+def test_hosts_tell_all_later_ones_where_they_are_few():
+    line = "scan-hosts, rails-hosts: for at most 16 hosts"
+    for count, there in ((16, False), (17, True)):
+        machine = hosts(count, 2)
+        asked = request(machine, "scan", 64 << 10)
+        assert (
+            (line in left_out(machine, asked)) == there == (not {"scan-hosts", "rails-hosts"} & tried(machine, asked))
+        )
+        assert line not in left_out(machine, request(machine, "scan", 64 << 20))
+
+
+def test_no_family_is_named_twice():
+    machine = topocomm.catalog("cpu-2-socket-64")
+    lines = left_out(machine, request(machine, "scan", 1 << 20))
+    assert len(set(lines)) == len(lines)
 
 
 def test_ranks_without_a_rail_are_named():

@@ -16,9 +16,10 @@ from topocomm.planning.routing.paths import PathFinder
 
 @pytest.mark.parametrize("name", ["scan", "exscan"])
 def test_they_are_offered_where_something_is_relayed(name):
-    assert offered(hosts(5, 4), name, 32 * RELAYED_SLICE_BYTES, "relay-chain") == ["16", "32"]
-    assert offered(catalog("dgx-1-v100"), name, 64 * MIB, "relay-chain") == []  # along packed trees
-    assert offered(hosts(5, 4), name, 64 * MIB, "relay-chain") == [str(slices) for slices in RELAYED_SLICES]
+    assert offered(hosts(17, 4), name, 32 * RELAYED_SLICE_BYTES, "relay-chain") == ["16", "32"]
+    for few in (catalog("dgx-1-v100"), hosts(5, 4)):  # along packed trees
+        assert offered(few, name, 64 * MIB, "relay-chain") == []
+    assert offered(hosts(17, 4), name, 64 * MIB, "relay-chain") == [str(slices) for slices in RELAYED_SLICES]
     assert offered(switch(8), name, 64 * MIB, "relay-chain") == []
     assert offered(hosts(2, 4), "reduce", 64 * MIB, "relay-chain") == []
     assert offered(catalog("dgx-1-v100"), "allreduce", 64 * MIB, "relay-chain") == []

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
+from math import ceil
+
+import numpy as np
 
 from topocomm.errors import PlanError
 from topocomm.planning.algorithms import (
@@ -37,6 +40,7 @@ from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
     MOST_FLAT_RANKS,
+    on_gpus,
     over_rails,
     parts_over_rails,
 )
@@ -49,7 +53,7 @@ from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, pairs_differ
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.scan_trees.group_scans import group_scans
-from topocomm.planning.scan_trees.scan_builds import packed_scans, unlike_members
+from topocomm.planning.scan_trees.scan_builds import chained_members, packed_scans
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
 from topocomm.planning.ways.way_builds import over_ways
@@ -58,8 +62,8 @@ MOST_AUTO_FOREST_RANKS = 32
 """Largest rank count for pipelined trees with objective auto."""
 MOST_AUTO_TREE_CPUS = 128
 """Largest number of ranks on CPUs for two trees with objective auto; nothing is packed into their links."""
-MOST_CHAINED_HOSTS = 9
-"""Most hosts in a chain of two trees each: of more the way along it takes longer than the bytes."""
+MOST_CHAINED_HOSTS, MOST_CHAINED_CPUS = 9, 512
+"""Most hosts in a chain of two trees each, of more the way along it takes longer than the bytes; and most CPUs."""
 SLICE_BYTES, CPU_SLICE_BYTES = 64 << 10, 16 << 10
 """Least bytes of a slice of a pipelined chunk, and between CPUs, where parts over rails are more messages anyway."""
 PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
@@ -67,6 +71,10 @@ PORT_SLICES = ((128 << 10, 64, 8192), (8 << 10, 16, 1024))
 More messages take longer to follow than they gain, of short values sooner."""
 SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
 """Slice counts tried with objective auto, and the count where bytes alone matter."""
+SHORT_LEVEL = 0.1
+"""Part of a level that is none: of longer slices one level more takes longer than the latency."""
+CPU_SLICES, LARGE_SLICES = (*SLICES, 128, 256), 16
+"""Slice counts between CPUs, whose trees are deeper; and the fewest of more of them than two trees over all suit."""
 MOST_WHOLE_BYTES = {"allreduce": 48 << 10, "reduce": 256 << 10, "broadcast": 256 << 10}
 """Largest value of many ranks that is also sent whole where it may go in parts over rails."""
 MOST_EDGES_BYTES = 512 << 10
@@ -285,7 +293,7 @@ def _scan_builds(request: Request, groups: RankPatterns) -> Builds:
             yield pattern.name, pattern.whole(partial(gossip.gossip_scan, rows=rows, own=own))
     yield from group_scans(request, groups)
     yield from packed_scans(request, groups)
-    if count > MOST_PACKED_RANKS or not unlike_members(request, groups):
+    if count > MOST_PACKED_RANKS or not chained_members(request, groups):
         yield from relay_chains(request, groups)
 
 
@@ -309,11 +317,10 @@ def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
     slices = _slices(request, paths)
     if not slices:
         return
-    if throughput and collective.name in ("gather", "scatter", "alltoall"):
-        schedule = routed(collective, paths, request.endpoints)
-        if schedule is not None:
-            yield "routed", lambda: schedule
-    if throughput or _on_gpus(request, paths):
+    in_pairs = throughput and collective.name in ("gather", "scatter", "alltoall")
+    if in_pairs and (schedule := routed(collective, paths, request.endpoints)) is not None:
+        yield "routed", lambda: schedule
+    if throughput or on_gpus(request, paths):
         commutes, most = request.operator.commutative, request.limits.max_trees
         forest = forest_of(collective, paths, request.endpoints, rows, commutative=commutes, max_trees=most)
         if forest is not None:
@@ -333,34 +340,41 @@ def _two_trees(request: Request, paths: PathFinder, slices: Sequence[int]) -> Bu
     collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
     names = [paths.topology.by_id[end].host for end in request.endpoints]
     hosts = list(map(list(dict.fromkeys(names)).index, names))
-    chained = 0 < sum(a != b for a, b in pairwise(hosts)) < MOST_CHAINED_HOSTS and not _on_gpus(request, paths)
-    for family, own in (("two-tree", None), ("chained-trees", hosts)):
+    chained = 0 < sum(a != b for a, b in pairwise(hosts)) < MOST_CHAINED_HOSTS and not on_gpus(request, paths)
+    large = request.objective == "auto" and count > MOST_AUTO_TREE_CPUS
+    families = [("chained-trees", hosts)] if large else [("two-tree", None), ("chained-trees", hosts)]
+    for family, own in families:
         for name, number in _in_slices(family, request, slices, max(1, rows // 2)):
+            late = _late_levels(request, paths, hosts, number) if chained and own else 0
             if collective.name == "allreduce" and own is None:
                 yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
             elif collective.name == "reduce" and (chained or own is None):
                 build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number, hosts=own)
-                yield name, partial(build, keep_order=not request.operator.commutative)
+                yield name, partial(build, keep_order=not request.operator.commutative, late=late)
             elif collective.name == "broadcast" and (chained or own is None):
-                yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number, own)
+                yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number, own, late)
 
 
-def _on_gpus(request: Request, paths: PathFinder) -> bool:
-    return {paths.topology.by_id[end].kind for end in request.endpoints} == {"gpu"}
+def _late_levels(request: Request, paths: PathFinder, hosts: Sequence[int], slices: int) -> int:
+    """How many levels of two trees pass, of a slice each, while a message goes from host to host."""
+    ends = np.array([rank for rank, (a, b) in enumerate(pairwise(hosts)) if a != b])
+    routes = paths.routes(request.endpoints, ends, ends + 1)
+    if not np.isfinite(routes.latency_us).all():
+        return 0
+    levels = routes.latency_us * routes.gb_per_s * 1e3 * slices / request.payload_bytes
+    return ceil(float(levels.max()) - SHORT_LEVEL)
 
 
 def _port_forests(request: Request, paths: PathFinder) -> Builds:
     """Trees packed into ports, where these send over one link after the other and links are unlike."""
-    folds = request.collective.name not in ("broadcast", "allgather")
-    if (
-        request.collective.name == "allreduce"
-        and len({paths.topology.by_id[end].host for end in request.endpoints}) > 1
-    ):
-        return  # `host_forests` has the same trees, and gives hosts pieces
-    if request.objective != "auto" or request.ports > 1 or (folds and not request.operator.commutative):
+    name, hosts = request.collective.name, {paths.topology.by_id[end].host for end in request.endpoints}
+    ordered = name not in ("broadcast", "allgather") and not request.operator.commutative
+    in_hosts = (
+        name == "allreduce" and len(hosts) > 1
+    )  # by `host_forests`, which has the same trees, and pieces of hosts
+    if request.objective != "auto" or request.ports > 1 or ordered or in_hosts:
         return
-    forest = port_forest(request.collective, paths, request.endpoints, request.layout.rows)
-    if forest is None:
+    if (forest := port_forest(request.collective, paths, request.endpoints, request.layout.rows)) is None:
         return
     shortest = min(rows for rows, _ in forest.chunks)
     sizes = [min(request.payload_bytes // least, n, most // len(forest.turns)) for least, n, most in PORT_SLICES]
@@ -373,12 +387,14 @@ def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
 
     No model has the cost of a message for a rank's processor yet, so allreduces of CPUs are not pipelined.
     """
-    on_gpus, one_root = _on_gpus(request, paths), request.collective.name in ("reduce", "broadcast")
-    least = SLICE_BYTES if on_gpus or request.objective == "throughput" else CPU_SLICE_BYTES
+    gpus, one_root = on_gpus(request, paths), request.collective.name in ("reduce", "broadcast")
+    least = SLICE_BYTES if gpus or request.objective == "throughput" else CPU_SLICE_BYTES
     most = max(1, request.payload_bytes // (1 if one_root else len(request.endpoints)) // least)
     if request.objective == "throughput":
         return (min(most, MANY_SLICES),)
-    if request.objective != "auto" or request.payload_bytes < LONG_BYTES or request.cores or not (on_gpus or one_root):
+    if request.objective != "auto" or request.payload_bytes < LONG_BYTES or request.cores or not (gpus or one_root):
         return ()
-    few = len(request.endpoints) <= (MOST_AUTO_FOREST_RANKS if on_gpus else MOST_AUTO_TREE_CPUS)
-    return tuple(n for n in SLICES if n <= most) if few else ()
+    count, options = len(request.endpoints), SLICES if gpus else CPU_SLICES
+    few = count <= (MOST_AUTO_FOREST_RANKS if gpus else MOST_CHAINED_CPUS)
+    fewest = min(LARGE_SLICES, most) if count > MOST_AUTO_TREE_CPUS else 1
+    return tuple(n for n in options if fewest <= 2 * n - 1 and n <= most) if few else ()

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocomm.planning.algorithms.hosts.rails_parts import common_rails, fits_parts
-from topocomm.planning.candidates import MOST_AUTO_FOREST_RANKS, MOST_AUTO_TREE_CPUS, MOST_EDGES_BYTES
+from topocomm.planning.candidates import (
+    MOST_AUTO_FOREST_RANKS,
+    MOST_AUTO_TREE_CPUS,
+    MOST_CHAINED_CPUS,
+    MOST_EDGES_BYTES,
+)
 from topocomm.planning.forests.chain_flow import MOST_PERIOD
 from topocomm.planning.forests.port_forest import MOST_MESSAGES, MOST_RANKS, has_unlike_links
 from topocomm.planning.hierarchical.long_values import (
@@ -24,6 +29,7 @@ from topocomm.planning.request import Request
 from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, pairs_differ
 from topocomm.planning.routing.member_ring import MOST_PATH_MEMBERS
 from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.scan_trees.group_scans import MOST_STRAIGHT_HOSTS
 from topocomm.planning.ways.member_ways import MOST_MEMBERS
 from topocomm.topology.model import Topology
 
@@ -93,11 +99,6 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
     members = max(inside.members for inside in patterns.hosts.insides)
     if request.ports == 1:
         yield from _of_one_port(name, ranks, groups.count, members)
-    if name in ("scan", "exscan") and chain_period(request.endpoints, patterns) > MOST_PERIOD:
-        yield (
-            "scan-trees, scan-owners, relay-chain",
-            f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike",
-        )
     if name in ("reduce", "broadcast") and members > MOST_PATH_MEMBERS:
         yield "relay-chain", f"for at most {MOST_PATH_MEMBERS} ranks of a host"
     if name in ("reduce", "broadcast") and ranks > MOST_TREE_RANKS and groups.count < ranks:
@@ -126,8 +127,9 @@ def _of_trees(topology: Topology, request: Request) -> Iterator[tuple[str, str]]
     on_gpus = {topology.by_id[end].kind for end in request.endpoints} == {"gpu"}
     if name in ("reduce", "broadcast") and not on_gpus:
         yield "forest", "with objective auto for GPUs only"
-        if ranks > MOST_AUTO_TREE_CPUS:
-            yield "two-tree, chained-trees", f"with objective auto for at most {MOST_AUTO_TREE_CPUS} ranks on CPUs"
+        for names, most in (("two-tree", MOST_AUTO_TREE_CPUS), ("chained-trees", MOST_CHAINED_CPUS)):
+            if ranks > most:
+                yield names, f"with objective auto for at most {most} ranks on CPUs"
     elif ranks > MOST_AUTO_FOREST_RANKS:
         yield _TREES[name], f"with objective auto for at most {MOST_AUTO_FOREST_RANKS} ranks"
     elif not on_gpus:
@@ -137,9 +139,11 @@ def _of_trees(topology: Topology, request: Request) -> Iterator[tuple[str, str]]
 def _of_scans(request: Request, patterns: RankPatterns) -> Iterator[tuple[str, str]]:
     if chain_period(request.endpoints, patterns) > MOST_PERIOD:
         yield (
-            "scan-trees, scan-owners, relay-chain",
+            "scan-trees, scan-owners, scan-hosts, relay-chain",
             f"for at most {MOST_PERIOD} ranks, or hosts of so many that are alike",
         )
+    if patterns.hierarchy.groups.count > MOST_STRAIGHT_HOSTS and request.payload_bytes <= MOST_AT_ONCE_BYTES:
+        yield "scan-hosts, rails-hosts", f"for at most {MOST_STRAIGHT_HOSTS} hosts"
     if patterns.hierarchy.groups.count > MOST_RING_RANKS:
         yield _PARTS["scan"], f"for at most {MOST_RING_RANKS} hosts"
 

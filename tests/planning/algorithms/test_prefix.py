@@ -6,7 +6,7 @@ import pytest
 
 from tests.planning.algorithms.offered import messages, offered, takes
 from tests.planning.replay import expected, replay
-from topocomm.planning.algorithms.prefix import doubling_exscan, doubling_scan
+from topocomm.planning.algorithms.prefix import chain_scan, doubling_exscan, doubling_scan
 from topocomm.planning.bounds import least_rounds
 from topocomm.planning.collectives import Collective
 from topocomm.planning.proof.verify import verify
@@ -29,6 +29,13 @@ def test_one_two_three_folds_less_than_doubling():
 
 def test_a_chain_has_the_fewest_messages():
     assert messages(offered("scan", "chain", 9)) == {(rank, rank, rank + 1) for rank in range(8)}
+
+
+@pytest.mark.parametrize("name", ["scan", "exscan"])
+def test_ranks_of_a_chain_send_in_the_rounds_that_they_are_told(name):
+    schedule = chain_scan(4, 3, own=name == "scan", sends=[0, 5, 6])
+    assert schedule.transfers[:, [0, 1, 3]].tolist() == [[0, 0, 1], [5, 1, 2], [6, 2, 3]]
+    assert replay(schedule) == expected(Collective(name, 4), schedule.chunks)
 
 
 @pytest.mark.parametrize("ports", [1, 2, 3, 7])

@@ -6,6 +6,7 @@ import pytest
 
 from tests.machines import switch
 from tests.planning.replay import collective_of, expected, replay, same
+from topocomm import catalog
 from topocomm.planning.algorithms.two_tree import two_tree_allreduce, two_tree_broadcast, two_tree_reduce
 from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.proof.verify import verify
@@ -37,6 +38,41 @@ def busiest(schedule):
 def throughput(schedule, ranks):
     paths = PathFinder(switch(ranks))
     return Cost(schedule, paths.topology.endpoints, paths, row_bytes=4).throughput_gb_per_s
+
+
+def test_what_passes_from_host_to_host_is_late():
+    """A rank sends what came from another host so many levels later than what came from its own."""
+    for late in (0, 3):
+        schedule = two_tree_broadcast(8, 64, 0, hosts=[rank // 2 for rank in range(8)], late=late)
+        first = {(move.dst, move.chunk): move.round for move in schedule.transfer_list()}
+        for move in schedule.transfer_list():
+            came = first.get((move.src, move.chunk))
+            if came is not None:
+                crossed = any(
+                    each.dst == move.src and each.chunk == move.chunk and each.src // 2 != each.dst // 2
+                    for each in schedule.transfer_list()
+                )
+                assert 2 * late * crossed < move.round - came <= 2 * (1 + late * crossed) + 1
+        check(schedule, collective_of("broadcast", 8, root=0), in_order=False)
+        made = two_tree_reduce(8, 64, 0, keep_order=True, hosts=[rank // 2 for rank in range(8)], late=late)
+        check(made, collective_of("reduce", 8, root=0), in_order=True)
+
+
+def test_latency_between_hosts_holds_up_no_slice():
+    """By rounds alone a NIC keeps what it gets of later slices waiting for what goes on a latency later."""
+    machine = catalog("cpu-2-socket", hosts=5)
+    hosts = [rank // 16 for rank in range(80)]
+    us = [
+        Cost(
+            two_tree_broadcast(80, 1 << 18, 0, 64, hosts, late),
+            machine.endpoints,
+            PathFinder(machine),
+            row_bytes=4,
+            port_model="loggp",
+        ).predicted_us
+        for late in (0, 4)
+    ]
+    assert us[1] < 0.5 * us[0]
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -119,7 +119,7 @@ def test_slices_are_tried_until_more_gain_nothing():
 @pytest.mark.parametrize("name", ["scan", "exscan"])
 def test_slices_are_not_tried_that_others_rule_out(name):
     """Pipelines that a bound keeps behind the plan stay in few slices, and the plan is the best of all."""
-    machine = hosts(5, 4)
+    machine = hosts(17, 4)
     request = replace(request_on(machine, name, SUM, SUM.default_layout(64 * MIB // 4)), launch_us=1.0)
     every = {made.algorithm: made.figures.predicted_us for made in every_plan(machine, request)}
     tried = {algorithm: round(cost.predicted_us, TIME_DIGITS) for algorithm, cost in chosen_from(machine, request)}

@@ -22,6 +22,25 @@ def test_nothing_goes_down_before_all_is_up():
     assert rounds.period == 4
 
 
+def test_roots_tell_each_other_between_the_two():
+    """Three groups of two, whose last rank tells those of all later groups, and then the first of its own."""
+    trees = straight(np.array([[1, NO_RANK, 3, NO_RANK, 5, NO_RANK]]))
+    rounds = hop_rounds(Nodes(trees.parents), trees, phased(trees))
+    assert rounds.up[[0, 2, 4], 0].tolist() == [0] * 3 and rounds.across.tolist() == [1] * 3
+    assert rounds.down[[2, 4], 0].tolist() == [2, 2] and rounds.period == 3
+
+
+def test_a_root_waits_for_its_turn_and_its_tree_for_all_earlier_roots():
+    """Rank 0 sends rank 2 at 0.5 and the last at 0.7, rank 2 sends at 0.5: rank 3 hears when both have arrived."""
+    trees = straight(np.array([[NO_RANK, 2, NO_RANK, 4, NO_RANK]]))
+    up, takes = np.zeros((1, 5, 1)), np.full((1, 5, 1), 0.1)
+    clock = Clock(1.0, up, up + 0.75, takes, takes, np.array([[0.5, 0.7]]), np.array([[0.1, 0.2]]))
+    rounds = hop_rounds(Nodes(trees.parents), trees, clock)
+    assert rounds.up[1, 0] == 0 and rounds.period == 4  # turns 0, 0.5, 0.7 and 0.75
+    assert rounds.across.tolist() == [1, 2, 1] and rounds.down[[1, 3], 0].tolist() == [3, 7]
+    assert rounds.slice_takes == 1.85
+
+
 def clock_of(turns, takes, period=1.0):
     up = np.array(turns).reshape(1, 3, -1)
     return Clock(period, up, np.zeros_like(up), np.full(up.shape, takes), np.full(up.shape, takes))

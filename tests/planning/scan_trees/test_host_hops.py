@@ -45,3 +45,28 @@ def test_the_next_host_is_reached_by_any_nic():
 
 def test_one_host_has_no_next():
     assert hops_of("mi250x", 1).ways(np.ones(hops_of("mi250x", 1).loads.shape[1]), 0.0).across.size == 0
+
+
+def test_the_latency_to_the_next_host_is_that_of_the_nearest_pair():
+    assert hops_of("dgx-h100", 3).across_us == pytest.approx(5.0) and hops_of("dgx-h100", 1).across_us == 0.0
+
+
+def test_what_fills_a_shared_link_excludes_messages_between_those_that_share_it():
+    """GPUs 0 and 1 share a NIC: while 0 sends to the next 0, and 1 to the next 1, neither can send to the other."""
+    hosts = hops_of("v100-4", 3)
+    more = hosts.with_exclusions()
+    assert hosts.loads.shape[1] < more.loads.shape[1] and (more.loads[:, : hosts.loads.shape[1]] == hosts.loads).all()
+    together = more.loads[[hop for way in ((0, 4), (1, 5), (0, 1)) for hop in hosts.hops(way)]]
+    assert together.sum(axis=0).max() == pytest.approx(
+        sum(hosts.takes[hosts.hops(way)[0]] for way in ((0, 4), (1, 5), (0, 1)))
+    )
+    crossed = more.loads[[hop for way in ((1, 4), (0, 1)) for hop in hosts.hops(way)], hosts.loads.shape[1] :]
+    assert (crossed > 0).sum(axis=0).max() == 1  # 1 sends while 0 does, and another gets what 0 sends
+    for alone in ("dgx-h100", "cpu-2-socket"):
+        assert hops_of(alone, 2).with_exclusions().loads.shape == hops_of(alone, 2).loads.shape
+
+
+def test_with_more_ports_nothing_is_excluded():
+    machine = catalog("v100-4", hosts=3)
+    hosts = HostHops(machine.endpoints, PathFinder(machine), 4, 2)
+    assert hosts.with_exclusions().loads.shape == hosts.loads.shape

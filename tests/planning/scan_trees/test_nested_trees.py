@@ -39,14 +39,14 @@ def test_any_item_may_be_the_root(radix):
 def test_any_number_of_groups(name, count, members):
     if count * members < 2:
         return
-    for radix, most_chunks in ((1, 64), (2, 7), (count * members, 5 if count % 3 == 0 else 64)):
+    for radix, most_chunks in ((0, 64), (1, 64), (2, 7), (count * members, 5 if count % 3 == 0 else 64)):
         right(scan_of(equal(count, members), radix, most_chunks, own=name == "scan"), 1, name)
 
 
 @pytest.mark.parametrize("name", ["scan", "exscan"])
 def test_groups_in_groups_of_unlike_sizes(name):
     cuts = [(0, 2, 3, 7, 8, 12), (0, 3, 8, 12)]
-    for radix in (1, 2, 12):
+    for radix in (0, 1, 2, 12):
         right(scan_of(cuts, radix, 30, own=name == "scan"), 1, name)
 
 
@@ -71,6 +71,12 @@ def test_of_few_chunks_every_group_has_its_turn(most, chunks):
     if most >= 4:
         assert np.ptp(np.bincount(roots % 4, minlength=4)) == 0
         assert np.bincount(roots // 8, minlength=2).tolist() == [chunks // 2] * 2
+
+
+def test_without_a_radix_each_of_the_largest_groups_has_a_tree():
+    trees = nested_trees([(0, 2, 4, 6, 8), (0, 4, 8)], 0, 99)
+    roots = np.argwhere(trees.parents == NO_RANK)[:, 1].reshape(-1, 2)
+    assert len(trees.parents) == 4 and roots.T.tolist() == [[0, 2, 1, 3], [4, 6, 5, 7]]
 
 
 def test_rows_that_are_fewer_than_chunks():

@@ -30,3 +30,14 @@ def test_levels_have_roots_first():
 
 def test_straight_ways_have_no_relays():
     assert straight(np.array([STAR])).up.shape == (1, 5, 0)
+
+
+def test_roots_of_several_trees_tell_later_ones():
+    nodes = Nodes(np.array([[NO_RANK, 2, NO_RANK, NO_RANK, 3], [1, NO_RANK, NO_RANK, 4, NO_RANK]]))
+    assert nodes.roots == 3 and not nodes.goes_up[[0, 2, 3, 6, 7, 9]].any()
+    assert sorted(zip(*(ends.tolist() for ends in nodes.tells), strict=True)) == [
+        *((0, 2), (0, 3), (2, 3)),
+        *((6, 7), (6, 9), (7, 9)),
+    ]
+    assert np.flatnonzero(nodes.sends).tolist() == [0, 1, 2, 5, 6, 7, 8]
+    assert np.flatnonzero(nodes.is_told).tolist() == [2, 3, 7, 9]

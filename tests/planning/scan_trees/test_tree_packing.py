@@ -80,3 +80,15 @@ def test_hops_are_those_of_all_ways():
     hosts = hops_of(catalog("dgx-1-v100", hosts=2), 8)
     for tree in packed_trees(hosts, 4, 0.0):
         assert tree.hops == sum(max(0, len(way) - 1) for way in (*tree.up, *tree.down))
+
+
+def test_where_latency_on_the_spine_costs_it_has_one_rank_of_a_host():
+    """Else the value passes all of them, which is the fewest messages."""
+    hosts = hops_of(catalog("dgx-h100", hosts=3), 8)
+    for spine_price, hops in ((0.0, 11), (10.0, 15)):
+        trees = packed_trees(hosts, 8, 0.0, spine_price=spine_price)
+        assert max(tree.hops for tree in trees) <= hops
+        lengths = {
+            sum(parent != NO_RANK and not tree.down[rank] for rank, parent in enumerate(tree.parents)) for tree in trees
+        }
+        assert (max(lengths) <= 2) == (spine_price > 0)

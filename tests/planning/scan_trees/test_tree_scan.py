@@ -1,6 +1,7 @@
 """Any trees over neighbours give every rank the values up to its own, in rank order, each once, in few messages."""
 
 import re
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def right(schedule, period, name):
 
 @st.composite
 def trees(draw):
-    """A tree over neighbours for each of some chunks, with relays, and turns of all hops."""
+    """A tree over neighbours, or several, for each of some chunks, with relays, and turns of all hops."""
     ranks, chunks = draw(st.integers(2, 17)), draw(st.integers(1, 3))
     parents = np.full((chunks, ranks), NO_RANK)
 
@@ -47,8 +48,9 @@ def trees(draw):
                 if a <= b:
                     grow(tree, a, b, root)
 
-    for tree in parents:
-        grow(tree, 0, ranks - 1, NO_RANK)
+    cuts = [0, *sorted(draw(st.sets(st.integers(1, ranks - 1), max_size=3))), ranks]
+    for tree, (low, high) in product(parents, pairwise(cuts)):
+        grow(tree, low, high - 1, NO_RANK)
     rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
     up, down = (rng.integers(NO_RANK, ranks, (*parents.shape, 2)) for _ in range(2))
     for ways in (up, down):
@@ -57,7 +59,9 @@ def trees(draw):
             ways[chunk, rank] = [*relays, NO_RANK, NO_RANK][:2]
     shape = (*parents.shape, 3)
     turns = (rng.uniform(0, 1.7, shape) for _ in range(2))
-    return ScanTrees(parents, up, down), Clock(1.7, *turns, *(rng.uniform(0.1, 3, shape) for _ in range(2)))
+    takes = (rng.uniform(0.1, 3, shape) for _ in range(2))
+    across = rng.uniform(0, 1.7, (chunks, len(cuts) - 2)), rng.uniform(0.1, 3, (chunks, len(cuts) - 2))
+    return ScanTrees(parents, up, down), Clock(1.7, *turns, *takes, *across)
 
 
 @given(made=trees(), name=st.sampled_from(["scan", "exscan"]), in_turn=st.booleans())
@@ -75,6 +79,16 @@ def test_nothing_is_sent_that_nobody_needs(tree, messages):
     schedule, period = tree_scan(straight(np.array([tree])), [(0, 8)], own=True)
     assert len(schedule.transfers) == messages and period == 1
     assert not (schedule.transfers[:, [1, 3]] == (4, 2)).all(axis=1).any()
+
+
+def test_roots_tell_all_later_ones():
+    """Two messages in a row for any number of trees: from the first rank of each, and to the second."""
+    parents = np.array([[NO_RANK, 0, NO_RANK, 2, NO_RANK, 4, NO_RANK, 6]])
+    schedule, _ = tree_scan(straight(parents), [(0, 8)], own=True)
+    between = {(src, dst) for src, dst in schedule.transfers[:, [1, 3]].tolist() if src // 2 != dst // 2}
+    assert between == {(0, 2), (0, 4), (0, 6), (2, 4), (2, 6), (4, 6)}
+    assert len(schedule.transfers) == len(between) + 4 + 3  # of the last tree only rank 7 has to hear
+    right(schedule, 1, "scan")
 
 
 def test_a_relay_only_carries():

@@ -11,6 +11,8 @@ ceil(log2(P-1) + log2(4/3)) rounds, with fewer folds than `doubling`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from topocomm.planning.algorithms.multiport import powers_below
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
@@ -69,15 +71,18 @@ def one_two_three_exscan(ranks: int, rows: int) -> Schedule:
     return build.build(before.items())
 
 
-def chain_scan(ranks: int, rows: int, *, own: bool) -> Schedule:
-    """P-1 rounds, one message each; `own`: a scan, else an exscan."""
+def chain_scan(ranks: int, rows: int, *, own: bool, sends: Sequence[int] | None = None) -> Schedule:
+    """P-1 rounds, one message each; `own`: a scan, else an exscan.
+
+    `sends` has the round in which each rank but the last sends, in rising order; None: one after the other.
+    """
     build = ScheduleBuilder(ranks, ((0, rows),))
-    slot = 0
+    slot, rounds = 0, range(ranks - 1) if sends is None else sends
     if own:
         build.output(0, slot)
-    for rank in range(1, ranks):
-        arrived = build.send(rank - 1, rank - 1, slot, rank)
+    for rank, round_ in enumerate(rounds, 1):
+        arrived = build.send(round_, rank - 1, slot, rank)
         if own or rank < ranks - 1:
-            slot = build.fold(rank - 1, rank, [arrived, 0])
+            slot = build.fold(round_, rank, [arrived, 0])
         build.output(rank, slot if own else arrived)
     return build.build()

@@ -12,7 +12,7 @@ host, of the second towards the last. So half a payload enters a host for each, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from topocomm.planning.schedule.schedule import Schedule, split_rows
@@ -32,22 +32,31 @@ def two_tree_allreduce(ranks: int, rows: int, slices: int = 1) -> Schedule:
     trees = _two_trees(list(range(ranks)))[: len(build.chunks)]
     turns = _turns(trees)
     for chunk, tree in enumerate(trees):
-        slot, after = _collect(build, tree, turns, chunk, {})
-        _spread(build, tree, turns, chunk, slot, after)
+        slot, after = _collect(build, tree, turns, chunk, {}, _lag(None, 0))
+        _spread(build, tree, turns, chunk, slot, after, _lag(None, 0))
     return sliced(build.build(), slices, 2 * LEVEL_ROUNDS)
 
 
 def two_tree_reduce(
-    ranks: int, rows: int, root: int, *, keep_order: bool, slices: int = 1, hosts: Sequence[int] | None = None
+    ranks: int,
+    rows: int,
+    root: int,
+    *,
+    keep_order: bool,
+    slices: int = 1,
+    hosts: Sequence[int] | None = None,
+    late: int = 0,
 ) -> Schedule:
     """Return a reduce up both trees over the other ranks, then to the root.
 
     Rank order is kept where the root is the first or the last rank. Where it is neither and order must be kept, it is a
     leaf of both trees and gets their results: its neighbours then receive half a payload more than other ranks.
 
-    With `hosts`, the host of each rank, the trees are those of a chain of hosts.
+    With `hosts`, the host of each rank, the trees are those of a chain of hosts, and what passes from one host to the
+    next is `late` by so many levels: a NIC serves messages in the order of their rounds.
     """
     build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))))
+    lag = _lag(hosts, late)
     others = [rank for rank in range(ranks) if rank != root]
     inside = keep_order and 0 < root < ranks - 1
     if not inside and root:
@@ -62,7 +71,7 @@ def two_tree_reduce(
         if not others:
             build.output(root, 0, chunk=chunk)
             continue
-        slot, after = _collect(build, tree, turns, chunk, places)
+        slot, after = _collect(build, tree, turns, chunk, places, lag)
         slot = build.send(after + turns.get((chunk, _top(tree)), chunk), _top(tree), slot, root, chunk=chunk)
         if not inside:
             operands = [slot, 0] if root == ranks - 1 else [0, slot]
@@ -72,7 +81,7 @@ def two_tree_reduce(
 
 
 def two_tree_broadcast(
-    ranks: int, rows: int, root: int, slices: int = 1, hosts: Sequence[int] | None = None
+    ranks: int, rows: int, root: int, slices: int = 1, hosts: Sequence[int] | None = None, late: int = 0
 ) -> Schedule:
     """Return a broadcast from the root to the tops of two trees over the other ranks, and down both."""
     build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))), contributors=[root])
@@ -81,7 +90,7 @@ def two_tree_broadcast(
     below = [_below(root, tree) for tree in trees]
     turns = _turns(below)
     for chunk, tree in enumerate(below):
-        _spread(build, tree, turns, chunk, 0, 0)
+        _spread(build, tree, turns, chunk, 0, 0, _lag(hosts, late))
     return sliced(build.build(), slices, LEVEL_ROUNDS)
 
 
@@ -196,8 +205,18 @@ def _turns(trees: Sequence[Parents]) -> dict[tuple[int, int], int]:
     return turns
 
 
+def _lag(hosts: Sequence[int] | None, late: int) -> Callable[[int, int], int]:
+    """Return how many levels a message from rank to rank takes more than one."""
+    return lambda src, dst: late if hosts is not None and hosts[src] != hosts[dst] else 0
+
+
 def _collect(
-    build: ScheduleBuilder, tree: Parents, turns: dict[tuple[int, int], int], chunk: int, places: dict[int, int]
+    build: ScheduleBuilder,
+    tree: Parents,
+    turns: dict[tuple[int, int], int],
+    chunk: int,
+    places: dict[int, int],
+    lag: Callable[[int, int], int],
 ) -> tuple[int, int]:
     """Reduce to the top, operands by place; return its slot and the first round after."""
     children = _children(tree)
@@ -211,7 +230,7 @@ def _collect(
             slot, below = held[child]
             round_ = below * LEVEL_ROUNDS + turns[chunk, child]
             operands.append((places.get(child, child), build.send(round_, child, slot, rank, chunk=chunk)))
-            level = max(level, below + 1)
+            level = max(level, below + 1 + lag(child, rank))
         folded = build.fold(level * LEVEL_ROUNDS - 1, rank, [slot for _, slot in sorted(operands)], chunk=chunk)
         held[rank] = folded, level
     slot, level = held[order[0]]
@@ -219,7 +238,13 @@ def _collect(
 
 
 def _spread(
-    build: ScheduleBuilder, tree: Parents, turns: dict[tuple[int, int], int], chunk: int, slot: int, after: int
+    build: ScheduleBuilder,
+    tree: Parents,
+    turns: dict[tuple[int, int], int],
+    chunk: int,
+    slot: int,
+    after: int,
+    lag: Callable[[int, int], int],
 ) -> None:
     """Broadcast from a slot of the top, beginning in round `after`; every rank's copy is its output."""
     children = _children(tree)
@@ -228,7 +253,7 @@ def _spread(
         build.output(rank, own, chunk=chunk)
         for child in children.get(rank, []):
             arrived = build.send(round_ + turns[chunk, child], rank, own, child, chunk=chunk)
-            queue.append((child, arrived, round_ + LEVEL_ROUNDS))
+            queue.append((child, arrived, round_ + LEVEL_ROUNDS * (1 + lag(rank, child))))
 
 
 def _children(tree: Parents) -> dict[int, list[int]]:

@@ -28,7 +28,7 @@ from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy
 from topocomm.planning.routing.host_turns import host_turns
 from topocomm.planning.routing.message_pace import MessagePace, fast_rails, pace_across, pace_of
-from topocomm.planning.routing.paths import NoRouteError
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.rooted import broadcast_of, reduce_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
@@ -50,6 +50,8 @@ HALVED_SLICES = (1, 2, 4, 8, 16, 32)
 """Slices of such a piece."""
 TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 19
 """Slices of trees over rails, and of chains, and the most transfers with which more than the fewest are tried."""
+CHAIN_SLICES = (*TREE_SLICES, 512)
+"""Slices of a chain of all ranks, which has the fewest messages."""
 TREE_RADICES, TREE_OPTIONS, NEARLY = (2, 4, 8, 16), 2, 1.03
 """Children in trees over rails; how many of the largest numbers of slices are compared; of those that take so many
 times the least, the one of fewest messages is taken."""
@@ -61,8 +63,9 @@ MOST_WHOLE_GROUPS = 8
 """Most groups that send each other whole parts of a value of at most that size: more bytes, one message in a row."""
 SLICE_US, SLICE_BYTES = 0.16, (1 << 10, 8 << 10)
 """The least time of a slice that a message between groups carries alone, and the least bytes of one in any case."""
-PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES = 6.5, (8 << 10, 64 << 10)
-"""The same between processors: what a message costs them is in no model."""
+PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES, PROCESSOR_MESSAGE_BYTES = 6.5, (8 << 10, 64 << 10), 10_000
+"""The same between processors: what a message costs them is in no model; and the bytes that a core would move in that
+time, for chains: a us at 10 GB/s, assumed."""
 
 
 def over_rails(request: Request, groups: RankPatterns) -> Builds:
@@ -189,11 +192,15 @@ def _tree_slices(request: Request, groups: RankPatterns, trees: RailTrees) -> li
     return [slices for slices in TREE_SLICES if slices <= most]
 
 
+def on_gpus(request: Request, paths: PathFinder) -> bool:
+    """Whether all ranks have GPUs."""
+    return {paths.topology.by_id[end].kind for end in request.endpoints} == {"gpu"}
+
+
 def slice_bytes(request: Request, groups: RankPatterns) -> int:
     """The least bytes of a slice: fewer where links between groups are slow."""
-    by_id = groups.paths.topology.by_id
-    on_gpus = {by_id[end].kind for end in request.endpoints} == {"gpu"}
-    least_us, (least, most) = (SLICE_US, SLICE_BYTES) if on_gpus else (PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES)
+    of_gpus, of_processors = (SLICE_US, SLICE_BYTES), (PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES)
+    least_us, (least, most) = of_gpus if on_gpus(request, groups.paths) else of_processors
     across = _across(request, groups, groups.hierarchy.groups, rails=common_rails(groups.hierarchy.groups)[:1])
     return most if across is None else max(least, min(most, int(least_us / across.us_of_byte)))
 
@@ -210,11 +217,21 @@ def _across(request: Request, groups: RankPatterns, bare: Groups, *, rails: Sequ
 
 def pipelined(request: Request, groups: RankPatterns, schedule: Schedule, period: int, name: str) -> Builds:
     """The schedule in as many slices as have enough bytes, a period apart."""
-    least = slice_bytes(request, groups)
-    most = max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers))
-    for slices in TREE_SLICES:
-        if slices <= min(most, request.payload_bytes // len(schedule.chunks) // least):
-            yield f"{name}-{slices}", partial(sliced, schedule, slices, period)
+    for slices in chain_slices(request, groups, schedule, TREE_SLICES):
+        yield f"{name}-{slices}", partial(sliced, schedule, slices, period)
+
+
+def chain_slices(
+    request: Request, groups: RankPatterns, schedule: Schedule, options: Sequence[int] = CHAIN_SLICES
+) -> list[int]:
+    """Return the numbers of slices that have enough bytes, and not too many transfers."""
+    least, of_chunk = slice_bytes(request, groups), request.payload_bytes / len(schedule.chunks)
+    if not on_gpus(request, groups.paths):
+        # With s bytes a slice, M / s + rounds messages of (s + m) bytes are in a row: least where s^2 = M m / rounds.
+        soonest = (of_chunk * PROCESSOR_MESSAGE_BYTES / schedule.rounds) ** 0.5
+        least = max(PROCESSOR_SLICE_BYTES[0], min(least, int(soonest * 0.5**0.5)))  # the nearest power of 2
+    most = min(max(TREE_SLICES[0], MOST_TREE_TRANSFERS // len(schedule.transfers)), int(of_chunk) // least)
+    return [slices for slices in options if slices <= most]
 
 
 def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Builds:

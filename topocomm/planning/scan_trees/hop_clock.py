@@ -13,6 +13,8 @@ import numpy as np
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes, ScanTrees
 
+NONE: Floats = np.zeros((0, 0))
+"""Of one tree for each chunk."""
 SAME = 1e-6
 """Times that differ by less of a period are one."""
 
@@ -26,6 +28,7 @@ class Clock(NamedTuple):
         down: The same of the message from the parent.
         up_takes: How long each hop takes, above 0.
         down_takes: The same of the message from the parent.
+        across, across_takes: [chunks, roots - 1]: of the message from a root to the first after it, the second, ...
     """
 
     period: float
@@ -33,29 +36,34 @@ class Clock(NamedTuple):
     down: Floats
     up_takes: Floats
     down_takes: Floats
+    across: Floats = NONE
+    across_takes: Floats = NONE
 
 
 def steady(trees: ScanTrees) -> Clock:
     """Return the clock of which every hop takes a period."""
     up, down = (np.zeros((*ways.shape[:2], 1 + ways.shape[2])) for ways in (trees.up, trees.down))
-    return Clock(1.0, up, down, up + 1.0, down + 1.0)
+    across = np.zeros((len(up), int((trees.parents[0] == NO_RANK).sum()) - 1))
+    return Clock(1.0, up, down, up + 1.0, down + 1.0, across, across + 1.0)
 
 
 def phased(trees: ScanTrees) -> Clock:
     """Return the clock of which every hop without relays takes a round, all that goes up before what goes down.
 
-    What those hear who tell others goes first, of all groups: so messages between groups wait for none inside.
+    Between the two goes what roots tell each other. What those hear who tell others goes first, of all groups: so
+    messages between groups wait for none inside.
     """
     nodes = trees.nodes
-    up = hop_rounds(nodes, trees, steady(trees)).up[:, -1:]
+    every = steady(trees)
+    up = hop_rounds(nodes, trees, every).up[:, -1:]
+    across = every.across + up.max() + 1.0
     height = np.zeros_like(nodes.parent)
     for level in reversed(nodes.levels[1:]):
         np.maximum.at(height, nodes.parent[level], 1 + height[level])
-    down = up.max() + 1.0 + np.maximum(0, height[nodes.hears].max(initial=0) - height)
+    down = across.max(initial=up.max()) + 1.0 + np.maximum(0, height[nodes.hears].max(initial=0) - height)
     shape = (*trees.parents.shape, 1)
-    return Clock(
-        float(down.max()) + 1.0, up.reshape(shape).astype(float), down.reshape(shape), np.ones(shape), np.ones(shape)
-    )
+    ways = up.reshape(shape).astype(float), down.reshape(shape), np.ones(shape), np.ones(shape)
+    return Clock(float(down.max()) + 1.0, *ways, across, every.across_takes)
 
 
 class Rounds(NamedTuple):
@@ -64,12 +72,14 @@ class Rounds(NamedTuple):
     Attributes:
         up, down: [nodes, relays + 1]: of the message to the parent, and from it; hops that it has not are in the round
             of its last.
+        across: [messages]: of those between trees.
         period: Rounds from a slice to the next one.
         slice_takes: When all messages of the first slice have arrived, in the clock's time.
     """
 
     up: Ints
     down: Ints
+    across: Ints
     period: int
     slice_takes: float
 
@@ -82,25 +92,37 @@ def hop_rounds(nodes: Nodes, trees: ScanTrees, clock: Clock) -> Rounds:
         sending = level[nodes.goes_up[level]]
         up.leave(sending, ready[sending])
         np.maximum.at(ready, nodes.parent[sending], up.there[sending])
+    across, told = _across(nodes, clock, ready)
     ready = _told(nodes, np.where(nodes.goes_up, up.there, 0.0))
     for level in nodes.levels[1:]:
         above = nodes.parent[level]
         hearing = level[nodes.hears[level]]
-        known = np.where(nodes.hears[above], down.there[above], 0.0)
+        known = np.where(nodes.hears[above], down.there[above], told[above])
         ready[level] = np.maximum(ready[level], known)
         down.leave(hearing, ready[hearing])
-    sent = np.concatenate([up.turns[nodes.goes_up].ravel(), down.turns[nodes.hears].ravel()])
+    hops = (up, nodes.goes_up), (down, nodes.hears), (across, np.ones(len(across.there), bool))
+    sent = np.concatenate([each.turns[which].ravel() for each, which in hops])
     order = np.argsort(sent, kind="stable")
     turns = np.empty(len(sent), np.int64)
     turns[order] = np.cumsum(np.diff(sent[order], prepend=sent[order[:1]]) > SAME * clock.period)
     period = 1 + int(turns.max(initial=0))
-    cut = up.turns[nodes.goes_up].size
-    return Rounds(
-        up.rounds(nodes.goes_up, turns[:cut], period),
-        down.rounds(nodes.hears, turns[cut:], period),
-        period,
-        float(max(up.there.max(), down.there.max())),
-    )
+    cuts = np.cumsum([each.turns[which].size for each, which in hops])[:-1]
+    rounds = [each.rounds(which, own, period) for (each, which), own in zip(hops, np.split(turns, cuts), strict=True)]
+    last = max(float(each.there.max(initial=0.0)) for each, _ in hops)
+    return Rounds(rounds[0], rounds[1], rounds[2][:, 0], period, last)
+
+
+def _across(nodes: Nodes, clock: Clock, ready: Floats) -> tuple[_Hops, Floats]:
+    """The messages between trees, which leave when their root is ready, and when each node has all of them."""
+    src, dst = nodes.tells
+    told, place = np.zeros(len(ready)), np.cumsum(nodes.parent == NO_RANK)
+    which = nodes.chunk[src], place[dst] - place[src] - 1
+    straight = np.zeros((1, len(src), 0), np.int64)
+    turns, takes = (each[which][None, :, None] for each in (clock.across, clock.across_takes))
+    across = _Hops(straight, turns, takes, clock.period)
+    across.leave(np.arange(len(src)), ready[src])
+    np.maximum.at(told, dst, across.there)
+    return across, told
 
 
 def least_takes(trees: ScanTrees, clock: Clock) -> float:
@@ -141,12 +163,12 @@ class _Hops:
     """
 
     def __init__(self, relays: Ints, turns: Floats, takes: Floats, period: float) -> None:
-        count = relays.shape[0] * relays.shape[1]
-        self.last = (relays.reshape(count, -1) != NO_RANK).sum(axis=1)
+        count, most = relays.shape[0] * relays.shape[1], turns.shape[2]
+        self.last = (relays.reshape(count, relays.shape[2]) != NO_RANK).sum(axis=1)
         """The last hop of each."""
-        hops = np.minimum(np.arange(turns.shape[2]), self.last[:, None])
-        self.turns = np.take_along_axis(turns.reshape(count, -1), hops, axis=1)
-        self.takes, self.period = takes.reshape(count, -1), period
+        hops = np.minimum(np.arange(most), self.last[:, None])
+        self.turns = np.take_along_axis(turns.reshape(count, most), hops, axis=1)
+        self.takes, self.period = takes.reshape(count, most), period
         self.there, self.slice = np.zeros(count), np.zeros(self.turns.shape, np.int64)
 
     def leave(self, nodes: Ints, ready: Floats) -> None:

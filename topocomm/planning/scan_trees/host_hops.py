@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from copy import copy
+from itertools import pairwise, permutations
 
 import numpy as np
 
@@ -16,6 +17,8 @@ Way = tuple[int, ...]
 """Ranks of the first two hosts, from one end of a message to the other."""
 MOST_RELAYS = 2
 """Relays of a way to the next host, one in each; inside a host a way has one at most."""
+MOST_SHARING, SAME = 4, 1e-9
+"""Most ranks that share a link whose messages exclude others; and by how much times differ that are equal."""
 
 
 class HostHops:
@@ -30,6 +33,7 @@ class HostHops:
         loads: [hops, rows]: how long the payload holds each port and link; the last hop is from a rank to itself.
         takes: [hops]: how long it holds the ports of its ends.
         latency_us: [hops].
+        across_us: Least latency of a message to the next host.
     """
 
     def __init__(self, endpoints: Sequence[str], paths: PathFinder, members: int, ports: int) -> None:
@@ -52,6 +56,38 @@ class HostHops:
         rate = np.where(self._reached[:-1], routes.gb_per_s, np.inf)
         self.takes = np.append(pairs.fastest / rate, 0.0)
         self.latency_us = np.append(np.where(self._reached[:-1], routes.latency_us, 0.0), 0.0)
+        across = (src < members) & (dst >= members)
+        self.across_us = float(routes.latency_us[across].min(initial=np.inf)) if self.several else 0.0
+        one_host = len({paths.topology.by_id[end].host for end in endpoints}) == 1
+        self._ends = (src[:0], dst[:0]) if ports > 1 or one_host else (src, dst)
+
+    def with_exclusions(self) -> HostHops:
+        """Return the same hops with more rows: of hops of which no two go at once, for more than one port or link.
+
+        What fills a link that few ranks share, as a NIC, goes one after the other. That which a sends, or b gets,
+        excludes the message from a to b, which is on another link, by one of its ports. On one host links that ranks
+        share join few pairs.
+        """
+        more = copy(self)
+        more.loads = np.hstack([self.loads, *self._exclusions()])
+        return more
+
+    def _exclusions(self) -> Iterator[Floats]:
+        (src, dst), members = self._ends, self.members
+        inside = (src < members) & (dst < members)
+        src, dst = src % members, dst % members
+        for link in range(2 * members, self.loads.shape[1]) if len(src) else ():
+            held = self.loads[:-1, link]
+            over = np.flatnonzero(held > 0)
+            if not len(over) or (held[over] < self.takes[over] - SAME).any():
+                continue
+            sharing = {tuple(np.unique(ends[over]).tolist()) for ends in (src, dst)}
+            pairs = {pair for ends in sharing if len(ends) <= MOST_SHARING for pair in permutations(ends, 2)}
+            for a, b in sorted(pairs):
+                between = inside & (src == a) & (dst == b) & (held == 0)
+                excluded = np.where(between, self.takes[:-1], np.where((src == a) | (dst == b), held, 0.0))
+                if between.any():
+                    yield np.append(excluded, 0.0)[:, None]
 
     def hops(self, way: Way) -> list[int]:
         """Return the hops of a way."""

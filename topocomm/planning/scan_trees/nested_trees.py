@@ -2,7 +2,8 @@
 
 Which one takes turns by chunk, so that all members, hosts and rails have as much to do. Of a radix as large as the
 group every part tells the owner of a chunk its fold and hears from it what comes before: two messages in a row. A
-smaller one has fewer messages and more of them in a row; that of 1 is a chain, along which nothing goes back.
+smaller one has fewer messages and more of them in a row; that of 1 is a chain, along which nothing goes back. That of 0
+joins nothing: each of the largest groups has a tree.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def nested_trees(cuts: Sequence[Sequence[int]], radix: int, most_chunks: int) ->
     edges = list(dict.fromkeys([tuple(range(ranks + 1)), *map(tuple, cuts), (0, ranks)]))
     firsts = [np.searchsorted(fine, coarse).tolist() for fine, coarse in pairwise(edges)]
     most = [max(high - low for low, high in pairwise(parts)) for parts in firsts]
-    if radix == 1:  # a chain has no root to choose
+    if radix <= 1:  # a chain has no root to choose
         most[-1] = 1
     chunks = min(most[0] * max(1, min(prod(most[1:]), most_chunks // most[0])), most_chunks)
     parents, roots = np.full((chunks, ranks), NO_RANK), np.tile(np.arange(ranks), (chunks, 1))
     every = np.arange(chunks)
-    for level, parts in enumerate(firsts):
+    for level, parts in enumerate(firsts if radix else firsts[:-1]):
         turn = every // prod(most[level + 1 :]) % most[level] if level else every * most[0] // chunks
         own = radix if level == len(firsts) - 1 else ranks
         below = []

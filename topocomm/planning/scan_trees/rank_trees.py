@@ -2,7 +2,8 @@
 
 Up the tree every rank sends the fold of these; down it hears what comes before the first of them, and tells each child
 what comes before that child's. What nobody needs is not sent: the fold of those that have the last rank, and what comes
-before the first. So a chain is a tree in which the parent of each rank is the next one: it sends up alone.
+before the first. So a chain is a tree in which the parent of each rank is the next one: it sends up alone. Of several
+trees for a chunk, one after the other in rank order, each root sends the fold of its tree to the roots of later ones.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class ScanTrees:
     """A tree for each chunk.
 
     Attributes:
-        parents: [chunks, ranks]: the parent of each rank, NO_RANK at the root.
+        parents: [chunks, ranks]: the parent of each rank, NO_RANK at a root; all chunks have as many.
         up: [chunks, ranks, relays]: ranks that a message to the parent passes on its way, in order, then NO_RANK.
         down: The same of a message from the parent.
     """
@@ -59,6 +60,9 @@ class Nodes:
         own_item: The place of its own among them.
         item: The place of each node among those of its parent.
         children: All nodes but the roots, by parent and place; those of a node begin at `first_child`.
+        roots: Trees of a chunk.
+        tells: (root, later root) of all messages between them, [chunks * pairs].
+        sends, is_told: Whether a node sends the fold of its tree, up or to later roots; whether earlier roots tell it.
     """
 
     def __init__(self, parents: Ints) -> None:
@@ -82,6 +86,11 @@ class Nodes:
         self.own_item = np.bincount(above, earlier, len(self.parent)).astype(np.int64)
         self.item = np.zeros_like(self.parent)
         self.item[self.children] = np.arange(len(above)) - self.first_child[above] + ~earlier
+        roots = self.levels[0].reshape(chunks, -1)
+        self.roots = roots.shape[1]
+        self.tells = tuple(roots[:, which].ravel() for which in np.triu_indices(self.roots, 1))
+        self.sends, self.is_told = self.goes_up.copy(), np.zeros(len(self.parent), bool)
+        self.sends[self.tells[0]] = self.is_told[self.tells[1]] = True
 
     @cached_property
     def sibling_before(self) -> Ints:

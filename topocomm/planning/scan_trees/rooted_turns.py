@@ -43,16 +43,18 @@ def rooted_clock(hosts: HostHops, trees: Sequence[HostTree], above: Ints, payloa
     Args:
         hosts: Hops of the machine.
         trees: Of equal chunks, rooted.
-        above: [trees, pieces, hosts]: the host whose root is above that of each.
+        above: [trees, pieces, hosts]: the host whose root is above that of each; NO_RANK of all that send each other.
         payload_us: Time of all chunks at the fastest rate.
     """
     height = heights(above.reshape(-1, hosts.hosts))
-    parts = [
-        float(((height == level) & (above != NO_RANK).reshape(height.shape)).mean()) for level in range(height.max())
-    ]
+    below = (above != NO_RANK).reshape(height.shape)
+    at_once = not below.any()
+    parts = [float(((height == level) & below).mean()) for level in range(height.max())]
+    if at_once:  # to the next host, the second one, ...
+        parts = [1.0] * (hosts.hosts - 1)
     hops: list[_Hop] = []
     for chunk, tree in enumerate(trees):
-        _Writer(hosts, chunk, tree, parts, hops).write()
+        _Writer(hosts, chunk, tree, parts, hops).write(at_once=at_once)
     number, part = np.array([hop.number for hop in hops]), np.array([hop.part for hop in hops]) / len(trees)
     takes = np.maximum(SAME, hosts.takes[number] * part + hosts.latency_us[number] / payload_us)
     starts = _listed(hosts.loads[number] * part[:, None], takes, [hop.after for hop in hops])
@@ -63,7 +65,9 @@ def rooted_clock(hosts: HostHops, trees: Sequence[HostTree], above: Ints, payloa
     level = np.minimum(height, len(turns[0]) - 1)
     root = np.repeat([tree.parents.index(NO_RANK) for tree in trees], above.shape[1])
     every = (_on_all(each, level, root) for each in (*turns, *durations))
-    return Clock(float((starts + takes).max()), *every)
+    every_tree = np.arange(len(root))
+    across = [each[UP][:, every_tree, root, 0].T for each in (turns, durations)] if at_once else []
+    return Clock(float((starts + takes).max()), *every, *across)
 
 
 def _on_all(turns: Floats, level: Ints, root: Ints) -> Floats:
@@ -86,10 +90,16 @@ class _Writer:
             if parent != NO_RANK:
                 self.children[parent].append(rank)
 
-    def write(self) -> None:
-        """Write them all: up the host, up the levels of hosts and down them, and down the host."""
+    def write(self, *, at_once: bool) -> None:
+        """Write them all: up the host, up the levels of hosts and down them or to all at once, and down the host."""
         root = self.tree.parents.index(NO_RANK)
         known = self._heard(root)
+        if at_once:
+            ways = [
+                self._way((UP, k, self.chunk, root), self.tree.up[root], 1.0, known) for k in range(len(self.parts))
+            ]
+            self._tell(root, tuple(hop for way in ways for hop in way))
+            return
         for level, part in enumerate(self.parts):
             known = self._way((UP, level, self.chunk, root), self.tree.up[root], part, known)
         for level, part in reversed(list(enumerate(self.parts))):
@@ -123,15 +133,17 @@ def _listed(loads: Floats, takes: Floats, after: Sequence[tuple[int, ...]]) -> F
             then[earlier].append(hop)
     waits, ready = np.array([len(each) for each in after]), np.zeros(len(after))
     free, needs, starts = np.zeros(loads.shape[1]), loads > 0, np.zeros(len(after))
+    rows, at = [np.flatnonzero(own) for own in needs], np.zeros(len(after))
     waiting = np.flatnonzero(waits == 0)
     while len(waiting):
-        at = np.round(np.maximum(ready[waiting], (free * needs[waiting]).max(axis=1)), 9)
-        soonest = np.flatnonzero(at == at.min())
+        begin = np.round(np.maximum(ready[waiting], at[waiting]), 9)
+        soonest = np.flatnonzero(begin == begin.min())
         place = soonest[tail[waiting[soonest]].argmax()]
-        hop = int(waiting[place])
-        starts[hop] = at[place]
-        free[needs[hop]] = at[place] + loads[hop, needs[hop]]
+        hop, own = int(waiting[place]), rows[waiting[place]]
+        starts[hop] = begin[place]
+        free[own] = begin[place] + loads[hop, own]
+        at = np.maximum(at, (needs[:, own] * free[own]).max(axis=1, initial=0.0))
         waits[then[hop]] -= 1
-        ready[then[hop]] = np.maximum(ready[then[hop]], at[place] + takes[hop])
+        ready[then[hop]] = np.maximum(ready[then[hop]], starts[hop] + takes[hop])
         waiting = np.append(np.delete(waiting, place), [each for each in then[hop] if not waits[each]]).astype(np.int64)
     return starts

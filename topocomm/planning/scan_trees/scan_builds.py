@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from topocomm.planning.cost.cost_models import MOST_MESSAGES, MOST_TRANSFERS
-from topocomm.planning.forests.chain_flow import MOST_PERIOD, period_of
+from topocomm.planning.forests.chain_flow import MOST_PERIOD, STRAIGHT, period_of
 from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
+    MOST_AT_ONCE_BYTES,
     MOST_TREE_RANKS,
     PROCESSOR_SLICE_BYTES,
 )
@@ -18,11 +22,12 @@ from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.earliest_edges import pairs_differ
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
+from topocomm.planning.scan_trees.group_scans import MOST_STRAIGHT_HOSTS
 from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, least_takes
-from topocomm.planning.scan_trees.hop_turns import clock_of, trees_of
+from topocomm.planning.scan_trees.hop_turns import HopTurns, trees_of
 from topocomm.planning.scan_trees.host_hops import HostHops
 from topocomm.planning.scan_trees.host_trees import owners, rooted_trees
-from topocomm.planning.scan_trees.rank_trees import ScanTrees
+from topocomm.planning.scan_trees.rank_trees import NO_RANK, ScanTrees
 from topocomm.planning.scan_trees.rooted_turns import rooted_clock
 from topocomm.planning.scan_trees.tree_packing import HostTree, packed_trees
 from topocomm.planning.scan_trees.tree_scan import tree_scan
@@ -36,8 +41,13 @@ SCAN_SLICES, THROUGHPUT_SLICES, LEAST_SLICE_BYTES = (4, 8, 16, 32, 64, 128, 256)
 OWNED_TREES, MOST_OWNED_NODES = (8, 16, 32), (1 << 15, 1 << 16)
 """Numbers of trees whose hosts tell each other; and most ranks of all trees with more than the first number, where
 pairs of a host are alike, and where they are not."""
-NEAR = 1.15
-"""How much longer than owners a chain of hosts may take by its turns to be offered: its slices take long to follow."""
+NEAR, CHAIN_NEAR = 1.15, 1.25
+"""How much longer than the other owners, or hosts that tell all later ones, may take by their turns to be offered, and
+a chain of hosts, whose slices take long to follow, and which often takes less than its turns."""
+MOST_AS_ONE_HOST = 8
+"""Most ranks on several hosts that have trees as on one: those of more are packed better for one host than for all."""
+CHAINED_LATENCIES = 3
+"""Times the latency from the first host to the last one that owners must take for a chain to be tried."""
 BELOW = 1.0 - 1e-9
 """Factor of a sum of times that is no more than the same sum in another order."""
 UNSTEADY_SLICES = 8
@@ -48,8 +58,9 @@ than that are not offered: their time would be that of rounds with barriers."""
 def packed_scans(request: Request, groups: RankPatterns) -> Builds:
     """Yield name and builder for long values along trees packed into hosts.
 
-    With `scan-owners` hosts tell each other, so few messages are in a row. With `scan-trees` they are a chain, where
-    pairs of a host are unlike; few ranks on several hosts are as one such host.
+    With `scan-owners` a host tells one that owns the chunk and hears from it, with `scan-hosts` it tells all later
+    ones, so few messages are in a row. With `scan-trees` they are a chain, or one host whose pairs are unlike; few
+    ranks on several hosts are as one such host.
     """
     ends, paths = request.endpoints, groups.paths
     wanted = request.layout.splittable and request.objective in ("auto", "throughput") and not request.cores
@@ -58,26 +69,30 @@ def packed_scans(request: Request, groups: RankPatterns) -> Builds:
     if len(set(ends)) < len(ends):
         return
     alike = period_of(ends, groups.host_starts, paths) if groups.in_order else len(ends)
-    owned = None
+    hosts, owned = None, list[_Owned]()
     if request.objective == "auto" and 1 < alike < len(ends) and alike <= MOST_PERIOD:
-        owned = _by_owners(request, HostHops(ends, paths, alike, request.ports), paths)
-        if owned is not None:
-            yield f"scan-owners-{len(owned.trees)}", owned.schedule
-    members = unlike_members(request, groups)
+        hosts = HostHops(ends, paths, alike, request.ports)
+        owned = _by_owners(request, hosts, paths)
+        for each in owned:
+            yield f"scan-{'hosts' if each.is_straight else 'owners'}-{len(each.trees)}", each.schedule
+    members, owned_us = chained_members(request, groups), min((each.us for each in owned), default=inf)
     if members:
-        hosts = HostHops(ends, paths, members, request.ports)
-        chained = _soonest(request, hosts)
-        if chained is not None and (owned is None or chained.us <= NEAR * owned.us):
-            yield f"scan-trees-{chained.slices}", partial(_in_slices, request, hosts, chained)
+        if hosts is None or hosts.members != members:
+            hosts = HostHops(ends, paths, members, request.ports)
+        late = CHAINED_LATENCIES * (hosts.hosts - 1) * hosts.across_us > owned_us
+        chained = None if late else _soonest(request, hosts, CHAIN_NEAR * owned_us)
+        if chained is not None:
+            yield f"scan-trees-{chained.slices}", chained.schedule
 
 
-def unlike_members(request: Request, groups: RankPatterns) -> int:
-    """Return the ranks of a host if their pairs are unlike, of few ranks on several hosts all; else, and of many, 0."""
+def chained_members(request: Request, groups: RankPatterns) -> int:
+    """Return the ranks of a host, or of few ranks all, if a chain of them all is not as good; else, and of many, 0."""
     ends, paths = request.endpoints, groups.paths
     members = len(ends)
-    if members > MOST_PERIOD and groups.in_order:
+    if members > MOST_AS_ONE_HOST and groups.in_order:
         members = period_of(ends, groups.host_starts, paths)
-    return members if members <= MOST_PERIOD and pairs_differ(ends[:members], paths) else 0
+    several = members < len(ends)
+    return members if members <= MOST_PERIOD and (several or pairs_differ(ends[:members], paths)) else 0
 
 
 class _Owned(NamedTuple):
@@ -90,6 +105,11 @@ class _Owned(NamedTuple):
     above: Ints
     clock: Clock
 
+    @property
+    def is_straight(self) -> bool:
+        """Whether hosts tell all later ones, and none owns a chunk."""
+        return bool((self.above == NO_RANK).all())
+
     def schedule(self) -> Schedule:
         """Return the scan, without slices."""
         rooted = rooted_trees(self.hosts, self.trees, self.above)
@@ -101,88 +121,112 @@ class _Owned(NamedTuple):
         )[0]
 
 
-def _by_owners(request: Request, hosts: HostHops, paths: PathFinder) -> _Owned | None:
-    """Return the number of trees of the least time if every hop leaves at its turn; None where there is no route."""
-    payload_us, best = _slice_us(request, hosts, 1), None
+def _by_owners(request: Request, hosts: HostHops, paths: PathFinder) -> list[_Owned]:
+    """Return the number of trees of the least time if every hop leaves at its turn, by owners and straight.
+
+    Those are left out for which there is no route, or that take much longer than the other.
+    """
+    payload_us, found = _slice_us(request, hosts, 1), list[_Owned]()
     most = MOST_OWNED_NODES[pairs_differ(request.endpoints[: hosts.members], paths)]
+    few = 2 < hosts.hosts <= MOST_STRAIGHT_HOSTS and request.payload_bytes <= MOST_AT_ONCE_BYTES
     for count in OWNED_TREES:
-        above = owners(hosts.hosts, count)
-        if best is not None and above.size * hosts.members > most:
+        by_owner = owners(hosts.hosts, count)
+        if found and by_owner.size * hosts.members > most:
             break
         trees = packed_trees(hosts, count, 1 / payload_us, rooted=True)
-        if trees is None or above.size * hosts.members > MOST_TRANSFERS // 2:
+        if trees is None or by_owner.size * hosts.members > MOST_TRANSFERS // 2:
             break
-        clock = rooted_clock(hosts, trees, above, payload_us)
-        if best is None or clock.period * payload_us < best.us:
-            best = _Owned(clock.period * payload_us, request, hosts, trees, above, clock)
-    return best
+        ways = [by_owner]
+        if few and all(len(tree.up[tree.parents.index(NO_RANK)]) == STRAIGHT for tree in trees):
+            ways.append(np.full((count, 1, hosts.hosts), NO_RANK))
+        for above in ways:
+            clock = rooted_clock(hosts, trees, above, payload_us)
+            found.append(_Owned(clock.period * payload_us, request, hosts, trees, above, clock))
+    chosen = [min(each, key=lambda own: own.us) for each in _by_way(found) if each]
+    return [each for each in chosen if each.us <= NEAR * min(own.us for own in chosen)]
 
 
-class _Chained(NamedTuple):
+def _by_way(found: Sequence[_Owned]) -> tuple[list[_Owned], list[_Owned]]:
+    straight = [each for each in found if each.is_straight]
+    return [each for each in found if not each.is_straight], straight
+
+
+class _Chained:
     """Trees along a chain of hosts, in slices, and about how long they take."""
 
-    us: float
-    trees: Sequence[HostTree]
-    slices: int
+    def __init__(self, request: Request, hosts: HostHops, trees: Sequence[HostTree]) -> None:
+        self.request, self.hosts, self.trees = request, hosts, trees
+        self.turns, self.us, self.slices = HopTurns(hosts, trees), inf, 0
+        self._messages = hosts.hosts * sum(tree.hops for tree in trees)
+
+    def take(self, slices: int, most_us: float) -> None:
+        """Go in so many slices if that takes less than before and than `most_us`, and can be followed."""
+        slice_us, most_us = _slice_us(self.request, self.hosts, slices), min(most_us, self.us)
+        if self._us_of((self.hosts.hosts - 1) * self.hosts.across_us / slice_us, slices) >= most_us:
+            return
+        of, clock = self._on_all, self.turns.clock(slice_us)
+        if self._us_of(least_takes(of, clock) * BELOW, slices) < most_us:
+            us = self._us_of(hop_rounds(of.nodes, of, clock).slice_takes, slices)
+            if us < most_us:
+                self.us, self.slices = us, slices
+
+    def _us_of(self, first: float, slices: int) -> float:
+        """The time if the first slice takes so long; infinite where more messages are followed than can be."""
+        followed = min(slices, first / self.turns.period + UNSTEADY_SLICES)
+        us = (first + (slices - 1) * self.turns.period) * _slice_us(self.request, self.hosts, slices)
+        return us if followed * self._messages <= MOST_MESSAGES else inf
+
+    @cached_property
+    def _on_all(self) -> ScanTrees:
+        return trees_of(self.hosts, self.trees)
+
+    def schedule(self) -> Schedule:
+        """Return the scan in slices that begin a period after one another."""
+        made, period = tree_scan(
+            self._on_all,
+            split_rows(self.request.layout.rows, len(self.trees)),
+            own=self.request.collective.name == "scan",
+            clock=self.turns.clock(_slice_us(self.request, self.hosts, self.slices)),
+        )
+        return sliced(made, self.slices, period)
 
 
-class _Option(NamedTuple):
-    """Trees in slices, what they take at least by the way of a slice and the period, and their place among all."""
+def _soonest(request: Request, hosts: HostHops, most_us: float) -> _Chained | None:
+    """Return the trees and slices of the least time if every hop leaves at its turn, up to `most_us`.
 
-    least_us: float
-    number: int
-    slices: int
-    trees: Sequence[HostTree]
-    on_all: ScanTrees
-    clock: Clock
-    messages: int
-
-
-def _soonest(request: Request, hosts: HostHops) -> _Chained | None:
-    """Return the trees and slices of the least time if every hop leaves at its turn; None where there is no route."""
+    None where there is no route, or all take longer.
+    """
     least = LEAST_SLICE_BYTES if hosts.on_gpus else PROCESSOR_SLICE_BYTES[0]
     by_time = request.objective == "auto"
-    options: list[_Option] = []
-    for chunks in dict.fromkeys(min(request.layout.rows, each) for each in (CHUNKS if by_time else CHUNKS[-1:])):
-        trees = packed_trees(hosts, chunks, hosts.fastest * 1e3 / request.payload_bytes)
+    chosen: _Chained | None = None
+    for of, chunks, spine_price in _packings(request, hosts):
+        trees = packed_trees(of, chunks, of.fastest * 1e3 / request.payload_bytes, spine_price=spine_price)
         if trees is None:
             return None
-        on_all = trees_of(hosts, trees)
-        messages = hosts.hosts * sum(tree.hops for tree in trees)
-        most = max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
+        made, most = _Chained(request, of, trees), max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
         for slices in SCAN_SLICES if by_time else (THROUGHPUT_SLICES,):
             if slices <= most:
-                slice_us = _slice_us(request, hosts, slices)
-                clock = clock_of(hosts, trees, slice_us)
-                way = least_takes(on_all, clock) * BELOW
-                followed = min(slices, way / clock.period + UNSTEADY_SLICES)
-                least_us = (way + (slices - 1) * clock.period) * slice_us
-                if followed * messages <= MOST_MESSAGES:
-                    options.append(_Option(least_us, len(options), slices, trees, on_all, clock, messages))
-    chosen, place = None, 0
-    for each in sorted(options, key=lambda option: option[:2]):
-        if chosen is not None and each.least_us > chosen.us:
-            break
-        first = hop_rounds(each.on_all.nodes, each.on_all, each.clock).slice_takes
-        followed = min(each.slices, first / each.clock.period + UNSTEADY_SLICES)
-        us = (first + (each.slices - 1) * each.clock.period) * _slice_us(request, hosts, each.slices)
-        if (chosen is None or (us, each.number) < (chosen.us, place)) and followed * each.messages <= MOST_MESSAGES:
-            chosen, place = _Chained(us, each.trees, each.slices), each.number
+                made.take(slices, most_us)
+        if made.us < most_us:
+            chosen, most_us = made, made.us
     return chosen
+
+
+def _packings(request: Request, hosts: HostHops) -> Iterator[tuple[HostHops, int, float]]:
+    """Yield hops, numbers of trees and prices of latency on their spines.
+
+    The most trees also with the price that it has where all hosts are one after the other, and where hops exclude
+    others also as if they did not: then these go one after the other by luck, or not.
+    """
+    by_time, excluding = request.objective == "auto", hosts.with_exclusions()
+    chunks = dict.fromkeys(min(request.layout.rows, each) for each in (CHUNKS if by_time else CHUNKS[-1:]))
+    yield from ((excluding, each, 0.0) for each in chunks)
+    if by_time and hosts.several:
+        yield excluding, max(chunks), (hosts.hosts - 1) / _slice_us(request, hosts, 1)
+    if excluding.loads.size > hosts.loads.size:
+        yield hosts, max(chunks), 0.0
 
 
 def _slice_us(request: Request, hosts: HostHops, slices: int) -> float:
     """The time of a slice of the value at the fastest rate."""
     return request.payload_bytes / slices / (hosts.fastest * 1e3)
-
-
-def _in_slices(request: Request, hosts: HostHops, chained: _Chained) -> Schedule:
-    """The scan in slices that begin a period after one another."""
-    _, trees, slices = chained
-    made, period = tree_scan(
-        trees_of(hosts, trees),
-        split_rows(request.layout.rows, len(trees)),
-        own=request.collective.name == "scan",
-        clock=clock_of(hosts, trees, _slice_us(request, hosts, slices)),
-    )
-    return sliced(made, slices, period)

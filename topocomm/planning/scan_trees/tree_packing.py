@@ -51,13 +51,16 @@ class HostTree(NamedTuple):
         return held
 
 
-def packed_trees(hosts: HostHops, chunks: int, us_price: float, *, rooted: bool = False) -> Sequence[HostTree] | None:
+def packed_trees(
+    hosts: HostHops, chunks: int, us_price: float, *, spine_price: float = 0.0, rooted: bool = False
+) -> Sequence[HostTree] | None:
     """Return a tree for each of some equal chunks; None where ranks do not reach each other.
 
     Args:
         hosts: Hops of the machine.
         chunks: Number of trees.
         us_price: What a us of latency costs, in the time that the payload holds the busiest port or link.
+        spine_price: What it costs more on a spine, in the time that it holds all of them as long.
         rooted: Whether one rank of each of several hosts sends the fold of the host, and hears what comes before it.
     """
     trees: list[HostTree] = []
@@ -67,7 +70,7 @@ def packed_trees(hosts: HostHops, chunks: int, us_price: float, *, rooted: bool 
             loads[chunk] = 0.0
             load = loads.sum(axis=0)
             price = (load / max(float(load.max()), 1e-9)) ** power + LEAST_PRICE
-            tree = _Cheapest(hosts, price, us_price).tree(rooted=rooted)
+            tree = _Cheapest(hosts, price, us_price, spine_price * float(price.sum())).tree(rooted=rooted)
             if tree is None:
                 return None
             trees[chunk : chunk + 1] = [tree]
@@ -80,9 +83,10 @@ def packed_trees(hosts: HostHops, chunks: int, us_price: float, *, rooted: bool 
 class _Cheapest:
     """The cheapest tree at given prices."""
 
-    def __init__(self, hosts: HostHops, price: Floats, us_price: float) -> None:
+    def __init__(self, hosts: HostHops, price: Floats, us_price: float, spine_us_price: float = 0.0) -> None:
         self.members, self.several = hosts.members, hosts.several
         self.ways = hosts.ways(price, us_price)
+        self.spine_ways = hosts.ways(price, us_price + spine_us_price) if spine_us_price else self.ways
         self.parents = [NO_RANK] * self.members
         self.up: list[Way] = [()] * self.members
         self.down: list[Way] = [()] * self.members
@@ -148,7 +152,7 @@ class _Cheapest:
             longer = by.min(axis=1) < price[:, end]
             before[longer, end] = by.argmin(axis=1)[longer]
             price[longer, end] = by.min(axis=1)[longer]
-        price = price + self.below[every + 1, self.members, every] + self.ways.across.T
+        price = price + self.below[every + 1, self.members, every] + self.spine_ways.across.T
         first, end = divmod(int(price.argmin()), self.members)
         if np.isfinite(price[first, end]):
             self._join(end, self.members + first)
@@ -171,12 +175,12 @@ class _Cheapest:
                 cuts = np.arange(rank + 1, after + 1)
                 prices = self.below[rank + 1, cuts, rank] + self.below[cuts, after, after]
                 cut[rank, after] = cuts[prices.argmin()]
-                step[rank, after] = prices.min() + self.ways.inside[rank, after]
+                step[rank, after] = prices.min() + self.spine_ways.inside[rank, after]
         return step, cut
 
     def _join(self, rank: int, parent: int) -> None:
         self.parents[rank] = parent
-        self.up[rank] = self.ways.way(rank, parent)
+        self.up[rank] = self.spine_ways.way(rank, parent)
 
     def _place(self, low: int, high: int, parent: int) -> None:
         """Place the trees of the ranks low..high-1 below a parent."""

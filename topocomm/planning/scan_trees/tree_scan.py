@@ -35,7 +35,7 @@ class _TreeScan:
     """Columns of all trees at once.
 
     Slots of a rank: 0 its value; what its children send; their fold with it; what comes before all these; that with the
-    first, the first two, ... of them; and what it carries for others.
+    first, the first two, ... of them; what earlier roots tell it; and what it carries for others.
     """
 
     def __init__(self, trees: ScanTrees, clock: Clock) -> None:
@@ -44,7 +44,8 @@ class _TreeScan:
         self.rounds = hop_rounds(nodes, trees, clock)
         most = int(nodes.items.max()) - 1
         self.total, self.before, self.prefix = 1 + most, 2 + most, 3 + most
-        self.relay_slot, self.relayed = self.prefix + most + 1, 0
+        self.told = self.prefix + most + 1
+        self.relay_slot, self.relayed = self.told + nodes.roots - 1, 0
         self.transfers: list[IntTable] = []
         self.combines: list[IntTable] = []
         self.operands: list[Ints] = []
@@ -52,9 +53,11 @@ class _TreeScan:
     def schedule(self, chunks: Sequence[tuple[int, int]], *, own: bool) -> Schedule:
         """Write the folds and messages of all nodes, and return the schedule."""
         of = self.nodes
-        self._send_up()
-        held = np.where(of.hears, self.before, NO_SLOT)
-        known = np.where(of.hears, self.rounds.down.max(axis=1), -1)
+        whole = self._whole()
+        self._send_up(whole)
+        told = self._send_across(whole)
+        held = np.where(of.hears | of.is_told, self.before, NO_SLOT)
+        known = np.where(of.hears, self.rounds.down.max(axis=1), told)
         """The round in which a node has what it holds."""
         result = np.where(of.own_item == 0, held, NO_SLOT)
         some = np.arange(len(of.items))
@@ -83,28 +86,52 @@ class _TreeScan:
     def _needed(self, nodes: Ints, place: int, own: bool) -> Ints:
         """Whether nodes need what comes before them with items up to this place: to tell or send it, or themselves."""
         of = self.nodes
-        sent = of.goes_up[nodes] & (of.low[nodes] == 0)
+        sent = of.sends[nodes] & (of.low[nodes] == 0)
         mine: Ints = (of.items[nodes] - 1 > place) | sent | (own & (of.own_item[nodes] == place))
         return mine
 
-    def _send_up(self) -> None:
-        """Every node that something comes after sends its parent the fold of all below it."""
+    def _whole(self) -> Ints:
+        """The slot of the fold of all below each node that sends it; it is folded when all of them have sent theirs."""
         of = self.nodes
+        single, first = of.items == 1, of.low == 0
         nodes = np.flatnonzero(of.goes_up)
-        single = of.items[nodes] == 1
-        whole = np.where(single, 0, np.where(of.low[nodes] == 0, self.prefix + of.items[nodes] - 1, self.total))
-        parent = of.parent[nodes]
-        to = 1 + of.item[nodes] - (of.own_item[parent] < of.item[nodes])
-        self._send(self.rounds.up[nodes], nodes, whole, parent, to, self.up_relays[nodes])
         heard = np.full(len(of.parent), -1)
-        np.maximum.at(heard, parent, self.rounds.up[nodes].max(axis=1))
-        folding = nodes[~single & (of.low[nodes] > 0)]
+        np.maximum.at(heard, of.parent[nodes], self.rounds.up[nodes].max(axis=1))
+        folding = np.flatnonzero(of.sends & ~single & ~first)
         for count in np.unique(of.items[folding]):
             some = folding[of.items[folding] == count]
             place = np.arange(count)
             own = of.own_item[some][:, None]
             operands = np.where(place == own, 0, 1 + place - (place > own))
             self._combine(heard[some], some, self.total, operands)
+        return np.where(single, 0, np.where(first, self.prefix + of.items - 1, self.total))
+
+    def _send_up(self, whole: Ints) -> None:
+        """Every node that something comes after sends its parent the fold of all below it."""
+        of = self.nodes
+        nodes = np.flatnonzero(of.goes_up)
+        parent = of.parent[nodes]
+        to = 1 + of.item[nodes] - (of.own_item[parent] < of.item[nodes])
+        self._send(self.rounds.up[nodes], nodes, whole[nodes], parent, to, self.up_relays[nodes])
+
+    def _send_across(self, whole: Ints) -> Ints:
+        """Every root sends later ones the fold of its tree; return when each has, and folds, what comes before its own.
+
+        It is -1 for nodes that no root tells.
+        """
+        of = self.nodes
+        src, dst = of.tells
+        told = np.full(len(of.parent), -1)
+        np.maximum.at(told, dst, self.rounds.across)
+        earlier = np.bincount(dst, minlength=len(told))
+        place = np.zeros_like(told)
+        place[of.levels[0]] = np.tile(np.arange(of.roots), len(of.levels[0]) // of.roots)
+        to = np.where(earlier[dst] == 1, self.before, self.told + place[src])
+        self._send(self.rounds.across[:, None], src, whole[src], dst, to, np.zeros((len(src), 0), np.int64))
+        for count in range(2, of.roots):
+            some = np.flatnonzero(earlier == count)
+            self._combine(told[some], some, self.before, np.tile(self.told + np.arange(count), (len(some), 1)))
+        return told
 
     def _tell(self, nodes: Ints, child: Ints, held: Ints) -> None:
         """Nodes tell these children what comes before them."""
