@@ -1,5 +1,7 @@
 """Algorithms that are offered: by collective, operator, machine and payload."""
 
+from dataclasses import replace
+
 import pytest
 
 import topocomm
@@ -66,6 +68,14 @@ def test_ranks_on_processors_are_not_pipelined():
     """What every message costs a processor is in no model yet."""
     machine = topocomm.catalog("cpu-2-socket", hosts=2)
     assert plan(machine, payload_bytes=1 << 26).schedule.repeat is None
+
+
+def test_a_chain_of_hosts_has_no_rounds_of_latency_where_bytes_alone_count():
+    """Of a few bytes a message between hosts takes as long as thousands of levels of slices."""
+    machine = topocomm.catalog("cpu-1-socket", hosts=3)
+    request = replace(request_on(machine, "reduce", SUM, SUM.default_layout(64)), objective="throughput")
+    builds = dict(candidate_builds(request, PathFinder(machine)))
+    assert builds["chained-trees"]().rounds < builds["two-tree"]().rounds + 8
 
 
 def test_scans_and_parts_of_many_ranks():

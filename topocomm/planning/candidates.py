@@ -356,10 +356,10 @@ def _two_trees(request: Request, paths: PathFinder, slices: Sequence[int]) -> Bu
 
 
 def _late_levels(request: Request, paths: PathFinder, hosts: Sequence[int], slices: int) -> int:
-    """How many levels of two trees pass, of a slice each, while a message goes from host to host."""
+    """How many levels of two trees pass, of a slice each, while a message goes from host to host; 0 for bytes alone."""
     ends = np.array([rank for rank, (a, b) in enumerate(pairwise(hosts)) if a != b])
     routes = paths.routes(request.endpoints, ends, ends + 1)
-    if not np.isfinite(routes.latency_us).all():
+    if request.objective != "auto" or not np.isfinite(routes.latency_us).all():
         return 0
     levels = routes.latency_us * routes.gb_per_s * 1e3 * slices / request.payload_bytes
     return ceil(float(levels.max()) - SHORT_LEVEL)
