@@ -91,7 +91,7 @@ def test_on_a_mesh_values_come_both_ways_around_while_the_nic_serves_another(sys
     """Around and between hosts in phases it was 1.48 and 1.32 times the bound."""
     machine = catalog(system, hosts=count)
     made = plan(machine, name, payload_bytes=64 * MIB)
-    assert made.algorithm.startswith("rails-around") and made.certificate.gap <= most
+    assert made.algorithm.startswith(("rails-around", "host-forest-")) and made.certificate.gap <= most
     check_certificate(machine, made)
 
 

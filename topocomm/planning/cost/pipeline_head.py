@@ -19,14 +19,14 @@ LEAST_ROWS = 64
 def head_of(schedule: Schedule) -> Schedule:
     """Return the pipeline of the first slices, from which `whole_us` knows the time of all.
 
-    A schedule that is no pipeline, has no more slices than that, or so few rows that slices differ, is returned as it
+    A schedule that is no pipeline, has few slices more than that, or so few rows that slices differ, is returned as it
     is. The head is for costs alone: it moves the rows of its slices only, which have the mean length.
     """
     repeat = schedule.repeat
     if repeat is None or not repeat.stagger_rounds:
         return schedule
     slices = -(-schedule.rounds // repeat.stagger_rounds) + STEADY_SLICES
-    if slices >= repeat.count or most_slices(schedule) < LEAST_ROWS * repeat.count:
+    if slices + STEADY_SLICES >= repeat.count or most_slices(schedule) < LEAST_ROWS * repeat.count:
         return schedule
     chunks = [(first, -(-rows * slices // repeat.count)) for first, rows in schedule.chunks]
     return replace(schedule, chunks=tuple(chunks), repeat=Repeat(slices, repeat.stagger_rounds))
