@@ -50,6 +50,18 @@ def busiest_by_round(*columns: NDArray[Any]) -> None:
     The columns are those of `planning.cost.port_turns.busiest_by_round`, then zeros, float64 [places].
     """
 
+def run_events(*columns: NDArray[Any] | float) -> int:
+    """Set the times of tasks and what each awaited last; return the number of events.
+
+    The columns are, of n tasks: those that come after each one (int64 [n + 1] where they begin, and their numbers),
+    the links of all routes likewise, the route of each task (int32); of ports of endpoints, then of NICs, those that
+    each task holds, likewise, the queues of all ports one after the other (int64) and where each ends; float64 [n]:
+    time before the first byte, latency, hold and gap in us; the most bytes per us, or []; float64 [links]: bytes
+    per us. These are written: int64 [ports]: the next place in the queues, of both kinds of ports; int32 [n]: what
+    each still awaits; float64 [n]: bytes left, start, first byte, last byte, arrival, infinite at first; int32 [n]:
+    the task awaited last. Then come the arguments `most_us` and `exact_instants` of `planning.cost.events.simulate`.
+    """
+
 def number_places(*arrays: NDArray[Any]) -> int:
     """Number the places of a schedule; return whether something reads one that nothing writes.
 

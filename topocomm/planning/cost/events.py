@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 import time
 from math import inf
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.planning.cost.link_sharing import LinkSharing, span_places
 from topocomm.planning.cost.port_queues import Queues, queues_of
@@ -99,9 +101,7 @@ class _Events:
         most = None if np.isinf(work.most_gb_per_s).all() else work.most_gb_per_s * 1e3
         link_bytes_per_us = paths.link_gb_per_s * 1e3
         routes = tasks.routes
-        self.sharing = LinkSharing(
-            routes.starts, routes.links, link_bytes_per_us, route_of=tasks.of_task, most_bytes_per_us=most
-        )
+        self.flows = routes.starts, routes.links, link_bytes_per_us, tasks.of_task, most
         self.heap: list[tuple[float, int, int, Ints]] = []
         self.pushed = 0
         self.started: list[Ints] = []
@@ -109,6 +109,41 @@ class _Events:
 
     def run(self, most_us: float, exact_instants: float) -> None:
         """Run until the last event, or until the time is over."""
+        try:
+            from topocomm.native._native import run_events
+        except ImportError:  # nothing is compiled here: the same, a hundred times slower
+            self.run_plainly(most_us, exact_instants)
+        else:
+            self.count = run_events(*self._columns(), most_us, exact_instants)
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        """The columns of `run_events` as C reads them; the last nine are written."""
+        route_starts, links, link_bytes_per_us, of_task, most = self.flows
+        ends, nics = self.queues.ends, self.queues.nics
+        whole = self.then_starts, self.then, route_starts, links
+        times = self.before_us, self.latency_us, self.queues.hold_us, self.queues.gap_us
+        return (
+            *(np.ascontiguousarray(column, dtype=np.int64) for column in whole),
+            np.ascontiguousarray(of_task, dtype=np.int32),
+            *(np.ascontiguousarray(column, dtype=np.int64) for column in (*ends.columns(), *nics.columns())),
+            *(np.ascontiguousarray(column, dtype=float) for column in times),
+            np.zeros(0) if most is None else np.ascontiguousarray(most),
+            np.ascontiguousarray(link_bytes_per_us),
+            ends.next_place,
+            nics.next_place,
+            self.blocked,
+            self.left_bytes,
+            self.start_us,
+            self.first_us,
+            self.last_us,
+            self.arrival_us,
+            self.awaited,
+        )
+
+    def run_plainly(self, most_us: float, exact_instants: float) -> None:
+        """As `run`, without the compiled part."""
+        starts, links, link_bytes_per_us, of_task, most = self.flows
+        self.sharing = LinkSharing(starts, links, link_bytes_per_us, route_of=of_task, most_bytes_per_us=most)
         instants = 0
         self._start(np.flatnonzero(self.blocked == 0))
         self._share([])
