@@ -62,6 +62,13 @@ def run_events(*columns: NDArray[Any] | float) -> int:
     the task awaited last. Then come the arguments `most_us` and `exact_instants` of `planning.cost.events.simulate`.
     """
 
+def group_messages(*arrays: NDArray[Any]) -> int:
+    """Number the messages of a schedule by their first transfers; return how many there are.
+
+    The arrays are its transfers (int32 [n, 7]) and the bytes of each chunk (int64); these are written, int64 [n]: the
+    message of each transfer, and of the messages the first transfer and the bytes.
+    """
+
 def number_places(*arrays: NDArray[Any]) -> int:
     """Number the places of a schedule; return whether something reads one that nothing writes.
 

@@ -91,6 +91,9 @@ int take_columns(PyObject *args, Py_buffer *views, const Py_ssize_t *sizes, int 
 PyObject *follow_turns(PyObject *module, PyObject *args);
 PyObject *busiest_by_round(PyObject *module, PyObject *args);
 
+/* The messages of a schedule; see the stub. */
+PyObject *group_messages(PyObject *module, PyObject *args);
+
 /* The times of tasks on a machine; see the stub. */
 PyObject *run_events(PyObject *module, PyObject *args);
 
