@@ -69,6 +69,15 @@ def group_messages(*arrays: NDArray[Any]) -> int:
     message of each transfer, and of the messages the first transfer and the bytes.
     """
 
+def pack_turns(*arguments: NDArray[Any] | int) -> bool:
+    """Give messages turns in a period, so that none needs a row that another has; return whether all have one.
+
+    The arguments are, int64: where the rows of each message begin (int64 [n + 1]), these rows, and how many turns in a
+    row each message takes; two arrays that are written, the messages, of which the last is placed first, and -1 for
+    each of them, its turn afterwards; then the turns of the period, and how many messages may be placed, some of them
+    again, before it is given up.
+    """
+
 def number_places(*arrays: NDArray[Any]) -> int:
     """Number the places of a schedule; return whether something reads one that nothing writes.
 

@@ -94,6 +94,9 @@ PyObject *busiest_by_round(PyObject *module, PyObject *args);
 /* The messages of a schedule; see the stub. */
 PyObject *group_messages(PyObject *module, PyObject *args);
 
+/* Turns of messages in a period; see the stub. */
+PyObject *pack_turns(PyObject *module, PyObject *args);
+
 /* The times of tasks on a machine; see the stub. */
 PyObject *run_events(PyObject *module, PyObject *args);
 
