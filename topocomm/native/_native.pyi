@@ -69,6 +69,15 @@ def group_messages(*arrays: NDArray[Any]) -> int:
     message of each transfer, and of the messages the first transfer and the bytes.
     """
 
+def exchange_nodes(*arguments: NDArray[Any] | int) -> tuple[bytes, bytes, bytes, bytes] | None:
+    """Send the messages of a gossip and fold the whole value on every rank, as `NodeExchange.run_everywhere`.
+
+    The arguments are, int32: the columns of the tree [5, nodes], rank, node and slot of what ranks hold [n, 3], round,
+    source and destination of the messages [n, 3]; two arrays [ranks] that are written, the next slot of each rank, and
+    the slots of the results; then the chunk. The result is int32: moves, folds, operands and widths of a
+    `ScheduleBuilder`; None where a rank lacks a value.
+    """
+
 def pack_turns(*arguments: NDArray[Any] | int) -> bool:
     """Give messages turns in a period, so that none needs a row that another has; return whether all have one.
 

@@ -26,6 +26,7 @@ static PyMethodDef methods[] = {
     {"busiest_by_round", busiest_by_round, METH_VARARGS, NULL},
     {"run_events", run_events, METH_VARARGS, NULL},
     {"group_messages", group_messages, METH_VARARGS, NULL},
+    {"exchange_nodes", exchange_nodes, METH_VARARGS, NULL},
     {"pack_turns", pack_turns, METH_VARARGS, NULL},
     {"number_places", number_places, METH_VARARGS, NULL},
     {"most_alive", most_alive, METH_VARARGS, NULL},

@@ -94,6 +94,9 @@ PyObject *busiest_by_round(PyObject *module, PyObject *args);
 /* The messages of a schedule; see the stub. */
 PyObject *group_messages(PyObject *module, PyObject *args);
 
+/* Messages and folds of an exchange of nodes; see the stub. */
+PyObject *exchange_nodes(PyObject *module, PyObject *args);
+
 /* Turns of messages in a period; see the stub. */
 PyObject *pack_turns(PyObject *module, PyObject *args);
 

@@ -96,6 +96,7 @@ class ScheduleBuilder:
         operands: Operand slots of all combines.
         widths: Number of operands of each.
         outputs: (rank, slot, chunk) of the results so far.
+        next_slot: First free slot of each rank.
     """
 
     ranks: int
@@ -111,12 +112,12 @@ class ScheduleBuilder:
     outputs: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._next_slot = list(self.first_slots) or [len(own) for own in self.nodes] or [1] * self.ranks
+        self.next_slot = list(self.first_slots) or [len(own) for own in self.nodes] or [1] * self.ranks
 
     def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0, path: int = NO_PATH) -> int:
         """Send (src, slot, chunk) to dst in this round; returns the slot at dst."""
-        arrived = self._next_slot[dst]
-        self._next_slot[dst] = arrived + 1
+        arrived = self.next_slot[dst]
+        self.next_slot[dst] = arrived + 1
         self.moves += (round_, src, slot, dst, arrived, chunk, path)
         return arrived
 
@@ -124,8 +125,8 @@ class ScheduleBuilder:
         """Left-fold the operand slots of `rank` at the end of this round; returns the slot of the result."""
         if len(operands) == 1:
             return operands[0]
-        out = self._next_slot[rank]
-        self._next_slot[rank] = out + 1
+        out = self.next_slot[rank]
+        self.next_slot[rank] = out + 1
         self.folds += (round_, rank, out, chunk)
         self.operands += operands
         self.widths.append(len(operands))
@@ -177,7 +178,7 @@ class ScheduleBuilder:
 
     def slots_used(self, rank: int) -> int:
         """Return the number of slots of the rank."""
-        return self._next_slot[rank]
+        return self.next_slot[rank]
 
 
 def _table(rows: Sequence[Sequence[int]], width: int) -> IntTable:
