@@ -166,7 +166,10 @@ class NodeExchange:
             self.round(round_, messages, everywhere=everywhere)
 
     def run_everywhere(self, gossip: Gossip, *, first_round: int = 0) -> list[int]:
-        """Send the messages of a whole gossip, fold the whole value on every rank, and return the slots of these."""
+        """Send the messages of a whole gossip, fold the whole value on every rank, and return the slots of these.
+
+        Nothing is sent after that: of the other nodes of a rank no note is kept.
+        """
         try:
             from topocomm.native._native import exchange_nodes
         except ImportError:
@@ -179,9 +182,10 @@ class NodeExchange:
         made = exchange_nodes(self.tree.columns, *columns, next_slot, results, self.chunk)
         if made is None:  # a rank lacks a value, and the plain way says which
             return self._run_plainly(gossip, first_round)
-        build.next_slot[:], slots = next_slot.tolist(), results.tolist()
-        for column, own in zip((build.moves, build.folds, build.operands, build.widths), made, strict=True):
-            column += np.frombuffer(own, dtype=np.int32).tolist()
+        slots: list[int] = results.tolist()
+        build.next_slot[:] = next_slot.tolist()
+        for column, written in zip((build.moves, build.folds, build.operands, build.widths), made, strict=True):
+            column += np.frombuffer(written, dtype=np.int32).tolist()
         for own, slot in zip(self.slots, slots, strict=True):
             own[self.tree.root] = slot
         return slots
