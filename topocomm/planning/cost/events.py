@@ -22,6 +22,7 @@ from topocomm.planning.cost.task_routes import TaskRoutes, route_tasks
 from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.schedule.schedule import stable_order
 from topocomm.topology.model import Topology
 
 BEGIN, END, ARRIVE, RELEASE, RELEASE_NIC = range(5)
@@ -88,13 +89,13 @@ class _Events:
         self.before_us, self.latency_us = work.before_us, tasks.latency_us
         self.queues = queues
         waits = np.repeat(np.arange(n), np.diff(work.after_starts))
-        order = np.argsort(work.after, kind="stable")
+        order = stable_order(work.after)
         self.then = waits[order]
         """Tasks that come after each one, one task after the other."""
         self.then_starts = np.concatenate([[0], np.cumsum(np.bincount(work.after, minlength=n))]).astype(np.int64)
         self.blocked = np.diff(work.after_starts).astype(np.int32)
         for kind in (queues.ends, queues.nics):
-            np.add.at(self.blocked, kind.waiting(), 1)
+            self.blocked += np.bincount(kind.waiting(), minlength=n).astype(np.int32)
         flows = tasks.routes.hops[tasks.of_task] > 0
         self.left_bytes = np.where(flows, work.payload_bytes, 0).astype(float)
         self.rate, self.since_us, self.end_us = np.zeros(n), np.zeros(n), np.full(n, np.inf)

@@ -12,7 +12,7 @@ from topocomm.planning.cost.simulated_work import COMPUTE, SEND, Work
 from topocomm.planning.cost.task_routes import TaskRoutes
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
-from topocomm.planning.schedule.schedule import spans
+from topocomm.planning.schedule.schedule import spans, stable_order
 
 
 class PortQueues:
@@ -35,7 +35,7 @@ class PortQueues:
         """
         self._starts, self._ports = starts, ports
         self.empty = not len(ports)
-        order = np.argsort(ports, kind="stable")
+        order = stable_order(ports)
         self._queue = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[order]
         ends = np.cumsum(np.bincount(ports, minlength=len(places)))
         first = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]]) if len(ends) else ends

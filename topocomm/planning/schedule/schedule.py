@@ -214,7 +214,7 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
     return keys
 
 
-def stable_order(keys: Rows) -> Rows:
+def stable_order(keys: NDArray[np.integer]) -> Rows:
     """Return the places of keys, at least 0, in rising order, as `np.argsort(keys, kind="stable")`.
 
     Keys are sorted with their places in the low bits, which takes a fraction of the time where they are in no order.

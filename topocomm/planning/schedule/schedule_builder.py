@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, spans
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, spans, stable_order
 
 
 def schedule_of_columns(
@@ -60,9 +60,9 @@ def _in_rounds(
 ) -> Schedule:
     """The Schedule of columns in any round order; `operands` of combines one after the other, `widths` of each."""
     sorted_already = bool((transfers[1:, 0] >= transfers[:-1, 0]).all())
-    moves = transfers if sorted_already else transfers[np.argsort(transfers[:, 0], kind="stable")]
-    order = np.argsort(combines[:, 0], kind="stable")
-    folds = combines[order]
+    moves = transfers if sorted_already else transfers.take(stable_order(transfers[:, 0]), axis=0)
+    order = stable_order(combines[:, 0])
+    folds = combines.take(order, axis=0)
     starts, where = spans((np.cumsum(widths) - widths)[order], widths[order])
     rounds = max([int(table[-1, 0]) + 1 for table in (moves, folds) if len(table)] + [0])
     return Schedule(
