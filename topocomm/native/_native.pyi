@@ -50,6 +50,9 @@ def busiest_by_round(*columns: NDArray[Any]) -> None:
     The columns are those of `planning.cost.port_turns.busiest_by_round`, then zeros, float64 [places].
     """
 
+def load_places(*columns: NDArray[Any]) -> None:
+    """Add what messages hold to the places, and keep the least latency; as `planning.cost.port_turns.load_places`."""
+
 def run_events(*columns: NDArray[Any] | float) -> int:
     """Set the times of tasks and what each awaited last; return the number of events.
 

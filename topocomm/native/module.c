@@ -28,6 +28,7 @@ static PyMethodDef methods[] = {
     {"group_messages", group_messages, METH_VARARGS, NULL},
     {"exchange_nodes", exchange_nodes, METH_VARARGS, NULL},
     {"pack_turns", pack_turns, METH_VARARGS, NULL},
+    {"load_places", load_places, METH_VARARGS, NULL},
     {"number_places", number_places, METH_VARARGS, NULL},
     {"most_alive", most_alive, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

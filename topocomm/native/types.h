@@ -90,6 +90,7 @@ int take_columns(PyObject *args, Py_buffer *views, const Py_ssize_t *sizes, int 
 /* Times of the messages of a schedule, and of the busiest links of its rounds; see the stub. */
 PyObject *follow_turns(PyObject *module, PyObject *args);
 PyObject *busiest_by_round(PyObject *module, PyObject *args);
+PyObject *load_places(PyObject *module, PyObject *args);
 
 /* The messages of a schedule; see the stub. */
 PyObject *group_messages(PyObject *module, PyObject *args);
