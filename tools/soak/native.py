@@ -3,9 +3,10 @@
     python tools/soak/native.py [--seconds S]
 
 Builds the extensions anew in a temporary folder, once with AddressSanitizer and UndefinedBehaviorSanitizer, once with
-ThreadSanitizer; needs cmake, ninja and gcc. Without these tools it says so and ends. A fifth of the time each:
+ThreadSanitizer; needs cmake, ninja and gcc. Without these tools it says so and ends. A sixth of the time each:
 
     folds      random folds, every field of every operand in memory of its own
+    events     random works of the simulator, compiled and plain
     engines    random allreduces, their ranks on threads of one process, and programs with damaged words
     processes  the same as `tools/soak/collectives.py`, under mpirun
     attention  the tests of the attention kernels, again and again; only from a minute on: GCC takes two to build them
@@ -62,13 +63,13 @@ def main() -> None:
         print(f"native: left out, no {', '.join(missing)} here")
         return
     attention = ("attention",) if options.seconds >= ATTENTION_S else ()
-    plan = {"address;undefined": ("folds", "engines", "processes", *attention), "thread": ("engines",)}
+    plan = {"address;undefined": ("folds", "events", "engines", "processes", *attention), "thread": ("engines",)}
     status = 0
     for sanitizers, parts in plan.items():
         with tempfile.TemporaryDirectory() as folder:
             build(folder, sanitizers, () if "attention" in parts else ("topocomm_native",))
             for part in parts:
-                status |= again(folder, sanitizers, part, options.seconds / 5)
+                status |= again(folder, sanitizers, part, options.seconds / 6)
     sys.exit(status)
 
 
@@ -151,6 +152,16 @@ def fold_once(rng: np.random.Generator, packed: Any, operator: Any, dtype: np.dt
         packed.assert_same_bits(result, want)
 
 
+def soak_events(seconds: float) -> None:
+    """Simulate random works both ways until the time is over."""
+    try_one = importlib.import_module("tests.native.test_events").try_random_work
+    rng, until, count = np.random.default_rng(), time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        try_one(rng)
+        count += 1
+    print(f"events: {count:,} works, each as by the plain simulation")
+
+
 def soak_engines(seconds: float) -> None:
     """Run random allreduces on threads, and damaged programs, until the time is over."""
     damage = importlib.import_module("tests.native.test_engine").try_random_damage
@@ -214,6 +225,7 @@ def soak_attention(seconds: float) -> None:
 
 PARTS: dict[str, Callable[[float], None]] = {
     "folds": soak_folds,
+    "events": soak_events,
     "engines": soak_engines,
     "processes": soak_processes,
     "attention": soak_attention,

@@ -50,6 +50,46 @@ def busiest_by_round(*columns: NDArray[Any]) -> None:
     The columns are those of `planning.cost.port_turns.busiest_by_round`, then zeros, float64 [places].
     """
 
+def load_places(*columns: NDArray[Any]) -> None:
+    """Add what messages hold to the places, and keep the least latency; as `planning.cost.port_turns.load_places`."""
+
+def run_events(*columns: NDArray[Any] | float) -> int:
+    """Set the times of tasks and what each awaited last; return the number of events.
+
+    The columns are, of n tasks: those that come after each one (int64 [n + 1] where they begin, and their numbers),
+    the links of all routes likewise, the route of each task (int32); of ports of endpoints, then of NICs, those that
+    each task holds, likewise, the queues of all ports one after the other (int64) and where each ends; float64 [n]:
+    time before the first byte, latency, hold and gap in us; the most bytes per us, or []; float64 [links]: bytes
+    per us. These are written: int64 [ports]: the next place in the queues, of both kinds of ports; int32 [n]: what
+    each still awaits; float64 [n]: bytes left, start, first byte, last byte, arrival, infinite at first; int32 [n]:
+    the task awaited last. Then come the arguments `most_us` and `exact_instants` of `planning.cost.events.simulate`.
+    """
+
+def group_messages(*arrays: NDArray[Any]) -> int:
+    """Number the messages of a schedule by their first transfers; return how many there are.
+
+    The arrays are its transfers (int32 [n, 7]) and the bytes of each chunk (int64); these are written, int64 [n]: the
+    message of each transfer, and of the messages the first transfer and the bytes.
+    """
+
+def exchange_nodes(*arguments: NDArray[Any] | int) -> tuple[bytes, bytes, bytes, bytes] | None:
+    """Send the messages of a gossip and fold the whole value on every rank, as `NodeExchange.run_everywhere`.
+
+    The arguments are, int32: the columns of the tree [5, nodes], rank, node and slot of what ranks hold [n, 3], round,
+    source and destination of the messages [n, 3]; two arrays [ranks] that are written, the next slot of each rank, and
+    the slots of the results; then the chunk. The result is int32: moves, folds, operands and widths of a
+    `ScheduleBuilder`; None where a rank lacks a value.
+    """
+
+def pack_turns(*arguments: NDArray[Any] | int) -> bool:
+    """Give messages turns in a period, so that none needs a row that another has; return whether all have one.
+
+    The arguments are, int64: where the rows of each message begin (int64 [n + 1]), these rows, and how many turns in a
+    row each message takes; two arrays that are written, the messages, of which the last is placed first, and -1 for
+    each of them, its turn afterwards; then the turns of the period, and how many messages may be placed, some of them
+    again, before it is given up.
+    """
+
 def number_places(*arrays: NDArray[Any]) -> int:
     """Number the places of a schedule; return whether something reads one that nothing writes.
 

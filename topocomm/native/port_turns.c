@@ -88,6 +88,30 @@ static void add_busiest(const int64_t *sent, int64_t rounds, const int64_t *star
     }
 }
 
+/* Add to each place what messages hold it for, and keep the least latency of a message there. */
+static void load(int64_t messages, const int64_t *starts, const int64_t *places, const double *held,
+                 const double *latency, double *sums, double *least) {
+    for (int64_t message = 0; message < messages; message++)
+        for (int64_t at = starts[message]; at < starts[message + 1]; at++) {
+            sums[places[at]] += held[message];
+            if (latency[message] < least[places[at]])
+                least[places[at]] = latency[message];
+        }
+}
+
+PyObject *load_places(PyObject *module, PyObject *args) {
+    enum { SUMS = 4, COUNT = 6 };
+    Py_buffer views[COUNT];
+    (void)module;
+    if (take_columns(args, views, NULL, COUNT, COUNT - SUMS) < 0)
+        return NULL;
+    load(views[2].len / (Py_ssize_t)sizeof(double), views[0].buf, views[1].buf, views[2].buf, views[3].buf,
+         views[SUMS].buf, views[SUMS + 1].buf);
+    for (int column = 0; column < COUNT; column++)
+        PyBuffer_Release(&views[column]);
+    return Py_NewRef(Py_None);
+}
+
 PyObject *busiest_by_round(PyObject *module, PyObject *args) {
     enum { SUMS = 5, COUNT = 7 };
     Py_buffer views[COUNT];

@@ -90,6 +90,19 @@ int take_columns(PyObject *args, Py_buffer *views, const Py_ssize_t *sizes, int 
 /* Times of the messages of a schedule, and of the busiest links of its rounds; see the stub. */
 PyObject *follow_turns(PyObject *module, PyObject *args);
 PyObject *busiest_by_round(PyObject *module, PyObject *args);
+PyObject *load_places(PyObject *module, PyObject *args);
+
+/* The messages of a schedule; see the stub. */
+PyObject *group_messages(PyObject *module, PyObject *args);
+
+/* Messages and folds of an exchange of nodes; see the stub. */
+PyObject *exchange_nodes(PyObject *module, PyObject *args);
+
+/* Turns of messages in a period; see the stub. */
+PyObject *pack_turns(PyObject *module, PyObject *args);
+
+/* The times of tasks on a machine; see the stub. */
+PyObject *run_events(PyObject *module, PyObject *args);
 
 /* The numbers of the places of a schedule; see the stub. */
 PyObject *number_places(PyObject *module, PyObject *args);

@@ -1,7 +1,9 @@
 """Any gossip becomes a proved schedule; what a message carries is what its destination lacks."""
 
 import random
+from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.planning.replay import expected, replay
 from topocomm import PlanError
+from topocomm.native import _native
 from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.algorithms.gossip_schedule import (
     NodeExchange,
@@ -112,3 +115,69 @@ def test_messages_that_carry_nothing_new_are_not_worth_sending():
     """In a round every rank sends what it knew before; of two that bring the same the first counts."""
     gossip = [[(0, 1), (1, 2), (2, 1)], [(1, 2), (0, 2), (0, 1), (2, 0)]]
     assert worth_sending(gossip, [0b001, 0b010, 0b010]) == [[(0, 1)], [(1, 2), (2, 0)]]
+
+
+def random_exchange(seed):
+    """A leaf on each rank, or a few nodes of any tree and all leaves on rank 0; and a gossip that may lack some."""
+    rng = np.random.default_rng(seed)
+    leaves, ranks = int(rng.integers(1, 90)), int(rng.integers(2, 40))
+    tree, held = aligned_tree(leaves, int(rng.integers(2, 4))), None
+    if rng.random() < 0.5:
+        few = [rng.permutation(len(tree.parent))[: rng.integers(1, 5)].tolist() for _ in range(ranks)]
+        held = [{node: slot for slot, node in enumerate(nodes)} for nodes in few]
+        held[0] |= {leaf: 9 + leaf for leaf in range(leaves)}
+        build = ScheduleBuilder(ranks, ((0, 1),), first_slots=[9 + leaves] * ranks)
+    else:
+        ranks = leaves
+        build = ScheduleBuilder(ranks, ((0, 1),))
+    rounds = int(rng.integers(1, 9)) + 2 * ranks.bit_length()
+    drawn = rng.integers(0, ranks, (rounds, max(ranks, 2), 2))
+    gossip = [[(src, dst) for src, dst in own if src != dst] for own in drawn.tolist()]
+    return NodeExchange(build, tree, chunk=3, held=held), gossip
+
+
+def columns_of(exchange):
+    build = exchange.build
+    return build.moves, build.folds, build.operands, build.widths, build.next_slot
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_ways_send_and_fold_the_same(seed):
+    (compiled, gossip), (plain, _) = random_exchange(seed), random_exchange(seed)
+    try:
+        wanted = plain._run_plainly(gossip, 5)
+    except PlanError as error:
+        with pytest.raises(PlanError, match=str(error)):
+            compiled.run_everywhere(gossip, first_round=5)
+        return
+    with mock.patch.object(NodeExchange, "_run_plainly", side_effect=AssertionError):
+        assert compiled.run_everywhere(gossip, first_round=5) == wanted
+    assert columns_of(compiled) == columns_of(plain)
+    assert [compiled.value(rank) for rank in range(compiled.build.ranks)] == wanted
+    without, _ = random_exchange(seed)
+    with mock.patch.dict("sys.modules", {"topocomm.native._native": None}):
+        assert without.run_everywhere(gossip, first_round=5) == wanted
+
+
+def test_wrong_arrays_are_refused():
+    tree = aligned_tree(3).columns
+
+    def exchange(place=0, at=(0, 0), value=None, *, entries=None):
+        given = [tree, [[0, 0, 0], [1, 1, 0], [2, 2, 0]], [[0, 0, 1], [0, 1, 0], [1, 0, 2]], [1, 1, 1], [0, 0, 0]]
+        own = [np.array(array, np.int32) for array in given]
+        if value is not None:
+            own[place][at] = value
+        own[place] = own[place][:entries] if place else own[place]
+        return _native.exchange_nodes(*own, 0)
+
+    assert exchange() is None  # rank 1 never hears of 2
+    wrong = [(0, (0, 0), -1), (0, (1, 4), 4), (0, (2, 3), 3), (0, (3, 4), 5), (0, (4, 4), 3), (0, (4, 0), 5)]
+    wrong += [(1, (1, 0), 3), (1, (1, 1), 5), (1, (1, 2), -1), (2, (0, 0), -1), (2, (0, 1), 3), (2, (2, 2), -1)]
+    for place, at, value in wrong:
+        with pytest.raises(ValueError, match="its arrays do not fit each other"):
+            exchange(place, at, value)
+    for place in (3, 4):
+        with pytest.raises(ValueError, match="its arrays do not fit each other"):
+            exchange(place, entries=2)
+    with pytest.raises(TypeError, match="5 arrays and a chunk"):
+        _native.exchange_nodes(tree)

@@ -8,7 +8,7 @@ import pytest
 
 from topocomm.native import _native
 from topocomm.planning.cost import port_turns
-from topocomm.planning.cost.port_turns import TurnColumns, busiest_by_round, follow, follow_plainly
+from topocomm.planning.cost.port_turns import TurnColumns, busiest_by_round, follow, follow_plainly, load_places
 
 
 def starts_of(counts):
@@ -97,6 +97,23 @@ def test_the_place_that_is_held_longest(seed, monkeypatch):
     without_native(monkeypatch)
     busiest_by_round(sent, starts, places, held, rate, plain)
     assert compiled.tobytes() == plain.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_places_are_held_for_and_their_least_latency(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    starts = starts_of(rng.integers(0, 4, int(rng.integers(0, 30))))
+    places, held, latency_us = rng.integers(0, 6, starts[-1]), rng.random(len(starts) - 1), rng.random(len(starts) - 1)
+    sums, least_us = np.zeros(7), np.full(7, np.inf)
+    for message, (low, high) in enumerate(pairwise(starts)):
+        for place in places[low:high]:
+            sums[place] += held[message]
+            least_us[place] = min(least_us[place], latency_us[message])
+    compiled = load_places(starts, places, held, latency_us, 7)
+    without_native(monkeypatch)
+    plain = load_places(starts, places, held, latency_us, 7)
+    for own in (compiled, plain):
+        assert own[0].tobytes() == sums.tobytes() and own[1].tobytes() == least_us.tobytes()
 
 
 def test_wrong_arguments_are_refused():

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.schedule.schedule import (
+    Repeat,
     input_pieces,
     input_table,
     number_keys,
     row_keys,
+    slice_order,
     spans,
     stable_order,
 )
@@ -62,3 +64,12 @@ def test_ranges_follow_each_other():
     starts, numbers = spans(np.array([4, 0, 9]), np.array([2, 0, 3]))
     assert starts.tolist() == [0, 2, 2, 5]
     assert numbers.tolist() == [4, 5, 9, 10, 11]
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 12), max_size=40), st.integers(1, 9), st.integers(0, 5))
+def test_slices_come_by_round_and_then_by_slice(rounds, count, stagger):
+    table = np.array(sorted(rounds), dtype=np.int32)[:, None].repeat(4, axis=1)
+    wanted = sorted((int(row[0]) + each * stagger, each, at) for each in range(count) for at, row in enumerate(table))
+    row, number = slice_order(table, Repeat(count, stagger))
+    assert list(zip(number.tolist(), row.tolist(), strict=True)) == [(each, at) for _, each, at in wanted]

@@ -47,13 +47,14 @@ def worth_sending(gossip: Gossip, knows: Sequence[int]) -> list[list[Message]]:
 
 def gossip_allreduce(gossip: Gossip, tree: RangeTree, rows: int) -> Schedule:
     """Return an allreduce: every rank ends with the value of the whole tree."""
-    exchange = _exchange(gossip, tree, rows, everywhere=True)
-    return exchange.build.build([(rank, exchange.value(rank)) for rank in range(tree.ranks)])
+    exchange = NodeExchange(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
+    return exchange.build.build(enumerate(exchange.run_everywhere(gossip)))
 
 
 def gossip_reduce(gossip: Gossip, tree: RangeTree, rows: int, root: int) -> Schedule:
     """Return a reduce: a message hands on all that its source has, and the root ends with the whole tree."""
-    exchange = _exchange(gossip, tree, rows, everywhere=False)
+    exchange = NodeExchange(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
+    exchange.run(gossip, everywhere=False)
     return exchange.build.build([(root, exchange.value(root))])
 
 
@@ -136,12 +137,6 @@ def _carried(gossip: Gossip, needs: Sequence[int]) -> list[list[tuple[int, int, 
     return carried[::-1]
 
 
-def _exchange(gossip: Gossip, tree: RangeTree, rows: int, *, everywhere: bool) -> NodeExchange:
-    exchange = NodeExchange(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
-    exchange.run(gossip, everywhere=everywhere)
-    return exchange
-
-
 class NodeExchange:
     """Writes messages and folds of one chunk, and keeps the nodes that each rank has.
 
@@ -169,6 +164,36 @@ class NodeExchange:
         """Send the messages of a gossip, as `round`."""
         for round_, messages in enumerate(gossip, start=first_round):
             self.round(round_, messages, everywhere=everywhere)
+
+    def run_everywhere(self, gossip: Gossip, *, first_round: int = 0) -> list[int]:
+        """Send the messages of a whole gossip, fold the whole value on every rank, and return the slots of these.
+
+        Nothing is sent after that: of the other nodes of a rank no note is kept.
+        """
+        try:
+            from topocomm.native._native import exchange_nodes
+        except ImportError:
+            return self._run_plainly(gossip, first_round)
+        held = [(rank, node, slot) for rank, own in enumerate(self.slots) for node, slot in own.items()]
+        messages = [(round_, *pair) for round_, own in enumerate(gossip, start=first_round) for pair in own]
+        next_slot, build = np.array(self.build.next_slot, dtype=np.int32), self.build
+        results = np.empty_like(next_slot)
+        columns = (np.array(rows, dtype=np.int32) for rows in (held, messages))
+        made = exchange_nodes(self.tree.columns, *columns, next_slot, results, self.chunk)
+        if made is None:  # a rank lacks a value, and the plain way says which
+            return self._run_plainly(gossip, first_round)
+        slots: list[int] = results.tolist()
+        build.next_slot[:] = next_slot.tolist()
+        for column, written in zip((build.moves, build.folds, build.operands, build.widths), made, strict=True):
+            column += np.frombuffer(written, dtype=np.int32).tolist()
+        for own, slot in zip(self.slots, slots, strict=True):
+            own[self.tree.root] = slot
+        return slots
+
+    def _run_plainly(self, gossip: Gossip, first_round: int) -> list[int]:
+        """As `run_everywhere`, without the compiled part."""
+        self.run(gossip, first_round=first_round)
+        return [self.value(rank) for rank in range(len(self.slots))]
 
     def round(self, round_: int, messages: Iterable[tuple[int, int]], *, everywhere: bool) -> None:
         """Send what destinations lack; without `everywhere`, sources hand on what they have and keep nothing."""

@@ -16,7 +16,7 @@ from topocomm.planning.cost.link_sharing import has_room
 from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.pipeline_head import head_of, whole_us
 from topocomm.planning.cost.port_time import PortModel, PortRules, TurnTimes, turn_times
-from topocomm.planning.cost.port_turns import busiest_by_round
+from topocomm.planning.cost.port_turns import busiest_by_round, load_places
 from topocomm.planning.cost.schedule_work import of_messages
 from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
@@ -256,16 +256,17 @@ class Cost:
     @cached_property
     def _least_us(self) -> float:
         """What it takes at least: the bytes of each link, of each port, and the least latency of a message there."""
-        routes, sizes = self._routes, self._messages.payload_bytes
+        routes, sizes, rate = self._routes, self._messages.payload_bytes, self._paths.link_gb_per_s * 1e3
         held_us, ports, ends = self._held_us(sizes)
-        rate = np.concatenate([self._paths.link_gb_per_s * 1e3, np.full(ends, float(self._rules.ports))])
-        of_link = np.repeat(np.arange(self.messages), routes.hops)
-        places = np.concatenate([routes.links, len(self._paths.link_gb_per_s) + ports.ravel()])
-        loads = np.concatenate([sizes[of_link].astype(float), np.repeat(held_us, 2)])
-        latency_us = np.full(len(rate), inf)
-        np.minimum.at(latency_us, places, np.concatenate([routes.latency_us[of_link], np.repeat(routes.latency_us, 2)]))
-        busy_us = np.bincount(places, loads, len(rate)) / rate
-        return float((busy_us + latency_us)[busy_us > 0].max(initial=0.0))
+        two, least_us = 2 * np.arange(self.messages + 1), 0.0
+        for starts, places, held, served in (
+            (routes.starts, routes.links, sizes.astype(float), rate),
+            (two, ports.ravel(), held_us, np.full(ends, float(self._rules.ports))),
+        ):
+            loads, latency_us = load_places(starts, places, held, routes.latency_us, len(served))
+            busy_us = loads / served
+            least_us = max(least_us, float((busy_us + latency_us)[busy_us > 0].max(initial=0.0)))
+        return least_us
 
     @cached_property
     def _by_round_us(self) -> tuple[float, float]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 import time
 from math import inf
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.planning.cost.link_sharing import LinkSharing, span_places
 from topocomm.planning.cost.port_queues import Queues, queues_of
@@ -20,6 +22,7 @@ from topocomm.planning.cost.task_routes import TaskRoutes, route_tasks
 from topocomm.planning.cost.timeline import Timeline
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.schedule.schedule import stable_order
 from topocomm.topology.model import Topology
 
 BEGIN, END, ARRIVE, RELEASE, RELEASE_NIC = range(5)
@@ -86,22 +89,20 @@ class _Events:
         self.before_us, self.latency_us = work.before_us, tasks.latency_us
         self.queues = queues
         waits = np.repeat(np.arange(n), np.diff(work.after_starts))
-        order = np.argsort(work.after, kind="stable")
+        order = stable_order(work.after)
         self.then = waits[order]
         """Tasks that come after each one, one task after the other."""
         self.then_starts = np.concatenate([[0], np.cumsum(np.bincount(work.after, minlength=n))]).astype(np.int64)
         self.blocked = np.diff(work.after_starts).astype(np.int32)
         for kind in (queues.ends, queues.nics):
-            np.add.at(self.blocked, kind.waiting(), 1)
+            self.blocked += np.bincount(kind.waiting(), minlength=n).astype(np.int32)
         flows = tasks.routes.hops[tasks.of_task] > 0
         self.left_bytes = np.where(flows, work.payload_bytes, 0).astype(float)
         self.rate, self.since_us, self.end_us = np.zeros(n), np.zeros(n), np.full(n, np.inf)
         most = None if np.isinf(work.most_gb_per_s).all() else work.most_gb_per_s * 1e3
         link_bytes_per_us = paths.link_gb_per_s * 1e3
         routes = tasks.routes
-        self.sharing = LinkSharing(
-            routes.starts, routes.links, link_bytes_per_us, route_of=tasks.of_task, most_bytes_per_us=most
-        )
+        self.flows = routes.starts, routes.links, link_bytes_per_us, tasks.of_task, most
         self.heap: list[tuple[float, int, int, Ints]] = []
         self.pushed = 0
         self.started: list[Ints] = []
@@ -109,6 +110,41 @@ class _Events:
 
     def run(self, most_us: float, exact_instants: float) -> None:
         """Run until the last event, or until the time is over."""
+        try:
+            from topocomm.native._native import run_events
+        except ImportError:  # nothing is compiled here: the same, a hundred times slower
+            self.run_plainly(most_us, exact_instants)
+        else:
+            self.count = run_events(*self._columns(), most_us, exact_instants)
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        """The columns of `run_events` as C reads them; the last nine are written."""
+        route_starts, links, link_bytes_per_us, of_task, most = self.flows
+        ends, nics = self.queues.ends, self.queues.nics
+        whole = self.then_starts, self.then, route_starts, links
+        times = self.before_us, self.latency_us, self.queues.hold_us, self.queues.gap_us
+        return (
+            *(np.ascontiguousarray(column, dtype=np.int64) for column in whole),
+            np.ascontiguousarray(of_task, dtype=np.int32),
+            *(np.ascontiguousarray(column, dtype=np.int64) for column in (*ends.columns(), *nics.columns())),
+            *(np.ascontiguousarray(column, dtype=float) for column in times),
+            np.zeros(0) if most is None else np.ascontiguousarray(most),
+            np.ascontiguousarray(link_bytes_per_us),
+            ends.next_place,
+            nics.next_place,
+            self.blocked,
+            self.left_bytes,
+            self.start_us,
+            self.first_us,
+            self.last_us,
+            self.arrival_us,
+            self.awaited,
+        )
+
+    def run_plainly(self, most_us: float, exact_instants: float) -> None:
+        """As `run`, without the compiled part."""
+        starts, links, link_bytes_per_us, of_task, most = self.flows
+        self.sharing = LinkSharing(starts, links, link_bytes_per_us, route_of=of_task, most_bytes_per_us=most)
         instants = 0
         self._start(np.flatnonzero(self.blocked == 0))
         self._share([])

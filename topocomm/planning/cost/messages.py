@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes, joined
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule, number_keys, row_keys
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, number_keys, row_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +39,25 @@ class Messages:
 def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
     """Return the messages of a schedule, of a pipeline those of one slice; `chunk_bytes` has each chunk's size."""
     table = schedule.transfers
+    of_transfer, first, payload_bytes = _grouped(table, chunk_bytes)
+    round_, src, dst, path = (table[first, column].astype(np.int64) for column in (0, 1, 3, 6))
+    return Messages(round_, src, dst, path, payload_bytes, of_transfer)
+
+
+def _grouped(table: IntTable, chunk_bytes: Ints) -> tuple[Ints, Ints, Ints]:
+    """The message of each transfer; and of each message the first transfer, in rising order, and the bytes."""
+    try:
+        from topocomm.native._native import group_messages
+    except ImportError:
+        return _grouped_plainly(table, chunk_bytes)
+    whole = np.ascontiguousarray(chunk_bytes, dtype=np.int64)
+    of_transfer, first, payload_bytes = (np.empty(len(table), dtype=np.int64) for _ in range(3))
+    count = group_messages(np.ascontiguousarray(table), whole, of_transfer, first, payload_bytes)
+    return of_transfer, first[:count], payload_bytes[:count].copy()
+
+
+def _grouped_plainly(table: IntTable, chunk_bytes: Ints) -> tuple[Ints, Ints, Ints]:
+    """As `_grouped`, without the compiled part."""
     keys = row_keys(*(table[:, column] for column in (0, 1, 3, 6)))
     begins = np.flatnonzero(np.diff(keys, prepend=-1))  # of runs, since most transfers of a message follow each other
     first, inverse = number_keys(keys[begins])
@@ -48,9 +67,7 @@ def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
     of_transfer = np.repeat(number[inverse], np.diff(begins, append=len(keys)))
     payload_bytes = np.zeros(len(order), dtype=np.int64)
     np.add.at(payload_bytes, of_transfer, chunk_bytes[table[:, 5]])
-    which = begins[first[order]]
-    round_, src, dst, path = (table[which, column].astype(np.int64) for column in (0, 1, 3, 6))
-    return Messages(round_, src, dst, path, payload_bytes, of_transfer)
+    return of_transfer, begins[first[order]], payload_bytes
 
 
 def routes_of(messages: Messages, schedule: Schedule, endpoints: Sequence[str], paths: PathFinder) -> Routes:

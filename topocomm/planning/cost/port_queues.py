@@ -12,7 +12,7 @@ from topocomm.planning.cost.simulated_work import COMPUTE, SEND, Work
 from topocomm.planning.cost.task_routes import TaskRoutes
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints
-from topocomm.planning.schedule.schedule import spans
+from topocomm.planning.schedule.schedule import spans, stable_order
 
 
 class PortQueues:
@@ -22,6 +22,7 @@ class PortQueues:
 
     Attributes:
         empty: Whether no task holds a port.
+        next_place: int64 [ports]: the place in the queues at which the next task of each port waits.
     """
 
     def __init__(self, starts: Ints, ports: NDArray[np.integer], places: Ints) -> None:
@@ -34,16 +35,21 @@ class PortQueues:
         """
         self._starts, self._ports = starts, ports
         self.empty = not len(ports)
-        order = np.argsort(ports, kind="stable")
+        order = stable_order(ports)
         self._queue = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[order]
         ends = np.cumsum(np.bincount(ports, minlength=len(places)))
         first = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]]) if len(ends) else ends
-        self._next, self._end = np.minimum(first + places, ends), ends
+        self.next_place: Ints = np.minimum(first + places, ends)
+        self._end = ends
         self._mark = np.zeros(len(places), dtype=np.int64)
+
+    def columns(self) -> tuple[Ints, NDArray[np.integer], Ints, Ints]:
+        """Return `starts` and `ports` of all tasks, the queues of all ports, and where each of these ends."""
+        return self._starts, self._ports, self._queue, self._end
 
     def waiting(self) -> Ints:
         """Return the tasks that a port does not admit at first, once for each such port."""
-        return self._queue[span_places(self._next, self._end - self._next)]
+        return self._queue[span_places(self.next_place, self._end - self.next_place)]
 
     def release(self, tasks: Ints) -> tuple[Ints, Ints]:
         """Release all ports of these tasks; returns (tasks admitted, one for each port; the task that each awaited)."""
@@ -56,14 +62,14 @@ class PortQueues:
         self._mark[ports] = marks = np.arange(len(ports))
         if (self._mark[ports] != marks).any():  # several tasks release one port
             ports, index, freed = np.unique(ports, return_index=True, return_counts=True)
-            low = self._next[ports]
-            high = self._next[ports] = np.minimum(low + freed, self._end[ports])
+            low = self.next_place[ports]
+            high = self.next_place[ports] = np.minimum(low + freed, self._end[ports])
             return self._queue[span_places(low, high - low)], np.repeat(who[index], high - low)
-        low = self._next[ports]
+        low = self.next_place[ports]
         more = low < self._end[ports]
         if not more.all():
             ports, low, who = ports[more], low[more], who[more]
-        self._next[ports] = low + 1
+        self.next_place[ports] = low + 1
         return self._queue[low], who
 
 

@@ -122,3 +122,24 @@ def _busiest_plainly(sent: Ints, starts: Ints, places: Ints, held: Floats, rate:
         own = places[starts[low] : starts[high]]
         us = np.bincount(own, np.repeat(held[low:high], hops[low:high]), len(rate))[own] / rate[own]
         busy_us[round_] = us.max(initial=busy_us[round_])
+
+
+def load_places(starts: Ints, places: Ints, held: Floats, latency_us: Floats, count: int) -> tuple[Floats, Floats]:
+    """Return (what each place, link or port, is held for by all messages; the least latency of those, or infinity).
+
+    Args:
+        starts: int64 [messages + 1]: message i holds places[starts[i]:starts[i + 1]].
+        places: int64: numbers of places, below `count`.
+        held: float64 [messages]: what each message needs of its places.
+        latency_us: float64 [messages].
+        count: Number of places.
+    """
+    sums, least_us = np.zeros(count), np.full(count, np.inf)
+    try:
+        from topocomm.native._native import load_places as load
+    except ImportError:
+        of = np.repeat(np.arange(len(held)), np.diff(starts))
+        np.minimum.at(least_us, places, latency_us[of])
+        return np.bincount(places, held[of], count).astype(float), least_us
+    load(starts, places, held, latency_us, sums, least_us)
+    return sums, least_us

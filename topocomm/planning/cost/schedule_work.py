@@ -12,7 +12,7 @@ from topocomm.planning.cost.messages import Messages, messages_of
 from topocomm.planning.cost.simulated_work import COMPUTE, JOIN, SEND, Work, distinct
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
-from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys, stable_order
 from topocomm.planning.schedule.transforms import unrolled
 
 _LAUNCH, _MESSAGE, _FOLD = range(3)
@@ -75,7 +75,7 @@ def of_messages(
     ranks, folds = schedule.ranks, schedule.combines.astype(np.int64)
     kinds = [len(launches), len(messages), len(folds)]
     round_ = np.concatenate([launches // ranks, messages.round, folds[:, 0]])
-    order = np.argsort(row_keys(round_, np.repeat(np.arange(3), kinds)), kind="stable")
+    order = stable_order(row_keys(round_, np.repeat(np.arange(3), kinds)))
     number = np.empty_like(order)
     number[order] = np.arange(len(order))
     numbers = np.split(number, np.cumsum(kinds)[:-1])

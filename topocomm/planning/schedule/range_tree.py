@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class RangeTree:
@@ -38,6 +41,11 @@ class RangeTree:
     def leaves(self) -> tuple[int, ...]:
         """Ranks of each node, as bits."""
         return tuple((1 << high) - (1 << low) for low, high in zip(self.low, self.high, strict=True))
+
+    @cached_property
+    def columns(self) -> NDArray[np.int32]:
+        """int32 [5, nodes]: low, high, left and right child, parent, as compiled code reads them."""
+        return np.array([self.low, self.high, *zip(*self.children, strict=True), self.parent], dtype=np.int32)
 
     def sibling(self, node: int) -> int:
         """Return the other child of the node's parent, -1 of the root."""

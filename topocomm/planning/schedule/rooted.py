@@ -30,8 +30,8 @@ def reduce_of(allreduce: Schedule, root: int) -> Schedule:
     return replace(
         allreduce,
         outputs=allreduce.outputs[own],
-        transfers=allreduce.transfers[needed[places.received]],
-        combines=allreduce.combines[kept],
+        transfers=allreduce.transfers.compress(needed[places.received], axis=0),
+        combines=allreduce.combines.take(kept, axis=0),
         operands=allreduce.operands[where],
         operand_starts=starts.astype(np.int32),
     )
@@ -46,10 +46,10 @@ def broadcast_of(allreduce: Schedule, root: int) -> Schedule:
     for round_ in range(allreduce.rounds):
         table = allreduce.transfers[moves[round_] : moves[round_ + 1]].astype(np.int64)
         src, dst, chunk = table[:, 1], table[:, 3], table[:, 5]
-        table = table[(slot[src, chunk] >= 0) & (slot[dst, chunk] < 0)]
+        table = table.compress((slot[src, chunk] >= 0) & (slot[dst, chunk] < 0), axis=0)
         places, numbers = table[:, 3] * count + table[:, 5], np.arange(len(table))
         first[places[::-1]] = numbers[::-1]
-        table = table[first[places] == numbers]
+        table = table.compress(first[places] == numbers, axis=0)
         table[:, 2], table[:, 4] = slot[table[:, 1], table[:, 5]], 1
         slot[table[:, 3], table[:, 5]] = 1
         kept.append(table)

@@ -214,7 +214,7 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
     return keys
 
 
-def stable_order(keys: Rows) -> Rows:
+def stable_order(keys: NDArray[np.integer]) -> Rows:
     """Return the places of keys, at least 0, in rising order, as `np.argsort(keys, kind="stable")`.
 
     Keys are sorted with their places in the low bits, which takes a fraction of the time where they are in no order.
@@ -230,14 +230,16 @@ def stable_order(keys: Rows) -> Rows:
 
 
 def slice_order(table: IntTable, repeat: Repeat) -> tuple[Rows, Rows]:
-    """Return (row, slice) of every entry of a table whose column 0 is the round, in all slices of a pipeline, by round.
+    """Return (row, slice) of every entry of a table sorted by round, column 0, in all slices of a pipeline, by round.
 
     In a round the entries of earlier slices come first.
     """
+    first = np.flatnonzero(np.diff(table[:, 0], prepend=-1))  # of the rows of each round that has some
+    counts = np.diff(first, append=len(table))
     slices = np.arange(repeat.count)[:, None] * repeat.stagger_rounds
-    order = stable_order((slices + table[:, 0]).ravel())
-    number, row = np.divmod(order, max(len(table), 1))
-    return row, number
+    order = stable_order((slices + table[first, 0]).ravel())
+    number, round_ = np.divmod(order, max(len(first), 1))
+    return spans(first[round_], counts[round_])[1], np.repeat(number, counts[round_])
 
 
 def number_keys(keys: Rows) -> tuple[Rows, Rows]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, spans
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, spans, stable_order
 
 
 def schedule_of_columns(
@@ -60,9 +60,9 @@ def _in_rounds(
 ) -> Schedule:
     """The Schedule of columns in any round order; `operands` of combines one after the other, `widths` of each."""
     sorted_already = bool((transfers[1:, 0] >= transfers[:-1, 0]).all())
-    moves = transfers if sorted_already else transfers[np.argsort(transfers[:, 0], kind="stable")]
-    order = np.argsort(combines[:, 0], kind="stable")
-    folds = combines[order]
+    moves = transfers if sorted_already else transfers.take(stable_order(transfers[:, 0]), axis=0)
+    order = stable_order(combines[:, 0])
+    folds = combines.take(order, axis=0)
     starts, where = spans((np.cumsum(widths) - widths)[order], widths[order])
     rounds = max([int(table[-1, 0]) + 1 for table in (moves, folds) if len(table)] + [0])
     return Schedule(
@@ -96,6 +96,7 @@ class ScheduleBuilder:
         operands: Operand slots of all combines.
         widths: Number of operands of each.
         outputs: (rank, slot, chunk) of the results so far.
+        next_slot: First free slot of each rank.
     """
 
     ranks: int
@@ -111,12 +112,12 @@ class ScheduleBuilder:
     outputs: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._next_slot = list(self.first_slots) or [len(own) for own in self.nodes] or [1] * self.ranks
+        self.next_slot = list(self.first_slots) or [len(own) for own in self.nodes] or [1] * self.ranks
 
     def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0, path: int = NO_PATH) -> int:
         """Send (src, slot, chunk) to dst in this round; returns the slot at dst."""
-        arrived = self._next_slot[dst]
-        self._next_slot[dst] = arrived + 1
+        arrived = self.next_slot[dst]
+        self.next_slot[dst] = arrived + 1
         self.moves += (round_, src, slot, dst, arrived, chunk, path)
         return arrived
 
@@ -124,8 +125,8 @@ class ScheduleBuilder:
         """Left-fold the operand slots of `rank` at the end of this round; returns the slot of the result."""
         if len(operands) == 1:
             return operands[0]
-        out = self._next_slot[rank]
-        self._next_slot[rank] = out + 1
+        out = self.next_slot[rank]
+        self.next_slot[rank] = out + 1
         self.folds += (round_, rank, out, chunk)
         self.operands += operands
         self.widths.append(len(operands))
@@ -177,7 +178,7 @@ class ScheduleBuilder:
 
     def slots_used(self, rank: int) -> int:
         """Return the number of slots of the rank."""
-        return self._next_slot[rank]
+        return self.next_slot[rank]
 
 
 def _table(rows: Sequence[Sequence[int]], width: int) -> IntTable:

@@ -49,7 +49,7 @@ def unrolled(schedule: Schedule) -> Schedule:
 def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> tuple[IntTable, Rows]:
     """The table repeated for every slice, with its rounds (column 0) and chunks, by round; and the row of each."""
     row, slices = slice_order(table, repeat)
-    every = table[row]
+    every = table.take(row, axis=0)
     every[:, 0] += (slices * repeat.stagger_rounds).astype(np.int32)
     every[:, chunk_column] = every[:, chunk_column] * repeat.count + slices
     return every, row

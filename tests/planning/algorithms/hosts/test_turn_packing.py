@@ -1,9 +1,13 @@
 """No two messages have one port or link in one turn, and the period is the least where a packing can be found."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
-from topocomm.planning.algorithms.hosts.turn_packing import _Period, least_period, packed_turns
+from topocomm.native import _native
+from topocomm.planning.algorithms.hosts import turn_packing
+from topocomm.planning.algorithms.hosts.turn_packing import least_period, packed_turns
 
 
 def check(rows, durations):
@@ -55,8 +59,47 @@ def test_nothing_to_send():
 def test_of_equal_messages_turns_are_packed_once_and_stay_as_they_are(monkeypatch):
     rows, durations = [(0, 4), (1, 5), (0, 5)], [3, 2, 7]
     starts, period = packed_turns(rows, durations)
-    monkeypatch.delattr(_Period, "packed")
+    monkeypatch.delattr(turn_packing, "_packed")
     again, same = packed_turns(tuple(rows), tuple(durations))
     assert again is starts and same == period
     with pytest.raises(ValueError, match="read-only"):
         starts[0] = 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_both_ways_give_the_same_turns(seed):
+    rng = np.random.default_rng(seed)
+    count, most = int(rng.integers(1, 90)), int(rng.integers(2, 30))
+    rows = [tuple(set(rng.integers(0, most, rng.integers(1, 5)).tolist())) for _ in range(count)]
+    durations = rng.integers(1, 1 + rng.integers(1, 9), count).tolist()
+    turns, period = turn_packing._packed(rows, durations)
+    with mock.patch.dict("sys.modules", {"topocomm.native._native": None}):
+        plain, same = turn_packing._packed(rows, durations)
+    assert turns.dtype == plain.dtype and turns.tolist() == plain.tolist() and period == same
+
+
+def test_wrong_arrays_are_refused():
+    """Two messages of one row, two turns each."""
+    given = [np.array(own, np.int64) for own in ([0, 1, 2], [0, 0], [2, 2], [1, 0], [-1, -1])]
+
+    def pack(place=0, entry=0, value=None, *, period=4, shorter=0):
+        own = [array.copy() for array in given]
+        if value is not None:
+            own[place][entry] = value
+        own[place] = own[place][: len(own[place]) - shorter]
+        return _native.pack_turns(*own, period, 99)
+
+    assert pack() and not pack(period=3)
+    wrong = [(0, 0, 1), (0, 1, 3), (0, 2, 1), (1, 0, -1), (1, 0, 2), (2, 1, 0), (3, 0, 2), (3, 0, -1), (4, 0, 0)]
+    for place, entry, value in wrong:
+        with pytest.raises(ValueError, match="its arrays do not fit each other"):
+            pack(place, entry, value)
+    for place in range(5):
+        with pytest.raises(ValueError, match="its arrays do not fit each other"):
+            pack(place, shorter=1)
+    with pytest.raises(ValueError, match="no period has 0 turns"):
+        pack(period=0)
+    with pytest.raises(TypeError, match="5 arrays, the period and the steps"):
+        _native.pack_turns(*given)
+    with pytest.raises(TypeError, match="int"):
+        _native.pack_turns(*given, "long", 9)

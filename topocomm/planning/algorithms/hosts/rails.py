@@ -151,9 +151,7 @@ def _joining(
     held = [{own: 0, **{block: slot for slot, block in enumerate(blocks_heard, start=1)}} for blocks_heard in received]
     build = ScheduleBuilder(members, ((0, 1),), first_slots=[len(have) for have in held])
     exchange = NodeExchange(build, aligned_tree(blocks), held=held)
-    exchange.run(gossip, first_round=1)
-    for member in range(members):
-        exchange.value(member)  # folds it now: threads share what is kept, and only read it
+    exchange.run_everywhere(gossip, first_round=1)  # folds results now: threads share what is kept, and only read it
     return exchange, 1 + len(gossip)
 
 
@@ -170,7 +168,7 @@ class _Rails(GroupColumns):
         round_ = 0
         for sort, inside in enumerate(self.groups.insides):
             exchange = NodeExchange(ScheduleBuilder(inside.members, ((0, 1),)), inside.tree)
-            exchange.run(inside.gossip)
+            exchange.run_everywhere(inside.gossip)
             self._evaluate(exchange, np.flatnonzero(np.array(self.groups.sorts) == sort), self.total.copy(), 0)
             round_ = max(round_, len(inside.gossip))
         for blocks in levels_of(len(self.first), radices):

@@ -63,31 +63,46 @@ def least_period(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> i
 
 
 def _packed(rows: Sequence[tuple[int, ...]], durations: Sequence[int]) -> tuple[Ints, int]:
-    period = least_period(rows, durations)
-    while (starts := _Period(rows, durations, period).packed()) is None:
-        period += max(1, period // GROWTH)
-    turns = np.array(starts, dtype=np.int64)
+    period, number = least_period(rows, durations), dict[int, int]()
+    needed = [[number.setdefault(row, len(number)) for row in own] for own in rows]
+    try:
+        from topocomm.native._native import pack_turns
+    except ImportError:
+        while (starts := _Period(needed, durations, period).packed()) is None:
+            period += max(1, period // GROWTH)
+        turns = np.array(starts, dtype=np.int64)
+    else:
+        first = np.cumsum([0, *map(len, needed)])
+        every, held = np.array([row for own in needed for row in own], np.int64), np.array(durations, np.int64)
+        steps, turns = len(rows) + MOST_MORE, np.full(len(rows), -1)
+        while not pack_turns(first, every, held, _shortest_first(durations), turns, period, steps):
+            period += max(1, period // GROWTH)
+            turns[:] = -1
     turns.flags.writeable = False
     return turns, period
+
+
+def _shortest_first(durations: Sequence[int]) -> Ints:
+    """The messages in the order in which they are placed, from the last: the longest, of these the first."""
+    return np.array(sorted(range(len(durations)), key=lambda each: (durations[each], -each)), dtype=np.int64)
 
 
 class _Period:
     """The period being filled: which turns of each row are taken, as bits, and by which message."""
 
-    def __init__(self, rows: Sequence[tuple[int, ...]], durations: Sequence[int], period: int) -> None:
-        number: dict[int, int] = {}
-        self.rows = [[number.setdefault(row, len(number)) for row in own] for own in rows]
-        self.durations, self.period = durations, period
+    def __init__(self, rows: Sequence[Sequence[int]], durations: Sequence[int], period: int) -> None:
+        self.rows, self.durations, self.period = rows, durations, period
+        count = 1 + max((row for own in rows for row in own), default=-1)
         self.every = (1 << period) - 1
-        self.taken = [0] * len(number)
-        self.holder = np.full((len(number), period), NOBODY)
+        self.taken = [0] * count
+        self.holder = np.full((count, period), NOBODY)
         self.held = np.array([*durations, 0])
         """Turns of every message, and of `NOBODY`."""
         self.starts, self.tried = [-1] * len(rows), [-1] * len(rows)
 
     def packed(self) -> list[int] | None:
         """Return the starts of all messages, the longest placed first; None where placing does not end."""
-        left = sorted(range(len(self.rows)), key=lambda each: (self.durations[each], -each))
+        left = _shortest_first(self.durations).tolist()
         for _ in range(len(left) + MOST_MORE):
             if not left:
                 break
