@@ -23,6 +23,7 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
 )
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.hierarchical.tiered import tiered_allreduces
+from topocomm.planning.phased_builds import PhasedBuild
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy
@@ -80,9 +81,8 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
         yield from _around_hosts(request, groups)
     if _is_long_across(request, groups):
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
-        trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
-        yield from trees
-        yield from _halved(request, groups, in_slices=not trees)
+        yield from _up_trees(request, groups) if one_root and not request.cores else ()
+        yield from _halved(request, groups)
         yield from _in_blocks(request, groups)
 
 
@@ -234,8 +234,8 @@ def chain_slices(
     return [slices for slices in options if slices <= most]
 
 
-def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Builds:
-    """Long values over rails, in as many slices as are worth their messages and can be planned at once, or in one."""
+def _halved(request: Request, groups: RankPatterns) -> Builds:
+    """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
     bare = groups.hierarchy.groups
     for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
@@ -248,8 +248,7 @@ def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Build
             schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], rings, radix)
             if not groups.in_order:
                 schedule = relabelled(schedule, groups.order)
-            builds = in_few_slices(request, groups, _rooted(request, schedule), _name(radix) + inside)
-            yield from builds if in_slices else islice(builds, 1)
+            yield from in_few_slices(request, groups, _rooted(request, schedule), _name(radix) + inside)
 
 
 def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
@@ -264,7 +263,7 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
         inside, way = list(_ways_inside(request, groups))[-1]
         schedule = rail_blocks_allreduce(bare, request.layout.rows, 1, way)
         schedule = schedule if groups.in_order else relabelled(schedule, groups.order)
-        yield f"rails-blocks-{bare.count}{inside}", partial(_rooted, request, schedule)
+        yield from in_few_slices(request, groups, _rooted(request, schedule), f"rails-blocks-{bare.count}{inside}")
     pieces = min(most_blocks_pieces(bare, MOST_HALVED_TRANSFERS), -(-bare.count // 2))
     if request.port_model != "loggp" or bare.count <= MOST_FLAT_RANKS or groups.hierarchy.flat or pieces < 2:
         return
@@ -353,11 +352,11 @@ def _name(radix: int) -> str:
 
 
 def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, name: str) -> Builds:
-    """The schedule in as many slices as are worth their messages and can be planned at once."""
-    most = min(
-        request.payload_bytes // len(schedule.chunks) // min(SLICE_BYTES[1], slice_bytes(request, groups)),
-        MOST_HALVED_TRANSFERS // len(schedule.transfers),
-    )
-    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
+    """The schedule in as many slices as are worth their messages and can be planned at once, phase by phase."""
+    least = min(SLICE_BYTES[1], slice_bytes(request, groups))
+    if on_gpus(request, groups.paths):
+        least = max(SLICE_BYTES[0], least // 2)
+    most = min(request.payload_bytes // len(schedule.chunks) // least, MOST_HALVED_TRANSFERS // len(schedule.transfers))
+    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:5]
     for slices in dict.fromkeys(n if n <= most else 1 for n in options):
-        yield f"{name}-{slices}", partial(sliced, schedule, slices, 1)
+        yield f"{name}-{slices}", PhasedBuild(schedule, slices)
