@@ -62,6 +62,8 @@ MOST_AT_ONCE_BYTES = 1 << 20
 """Largest payload of which members send parts to each other at once, or by trees, beside rings."""
 MOST_WHOLE_GROUPS = 8
 """Most groups that send each other whole parts of a value of at most that size: more bytes, one message in a row."""
+MOST_WHOLE_PART_BYTES = 128 << 10
+"""Largest part of a longer value on many rails that they send each other whole."""
 SLICE_US, SLICE_BYTES = 0.16, (1 << 10, 8 << 10)
 """The least time of a slice that a message between groups carries alone, and the least bytes of one in any case."""
 PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES, PROCESSOR_MESSAGE_BYTES = 6.5, (8 << 10, 64 << 10), 10_000
@@ -258,7 +260,7 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
         request.port_model == "loggp"
         and not groups.hierarchy.flat  # there it is `flat`
         and bare.count <= MOST_WHOLE_GROUPS
-        and request.payload_bytes <= MOST_AT_ONCE_BYTES
+        and request.payload_bytes <= max(MOST_AT_ONCE_BYTES, MOST_WHOLE_PART_BYTES * len(common_rails(bare)))
     ):
         inside, way = list(_ways_inside(request, groups))[-1]
         schedule = rail_blocks_allreduce(bare, request.layout.rows, 1, way)
