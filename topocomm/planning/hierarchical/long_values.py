@@ -83,8 +83,9 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
         yield from _around_hosts(request, groups)
     if _is_long_across(request, groups):
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
-        yield from _up_trees(request, groups) if one_root and not request.cores else ()
-        yield from _halved(request, groups)
+        trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
+        yield from trees
+        yield from _halved(request, groups, in_slices=request.ports == 1 or not trees)
         yield from _in_blocks(request, groups)
 
 
@@ -236,8 +237,8 @@ def chain_slices(
     return [slices for slices in options if slices <= most]
 
 
-def _halved(request: Request, groups: RankPatterns) -> Builds:
-    """Long values over rails, in as many slices as are worth their messages and can be planned at once."""
+def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Builds:
+    """Long values over rails, in as many slices as are worth their messages and can be planned at once, or in one."""
     bare = groups.hierarchy.groups
     for radix in _radices(request, groups.hierarchy):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
@@ -250,7 +251,8 @@ def _halved(request: Request, groups: RankPatterns) -> Builds:
             schedule = rails_allreduce_in_parts(bare, request.layout.rows, fits[-1], rings, radix)
             if not groups.in_order:
                 schedule = relabelled(schedule, groups.order)
-            yield from in_few_slices(request, groups, _rooted(request, schedule), _name(radix) + inside)
+            builds = in_few_slices(request, groups, _rooted(request, schedule), _name(radix) + inside)
+            yield from builds if in_slices else islice(builds, 1)
 
 
 def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
@@ -354,11 +356,17 @@ def _name(radix: int) -> str:
 
 
 def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, name: str) -> Builds:
-    """The schedule in as many slices as are worth their messages and can be planned at once, phase by phase."""
+    """The schedule in as many slices as are worth their messages and can be planned at once.
+
+    With one port phase by phase, since an endpoint then sends by NVLink or by its NIC. With several both are busy at
+    once where a slice follows a round after the other; so does an allreduce of ranks that are all alike, as `direct`.
+    """
+    in_phases = request.ports == 1 and not (groups.hierarchy.flat and request.collective.name == "allreduce")
     least = min(SLICE_BYTES[1], slice_bytes(request, groups))
-    if on_gpus(request, groups.paths):
+    if in_phases and on_gpus(request, groups.paths):
         least = max(SLICE_BYTES[0], least // 2)
     most = min(request.payload_bytes // len(schedule.chunks) // least, MOST_HALVED_TRANSFERS // len(schedule.transfers))
-    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:5]
+    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[: 5 if in_phases else 3]
     for slices in dict.fromkeys(n if n <= most else 1 for n in options):
-        yield f"{name}-{slices}", PhasedBuild(schedule, slices)
+        build = PhasedBuild(schedule, slices) if in_phases else partial(sliced, schedule, slices, 1)
+        yield f"{name}-{slices}", build
