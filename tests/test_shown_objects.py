@@ -15,10 +15,13 @@ MADE = plan(PAIR, payload_bytes=65536)
 RUN = simulate_plan(MADE, PAIR)
 LINES = [
     (PAIR, "<Topology dgx-h100 x 2 (catalogue): 16 GPUs, 16 NICs, "),
-    (MADE, "<Plan allreduce sum 65536 B on 16 ranks: rails-blocks-2, 3 rounds, 240 messages, predicted 6.62 us (auto "),
-    (MADE.schedule, "<Schedule of 16 ranks: 3 rounds, 8 chunks, 240 transfers, 32 combines>"),
-    (RUN, "<Run allreduce 65536 B, ranks 16, by rails-blocks-2: 6.62 us, 9.90 GB/s>"),
-    (RUN.timeline, "<Timeline of 272 tasks: 6.62 us, "),
+    (
+        MADE,
+        "<Plan allreduce sum 65536 B on 16 ranks: rails-blocks-2-2, 6 rounds, 480 messages, predicted 6.49 us (",
+    ),
+    (MADE.schedule, "<Schedule of 16 ranks: 5 rounds, 8 chunks, 240 transfers, 32 combines, in 2 slices>"),
+    (RUN, "<Run allreduce 65536 B, ranks 16, by rails-blocks-2-2: 6.62 us, 9.90 GB/s>"),
+    (RUN.timeline, "<Timeline of 544 tasks: 6.62 us, "),
     (SUM, "<Operator sum: value [*rows] of any dtype; any order; kernel, triton>"),
     (TOPK(4), "<Operator topk(4): values [*rows, k] of any dtype, payload [*rows, k] int64; any order; "),
     (LOGSUMEXP, "<Operator attention.logsumexp: out [*rows, dim] float32, lse [*rows] float32; any order; "),

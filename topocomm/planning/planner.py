@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 from topocomm.errors import PlanError
@@ -20,6 +21,7 @@ from topocomm.planning.collectives import Collective, collective_of, shards_of, 
 from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, memory_us, soonest
 from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.native import with_native
+from topocomm.planning.phased_builds import PhasedBuild, is_phased, worth_slices
 from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
@@ -231,7 +233,7 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
         with suppress(NoRouteError):
             candidate = _candidate_of(name, build(), request, paths)
             made.append((place, candidate))
-            if candidate.schedule.repeat is not None and by_time:
+            if by_time and (candidate.schedule.repeat is not None or isinstance(build, PhasedBuild)):
                 pipelines[pipeline] = candidate, []
     least_us = inf if every or not (pipelines or bounded) else _least_us([candidate for _, candidate in made])
     for place, name, build in bounded:
@@ -239,8 +241,11 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
             with suppress(NoRouteError):
                 made.append((place, _candidate_of(name, build(), request, paths)))
                 least_us = min(least_us, made[-1][1].cost.predicted_within(least_us + SAME_US))
-    for first, others in sorted(pipelines.values(), key=lambda pipeline: pipeline[0].cost.soon_us):
-        more = _in_more_slices(first, others, least_us, request, paths)
+    for first, others in sorted(pipelines.values(), key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us)):
+        if is_phased(others):
+            more = worth_slices(first, others, least_us, partial(_candidate_of, request=request, paths=paths))
+        else:
+            more = _in_more_slices(first, others, least_us, request, paths)
         made += more
         if not every:
             least_us = min(least_us, _least_us([candidate for _, candidate in more]))

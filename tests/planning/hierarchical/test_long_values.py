@@ -159,6 +159,15 @@ def test_beyond_that_hosts_sum_in_blocks(payload_bytes, gap):
     assert made.algorithm == "rails-blocks-4-1" and made.certificate.gap <= gap
 
 
+@pytest.mark.parametrize(("name", "payload_bytes"), [("reduce", 1_479_744), ("allreduce", 4_000_000)])
+def test_racks_of_many_rails_send_each_other_short_parts_whole(name, payload_bytes):
+    """Of more than a MiB parts went by owners: two messages in a row between racks, 2.11 and 2.20 times the bound."""
+    machine = catalog("gb200-nvl72", hosts=3)
+    made = plan(machine, name, payload_bytes=payload_bytes)
+    assert made.algorithm.startswith("rails-blocks-3") and made.certificate.gap <= 1.5
+    check_certificate(machine, made)
+
+
 def test_of_many_ranks_there_are_fewer_slices():
     assert offered(catalog("dgx-h100", hosts=16), "reduce", 512 * MIB, "rails-trees") == ["14.32"]
     assert offered(catalog("dgx-h100", hosts=64), "reduce", 512 * MIB, "rails-trees") == ["4.32"]

@@ -17,7 +17,14 @@ from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.schedule.schedule import Repeat, split_rows
 from topocomm.planning.schedule.traffic import busiest_port, rows_sent
-from topocomm.planning.schedule.transforms import joined_rounds, most_slices, sliced, split_rounds, unrolled
+from topocomm.planning.schedule.transforms import (
+    in_phases,
+    joined_rounds,
+    most_slices,
+    sliced,
+    split_rounds,
+    unrolled,
+)
 
 
 @pytest.mark.parametrize("repeat", [(1, 0), (1, 3), (2, 1), (3, 0), (4, 2), (2, 9)], ids=str)
@@ -128,3 +135,27 @@ def test_the_shortest_chunk_counts_and_empty_ones_do_not():
     assert most_slices(flat_allgather([0, 0])) == 1
     assert two_tree_allreduce(4, 5, 64).repeat == Repeat(2, 4)
     assert two_tree_allreduce(4, 3, 64).repeat is None
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_in_phases_all_slices_have_a_round_before_any_has_the_next(name):
+    for ranks in (2, 5):
+        rows = 48 * ranks
+        collective = collective_of(name, ranks, rows=rows)
+        for build in builds(switch(ranks), collective, rows).values():
+            once = build()
+            if once.repeat is not None:
+                continue
+            made = in_phases(once, 3)
+            count = min(3, most_slices(once))
+            assert made.repeat == (Repeat(count, 1) if count > 1 else None)
+            every = unrolled(made)
+            assert verify(made, collective) == verify(once, collective)
+            slice_of, round_of = every.transfers[:, 5] % count, every.transfers[:, 0] // count
+            assert (every.transfers[:, 0] % count == slice_of).all()
+            assert sorted(round_of.tolist()) == sorted(once.transfers[:, 0].tolist() * count)
+
+
+def test_in_phases_slices_have_no_less_than_a_row():
+    once = flat_allgather((1, 1, 1))
+    assert in_phases(once, 4) is once

@@ -75,17 +75,21 @@ class TimeWitnesses:
         across_us = self._across_us(witness, witness["groups"])
         border = groups[:1] if rooted else groups
         into, rate = direction == "in", self._by_ports if witness["by_ports"] else self.graph.borders
-        value_us = self._us(rate(border, into=into))
+        value_us = left_us = self._us(rate(border, into=into))
+        if witness.get("by_root"):  # what is relayed has left the root, at its ports, two messages before the end
+            if name != "broadcast":
+                raise PlanError("certificate: relays witness: expected a broadcast, whose root has ports")
+            left_us = max(value_us, self._us(self._by_ports([{self.plan.ranks[root]}], into=False)))
         # (time at first hand alone) or the least over a share: all that is sent, and what is sent late.
         every = count - 1 if rooted else count * (count - 1)
         once = 1 if rooted else 2 * (count - 1)
 
         def late_us(share: float) -> float:
             if rooted:
-                sent, late = share * (count - 1) + 1 - share, 1 - share
+                sent, late_us = share * (count - 1) + 1 - share, (1 - share) * left_us
             else:
-                sent, late = max(once, share * count * (count - 2) + count), count * (1 - share)
-            return max(across_us + sent * value_us, 2 * across_us + late * value_us)
+                sent, late_us = max(once, share * count * (count - 2) + count), count * (1 - share) * value_us
+            return max(across_us + sent * value_us, 2 * across_us + late_us)
 
         low, high = 0.0, 1.0  # late_us is convex in the share
         for _ in range(200):

@@ -23,6 +23,7 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
 )
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.hierarchical.tiered import tiered_allreduces
+from topocomm.planning.phased_builds import PhasedBuild
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
 from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.routing.hierarchy import Hierarchy
@@ -61,6 +62,8 @@ MOST_AT_ONCE_BYTES = 1 << 20
 """Largest payload of which members send parts to each other at once, or by trees, beside rings."""
 MOST_WHOLE_GROUPS = 8
 """Most groups that send each other whole parts of a value of at most that size: more bytes, one message in a row."""
+MOST_WHOLE_PART_BYTES = 128 << 10
+"""Largest part of a longer value on many rails that they send each other whole."""
 SLICE_US, SLICE_BYTES = 0.16, (1 << 10, 8 << 10)
 """The least time of a slice that a message between groups carries alone, and the least bytes of one in any case."""
 PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES, PROCESSOR_MESSAGE_BYTES = 6.5, (8 << 10, 64 << 10), 10_000
@@ -82,7 +85,7 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
         one_root = name != "allreduce" and len(request.endpoints) <= MOST_TREE_RANKS
         trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
         yield from trees
-        yield from _halved(request, groups, in_slices=not trees)
+        yield from _halved(request, groups, in_slices=request.ports == 1 or not trees)
         yield from _in_blocks(request, groups)
 
 
@@ -259,12 +262,12 @@ def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
         request.port_model == "loggp"
         and not groups.hierarchy.flat  # there it is `flat`
         and bare.count <= MOST_WHOLE_GROUPS
-        and request.payload_bytes <= MOST_AT_ONCE_BYTES
+        and request.payload_bytes <= max(MOST_AT_ONCE_BYTES, MOST_WHOLE_PART_BYTES * len(common_rails(bare)))
     ):
         inside, way = list(_ways_inside(request, groups))[-1]
         schedule = rail_blocks_allreduce(bare, request.layout.rows, 1, way)
         schedule = schedule if groups.in_order else relabelled(schedule, groups.order)
-        yield f"rails-blocks-{bare.count}{inside}", partial(_rooted, request, schedule)
+        yield from in_few_slices(request, groups, _rooted(request, schedule), f"rails-blocks-{bare.count}{inside}")
     pieces = min(most_blocks_pieces(bare, MOST_HALVED_TRANSFERS), -(-bare.count // 2))
     if request.port_model != "loggp" or bare.count <= MOST_FLAT_RANKS or groups.hierarchy.flat or pieces < 2:
         return
@@ -353,11 +356,17 @@ def _name(radix: int) -> str:
 
 
 def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, name: str) -> Builds:
-    """The schedule in as many slices as are worth their messages and can be planned at once."""
-    most = min(
-        request.payload_bytes // len(schedule.chunks) // min(SLICE_BYTES[1], slice_bytes(request, groups)),
-        MOST_HALVED_TRANSFERS // len(schedule.transfers),
-    )
-    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[:3]  # one port sends by NVLink or by its NIC
+    """The schedule in as many slices as are worth their messages and can be planned at once.
+
+    With one port phase by phase, since an endpoint then sends by NVLink or by its NIC. With several both are busy at
+    once where a slice follows a round after the other; so does an allreduce of ranks that are all alike, as `direct`.
+    """
+    in_phases = request.ports == 1 and not (groups.hierarchy.flat and request.collective.name == "allreduce")
+    least = min(SLICE_BYTES[1], slice_bytes(request, groups))
+    if in_phases and on_gpus(request, groups.paths):
+        least = max(SLICE_BYTES[0], least // 2)
+    most = min(request.payload_bytes // len(schedule.chunks) // least, MOST_HALVED_TRANSFERS // len(schedule.transfers))
+    options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[: 5 if in_phases else 3]
     for slices in dict.fromkeys(n if n <= most else 1 for n in options):
-        yield f"{name}-{slices}", partial(sliced, schedule, slices, 1)
+        build = PhasedBuild(schedule, slices) if in_phases else partial(sliced, schedule, slices, 1)
+        yield f"{name}-{slices}", build

@@ -149,6 +149,23 @@ def sliced(schedule: Schedule, slices: int, stagger_rounds: int) -> Schedule:
     return replace(schedule, repeat=Repeat(count, stagger_rounds)) if count > 1 else schedule
 
 
+def in_phases(schedule: Schedule, slices: int) -> Schedule:
+    """Return a schedule without `repeat` as a pipeline whose slices all have a round before any has the next.
+
+    No port waits then for what is on its way while it could send of another slice, and while no bytes pass links with a
+    long latency the next slice passes those inside; `sliced` with a stagger of a round puts what a slice sends on
+    before what the next one begins with.
+    """
+    count = min(slices, most_slices(schedule))
+    if count == 1:
+        return schedule
+    transfers, combines = schedule.transfers.copy(), schedule.combines.copy()
+    transfers[:, 0] *= count
+    combines[:, 0] *= count
+    rounds = max(0, schedule.rounds - 1) * count + 1
+    return replace(schedule, rounds=rounds, transfers=transfers, combines=combines, repeat=Repeat(count, 1))
+
+
 def most_slices(schedule: Schedule) -> int:
     """Return the rows of the shortest chunk that has rows, since every slice has one or more; 1 if none has any."""
     return min((rows for _, rows in schedule.chunks if rows), default=1)

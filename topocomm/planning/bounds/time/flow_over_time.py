@@ -21,7 +21,7 @@ from topocomm.planning.collectives import PARTS_GIVEN
 from topocomm.planning.forests.linear_program.simplex import Simplex
 
 MOST_LINKS = 1024
-"""Most links of a machine on which it is looked for."""
+"""Most links of a machine on which weights are looked for; of more the ports of the two ranks have them."""
 SIZES = (0.25, 1.0, 4.0, 16.0)
 """Values for which weights are looked for, in what passes the fastest link in the latency from rank to rank."""
 MOST_PAIRS, STEPS, MOST_WAYS = 2, 3, 200
@@ -60,12 +60,13 @@ def window_us(offset_us: Floats, weight: Floats, needed_us: float) -> float:
 
 def flows_over_time(demand: Demand, machine: Machine, ports: int) -> Iterator[FlowOverTime]:
     """Yield the bounds of values between ranks as far apart as any, for values of several sizes."""
-    if len(machine.src) > MOST_LINKS:
-        return
-    for src, dst in _pairs(demand, machine):
+    pairs, few = _pairs(demand, machine), len(machine.src) <= MOST_LINKS
+    for src, dst in pairs if few else pairs[:1]:
         share = _share(demand, src, dst)
         if share > 0:
-            yield from _Ways(machine, src, dst, ports).bounds(share)
+            ways = _Ways(machine, src, dst, ports)
+            yield from ways.bounds_at_ends(share)
+            yield from ways.bounds(share) if few else ()
 
 
 def _pairs(demand: Demand, machine: Machine) -> list[tuple[int, int]]:
@@ -150,6 +151,16 @@ class _Ways:
                 us = longer_us
             if found is not None:
                 yield found
+
+    def bounds_at_ends(self, share: float) -> Iterator[FlowOverTime]:
+        """Yield those of the port that sends, and of the one that receives, alone: all passes them, also little."""
+        if self.apart_us <= SAME:
+            return
+        links, devices = len(self.machine.src), self.machine.devices
+        for port in (links + self.start, links + devices + self.end):
+            prices = np.zeros(len(self.offset_us))
+            prices[port] = 1.0
+            yield self._named(prices / self._least(prices)[self.end], share)
 
     def _bound(self, us: float, share: float) -> FlowOverTime | None:
         """Return the bound by the weights that are best if it takes so long."""

@@ -44,12 +44,14 @@ class Relayed:
     Attributes:
         across_us: Least latency of a message between groups.
         gb_per_s: Into (out of) the root's group; of an allreduce into all groups together.
+        root_gb_per_s: Of a broadcast between groups also out of the root, which what is relayed leaves as early.
         groups: Number of groups.
         rooted: Whether it is a reduce or a broadcast.
     """
 
     across_us: float
     gb_per_s: float
+    root_gb_per_s: float
     groups: int
     rooted: bool
     words: str
@@ -57,21 +59,25 @@ class Relayed:
 
     def us(self, payload_bytes: int) -> float:
         """Return the least time."""
-        return relayed_us(self.across_us, payload_bytes / self.gb_per_s / 1e3, self.groups, rooted=self.rooted)
+        value_us, late_us = (payload_bytes / rate / 1e3 for rate in (self.gb_per_s, self.root_gb_per_s))
+        return relayed_us(self.across_us, value_us, self.groups, rooted=self.rooted, late_us=max(value_us, late_us))
 
 
 TimeArgument = Crossing | Relayed | Prefix | FlowOverTime
 
 
-def relayed_us(across_us: float, value_us: float, groups: int, *, rooted: bool) -> float:
+def relayed_us(across_us: float, value_us: float, groups: int, *, rooted: bool, late_us: float) -> float:
     """Return the least time where a value takes `value_us` over all borders (rooted: that of the root's group).
 
-    Of the rows a share goes at first hand, which takes more bytes but one message; the best share balances both.
+    Of the rows a share goes at first hand, which takes more bytes but one message; the best share balances both. Of a
+    broadcast all that is relayed takes `late_us` to leave the root, before two messages in a row.
     """
     others = groups - 1
     if rooted:
-        share = across_us / (others * value_us) if others * value_us > across_us else 1.0
-        return across_us + others * value_us if share == 1.0 else 2 * across_us + (1 - share) * value_us
+        if others * value_us <= across_us:
+            return across_us + others * value_us
+        share = (across_us + late_us - value_us) / ((others - 1) * value_us + late_us)
+        return 2 * across_us + (1 - share) * late_us
     if groups * others * value_us <= across_us:
         return across_us + groups * others * value_us
     early = max(1.0, across_us / (others * value_us))
@@ -94,9 +100,9 @@ def time_arguments(
         across_us = machine.cheapest_across_us(_labels(level))
         if 0 < across_us < np.inf:
             arguments += _borders(demand, level)
-            arguments += _relays(demand, level, across_us)
+            arguments += _relays(demand, level, across_us, ports)
     if 0 < (across_us := machine.cheapest_across_us(_labels(single))) < np.inf:
-        arguments += _relays(demand, single, across_us, ports)
+        arguments += _relays(demand, single, across_us, ports, by_ports=True)
     arguments += [_at_ports(demand, [single, *levels], ports, cheapest_us) for levels in _chains(nested)]
     for level in others:
         arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
@@ -166,10 +172,11 @@ def _borders(demand: Demand, level: Level) -> Iterator[Crossing]:
         )
 
 
-def _relays(demand: Demand, level: Level, across_us: float, ports: int = 0) -> Iterator[Relayed]:
+def _relays(demand: Demand, level: Level, across_us: float, ports: int, *, by_ports: bool = False) -> Iterator[Relayed]:
     """Every group hears the others at first hand, or a value waits for a second message.
 
-    Of single endpoints with so many ports, values pass the fastest links of an endpoint, as many as it has ports.
+    Of single endpoints values pass the fastest links of an endpoint, as many as it has ports; what a broadcast relays
+    between groups has passed those of the root.
     """
     rooted = demand.name in ("reduce", "broadcast") or demand.prefix
     if level.count < 3 or not (rooted or (demand.name == "allreduce" and demand.gives.all())):
@@ -180,19 +187,25 @@ def _relays(demand: Demand, level: Level, across_us: float, ports: int = 0) -> I
         root = int((demand.gives if direction == "out" else demand.gets).argmax())
         root = demand.ranks - 1 if demand.prefix else root  # the last of a prefix hears of all
         order.insert(0, order.pop(int(level.of_rank[root])))
-    border = (fastest_at(level.machine, direction, ports) if ports else level.border(direction))[order]
+    border = (fastest_at(level.machine, direction, ports) if by_ports else level.border(direction))[order]
     capacity = float(border[0] if rooted else border.sum())
     groups = [ids_of(level.machine, devices) for devices in level.devices(order, direction)]
+    of_groups = {"across_us": across_us, "groups": groups, "by_ports": by_ports}
+    by_root, at_root = demand.name == "broadcast" and not by_ports, capacity
+    if by_root:
+        end = np.searchsorted(level.machine.ends, level.machine.place[root])
+        at_root = min(capacity, float(fastest_at(level.machine, "out", ports)[end]))
     where = "at that of the root" if rooted else "in all"
     yield Relayed(
         across_us,
         capacity,
+        at_root,
         level.count,
         rooted,
-        f"of {level.count} {'endpoints' if ports else 'groups'} {across_us:g} us apart each pair must exchange values "
-        f"itself, or some value takes two messages in a row; the {'ports' if ports else 'borders'} have {capacity:g} "
-        f"GB/s {where}",
-        witness_of("time", "relays", direction=direction, across_us=across_us, groups=groups, by_ports=ports > 0),
+        f"of {level.count} {'endpoints' if by_ports else 'groups'} {across_us:g} us apart each pair must exchange "
+        f"values itself, or some value takes two messages in a row; the {'ports' if by_ports else 'borders'} have "
+        f"{capacity:g} GB/s {where}" + (f", whose ports have {at_root:g} GB/s" if at_root < capacity else ""),
+        witness_of("time", "relays", direction=direction, **of_groups, by_root=by_root),
     )
 
 
