@@ -193,7 +193,7 @@ def test_of_what_may_well_take_least_the_time_is_found_first(monkeypatch):
     monkeypatch.setattr(Cost, "_followed_us", counted)
     for wrapped in (True, False):
         builds = list(candidate_builds(request, paths))
-        assert sum(isinstance(build, LikelyBuild) for _, build in builds) == 1
+        assert any(isinstance(build, LikelyBuild) for _, build in builds)
         every = ((name, build if wrapped else getattr(build, "build", build)) for name, build in builds)
         planner._candidates(every, request, paths)
     assert followed[True] < followed[False]

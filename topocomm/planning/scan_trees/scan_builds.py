@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from math import inf
 from typing import NamedTuple
@@ -40,8 +41,8 @@ SCAN_SLICES, THROUGHPUT_SLICES, LEAST_SLICE_BYTES = (4, 8, 16, 32, 64, 128, 256,
 """Slices of every chunk, those where bytes alone matter, and the least bytes of one between GPUs."""
 TURN = 1 / 16
 """Part of the payload's time that a hop of a spine takes beside its latency, where spines are to have few."""
-MANY_SLICES, MOST_SLICED = 256, 1 << 21
-"""Slices of which more have not more transfers than these in all."""
+MANY_SLICES, MOST_SLICED, MORE = 256, 1 << 21, 0.98
+"""Slices of which more have not more transfers than these in all, and take such a part of the time of no more."""
 OWNED_TREES, MOST_OWNED_NODES = (8, 16, 32), (1 << 15, 1 << 16)
 """Numbers of trees whose hosts tell each other; and most ranks of all trees with more than the first number, where
 pairs of a host are alike, and where they are not."""
@@ -84,8 +85,7 @@ def packed_scans(request: Request, groups: RankPatterns) -> Builds:
         if hosts is None or hosts.members != members:
             hosts = HostHops(ends, paths, members, request.ports)
         late = CHAINED_LATENCIES * (hosts.hosts - 1) * hosts.across_us > owned_us
-        chained = None if late else _soonest(request, hosts, CHAIN_NEAR * owned_us)
-        if chained is not None:
+        for chained in () if late else _soonest(request, hosts, CHAIN_NEAR * owned_us):
             build = LikelyBuild(chained.schedule) if chained.us < owned_us else chained.schedule
             yield f"scan-trees-{chained.slices}", build
 
@@ -205,26 +205,31 @@ class _Chained:
         return sliced(made, self.slices, period)
 
 
-def _soonest(request: Request, hosts: HostHops, most_us: float) -> _Chained | None:
+def _soonest(request: Request, hosts: HostHops, most_us: float) -> list[_Chained]:
     """Return the trees and slices of the least time if every hop leaves at its turn, up to `most_us`.
 
-    None where there is no route, or all take longer.
+    Then those of the least in many slices, if that is much less: of short slices turns say less than events do. None
+    where there is no route, or all take longer.
     """
     least = LEAST_SLICE_BYTES if hosts.on_gpus else PROCESSOR_SLICE_BYTES[0]
     by_time = request.objective == "auto"
-    chosen: _Chained | None = None
+    chosen, limits_us = dict[bool, _Chained](), {False: most_us, True: most_us}
     for of, chunks, spine_price, hop_us in _packings(request, hosts):
         us_price = of.fastest * 1e3 / request.payload_bytes
         trees = packed_trees(of, chunks, us_price, spine_price=spine_price, spine_hop_us=hop_us)
         if trees is None:
-            return None
-        made, most = _Chained(request, of, trees), max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
+            return []
+        few, most = _Chained(request, of, trees), max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
+        made = {False: few, True: copy(few)}
         for slices in SCAN_SLICES if by_time else (THROUGHPUT_SLICES,):
             if slices <= most:
-                made.take(slices, most_us)
-        if made.us < most_us:
-            chosen, most_us = made, made.us
-    return chosen
+                many = slices > MANY_SLICES
+                made[many].take(slices, limits_us[many])
+                limits_us[many] = min(limits_us[many], made[many].us)
+                limits_us[True] = min(limits_us[True], MORE * limits_us[False])
+        chosen |= {many: each for many, each in made.items() if each.us < inf}
+    found = [chosen[many] for many in (False, True) if many in chosen]
+    return [each for each in found if each.us <= limits_us[each.slices > MANY_SLICES]]
 
 
 def _packings(request: Request, hosts: HostHops) -> Iterator[tuple[HostHops, int, float, float]]:
