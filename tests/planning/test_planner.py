@@ -8,14 +8,15 @@ import topocomm
 from tests.hash_seeds import printed
 from tests.machines import hosts, switch
 from tests.plans import request_on
-from topocomm import Device, Link, PlanError, Topology, plan
+from topocomm import SUM, Device, Link, PlanError, Topology, plan
 from topocomm.planning import planner
 from topocomm.planning.algorithms.binomial import binomial_reduce
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.report.plan_comparison import ranked
-from topocomm.planning.request import BoundedBuild
-from topocomm.planning.routing.paths import NoRouteError
+from topocomm.planning.request import BoundedBuild, LikelyBuild
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule import split_rows
 from topocomm.planning.searched import Searched
 
@@ -177,6 +178,25 @@ def with_one_that_raises(error, least_us=None):
 
     builds.asked = asked
     return builds
+
+
+def test_of_what_may_well_take_least_the_time_is_found_first(monkeypatch):
+    """Others, whose bounds it beats, are not followed then."""
+    machine = topocomm.catalog("dgx-2", hosts=2)
+    request = request_on(machine, "scan", SUM, SUM.default_layout(16 << 20))
+    paths, followed, follow = PathFinder(machine), Counter(), Cost._followed_us
+
+    def counted(cost, most_us):
+        followed[wrapped] += 1
+        return follow(cost, most_us)
+
+    monkeypatch.setattr(Cost, "_followed_us", counted)
+    for wrapped in (True, False):
+        builds = list(candidate_builds(request, paths))
+        assert any(isinstance(build, LikelyBuild) for _, build in builds)
+        every = ((name, build if wrapped else getattr(build, "build", build)) for name, build in builds)
+        planner._candidates(every, request, paths)
+    assert followed[True] < followed[False]
 
 
 def test_rounds_respect_ports_where_ranks_share_an_endpoint():

@@ -18,7 +18,8 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import Collective, collective_of, shards_of, whole_number
-from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, memory_us, soonest
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, soonest
+from topocomm.planning.cost.memory_time import memory_us
 from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.native import with_native
 from topocomm.planning.phased_builds import PhasedBuild, is_phased, worth_slices
@@ -30,6 +31,7 @@ from topocomm.planning.request import (
     BoundedBuild,
     Build,
     Builds,
+    LikelyBuild,
     Limits,
     Request,
     layout_of,
@@ -233,6 +235,8 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
         with suppress(NoRouteError):
             candidate = _candidate_of(name, build(), request, paths)
             made.append((place, candidate))
+            if isinstance(build, LikelyBuild) and by_time:
+                candidate.cost.predicted_within(inf)
             if by_time and (candidate.schedule.repeat is not None or isinstance(build, PhasedBuild)):
                 pipelines[pipeline] = candidate, []
     least_us = inf if every or not (pipelines or bounded) else _least_us([candidate for _, candidate in made])

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from topocomm.planning.algorithms.relay_chain import relay_chain
-from topocomm.planning.cost.cost_models import adds_rounds
+from topocomm.planning.cost.pipeline_head import adds_rounds, head_of
 from topocomm.planning.forests.chain_flow import chain_flow, period_of
 from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
@@ -21,6 +21,7 @@ from topocomm.planning.hierarchical.long_values import (
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.member_ring import member_path
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import relabelled, sliced
 
@@ -51,7 +52,8 @@ def relay_chains(request: Request, groups: RankPatterns) -> Builds:
         if slices > options[0] and slices * transfers > MOST_TREE_TRANSFERS:
             return
         if slices * least <= request.payload_bytes:
-            yield f"relay-chain-{slices}", partial(_in_slices, in_turn, at_once, messages * slices, order, slices)
+            build = partial(_in_slices, request, groups.paths, in_turn, at_once, messages * slices, order, slices)
+            yield f"relay-chain-{slices}", build
 
 
 def chain_period(ends: Sequence[str], groups: RankPatterns) -> int:
@@ -81,11 +83,17 @@ def _chain(request: Request, groups: RankPatterns) -> Sequence[int] | None:
 
 
 def _in_slices(
-    in_turn: tuple[Schedule, int], at_once: tuple[Schedule, int], messages: int, order: Sequence[int], slices: int
+    request: Request,
+    paths: PathFinder,
+    in_turn: tuple[Schedule, int],
+    at_once: tuple[Schedule, int],
+    messages: int,
+    order: Sequence[int],
+    slices: int,
 ) -> Schedule:
     """The schedule along the ranks in this order, in slices as many rounds apart as it says.
 
     Turns by port and link are worth their rounds only where events are followed.
     """
     made = [sliced(relabelled(schedule, order), slices, period) for schedule, period in (in_turn, at_once)]
-    return made[adds_rounds(made[0], messages)]
+    return made[adds_rounds(made[0], head_of(made[0], request.endpoints, paths).schedule, messages)]

@@ -10,7 +10,8 @@ from topocomm.planning.algorithms.binomial import binomial_allreduce, binomial_b
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost.cost_models import Cost, adds_rounds, memory_us, soonest
+from topocomm.planning.cost.cost_models import Cost, soonest
+from topocomm.planning.cost.pipeline_head import adds_rounds
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 from topocomm.planning.schedule.transforms import sliced
@@ -80,18 +81,6 @@ def test_ranks_of_one_endpoint_share_its_ports():
     assert figures.alpha_us == pytest.approx(4 * 0.6)
 
 
-@pytest.mark.parametrize(("cores", "moving_bytes", "waiting_us"), [(2, 20, 2.5), (1, 40, 2 * 2.0)])
-def test_ranks_of_one_memory_move_bytes_and_wait(cores, moving_bytes, waiting_us):
-    """Each reads and writes 4 bytes of its value, folds two of them into a third, and waits once."""
-    found = memory_us(flat_allreduce(2, 1), row_bytes=4, cores=cores)
-    assert found == pytest.approx(moving_bytes / 16_000 + waiting_us)
-
-
-def test_payloads_beyond_the_caches_move_more_slowly():
-    near, far = (memory_us(flat_allreduce(2, rows), row_bytes=4, cores=2) - 2.5 for rows in (1 << 16, 1 << 18))
-    assert far == pytest.approx(4 * near * 16 / 6)
-
-
 @pytest.mark.parametrize("model", ["alpha", "loggp"])
 def test_fluid_time_is_alpha_time_when_bytes_vanish(model):
     for build in (recursive_doubling_allreduce, ring_allreduce, flat_allreduce):
@@ -136,9 +125,29 @@ def test_bytes_by_rounds_are_those_of_rounds_that_wait_for_each_other():
 def test_schedules_of_very_many_messages_are_reckoned_by_rounds(monkeypatch):
     ring = ring_allreduce(16, 16 * 800)
     assert cost(sliced(ring, 4, 1), switch(16)).predicted_us != cost(sliced(ring, 4, 1), switch(16)).by_rounds_us
-    monkeypatch.setattr("topocomm.planning.cost.cost_models.MOST_MESSAGES", 500)
+    monkeypatch.setattr("topocomm.planning.cost.pipeline_head.MOST_MESSAGES", 500)
     many = cost(sliced(ring, 4, 1), switch(16))
-    assert adds_rounds(sliced(ring, 4, 1), many.messages) and many.predicted_us == many.by_rounds_us
+    assert many.adds_rounds and many.predicted_us == many.by_rounds_us
+    assert adds_rounds(sliced(ring, 4, 1), ring, 4 * 500) is False, "a head of as many messages is followed"
+
+
+@pytest.mark.parametrize("stagger", [0, 1, 2, 3, 7])
+def test_messages_of_slices_are_counted_without_all_of_them(stagger):
+    """Those of several slices in one round from one rank to another are one."""
+    for schedule in (ring_allreduce(6, 6 * 800), binomial_allreduce(6, 800), recursive_doubling_allreduce(8, 800)):
+        figures = cost(sliced(schedule, 5, stagger), switch(schedule.ranks))
+        every = figures._messages
+        assert figures.messages == len(every) and figures.rounds == len(set(every.round.tolist()))
+        assert figures.wire_bytes == every.payload_bytes.sum()
+
+
+def test_a_very_long_pipeline_takes_what_its_head_says_without_bytes(monkeypatch):
+    pipeline = sliced(ring_allreduce(8, 8 * 64 * 300), 300, 1)
+    machine = switch(8, gap_us=0.1)
+    exact_us = cost(pipeline, machine, port_model="loggp").alpha_us
+    monkeypatch.setattr("topocomm.planning.cost.cost_models.MOST_UNROLLED", 1000)
+    monkeypatch.setattr("topocomm.planning.cost.cost_models.Cost.unrolled", None)  # never asked for
+    assert cost(pipeline, machine, port_model="loggp").alpha_us == pytest.approx(exact_us, rel=0.01)
 
 
 def test_latencies_of_pipelines_pass_while_others_send():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from topocomm.planning.cost.cost_models import MOST_MESSAGES
+from topocomm.planning.cost.pipeline_head import MOST_MESSAGES
 from topocomm.planning.forests.chain_flow import period_of
 from topocomm.planning.forests.port_forest import has_unlike_links
 from topocomm.planning.hierarchical.long_values import is_long, slice_bytes

@@ -10,9 +10,9 @@ from textwrap import wrap
 import numpy as np
 
 from topocomm.planning.collectives import IN_PAIRS, PARTS_GIVEN, collective_of
-from topocomm.planning.cost.cost_models import MOST_MESSAGES, adds_rounds
 from topocomm.planning.cost.events import simulate
 from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
+from topocomm.planning.cost.pipeline_head import MOST_MESSAGES, adds_rounds, head_of
 from topocomm.planning.cost.schedule_work import of_messages
 from topocomm.planning.cost.simulated_work import SEND
 from topocomm.planning.plan import Plan
@@ -68,6 +68,8 @@ def plan_text(
     least = c.predicted_lower_bound_us
     with_bytes = "" if least is None else f"; with these bytes >= {least:.2f} us"
     slices = launches = call = ""
+    paths = PathFinder(topology)
+    followed = head_of(plan.schedule, plan.ranks, paths).schedule
     if repeat is not None:
         when = f"each {plural(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
         slices = f"{repeat.count} of every chunk, {when if repeat.stagger_rounds else 'all in the same messages'}"
@@ -92,7 +94,7 @@ def plan_text(
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {plural(plan.ports, 'port')}, objective {plan.objective}",
         *_wrap(" " * 10, launches),
-        *_wrap(" " * 10, BY_ROUNDS if adds_rounds(plan.schedule, f.transfers) else ""),
+        *_wrap(" " * 10, BY_ROUNDS if adds_rounds(plan.schedule, followed, f.transfers) else ""),
         *_wrap("  native  ", call),
         *_wrap(
             "  bounds  ",
@@ -106,7 +108,7 @@ def plan_text(
         *_wrap("  figures ", figures),
         *(line for note in plan.assumed for line in _wrap("  assumed ", note)),
         f"  digest  {plan.digest}",
-        *_rounds(plan, PathFinder(topology)),
+        *_rounds(plan, paths),
     ]
     return "\n".join(lines)
 

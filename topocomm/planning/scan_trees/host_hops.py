@@ -104,9 +104,13 @@ class HostHops:
         moved = every + first.reshape(1, -1, *[1] * (ranks.ndim - 2))
         return np.where((every == NO_RANK) | (moved >= self.hosts * self.members), NO_RANK, moved)
 
-    def ways(self, row_price: Floats, us_price: float) -> Ways:
-        """Return the cheapest ways, at a price of each port and link and of a us of latency; infinite without one."""
-        price = np.where(self._reached, self.loads @ row_price + us_price * self.latency_us, np.inf)
+    def ways(self, row_price: Floats, us_price: float, hop_us: float = 0.0) -> Ways:
+        """Return the cheapest ways, at a price of each port and link and of a us; infinite without one.
+
+        A hop takes its latency, and so many us more.
+        """
+        price = np.where(self._reached, self.loads @ row_price + us_price * (self.latency_us + hop_us), np.inf)
+        price[-1] = 0.0  # from a rank to itself
         return Ways(price[self._hop], self.members)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.cost.cost_models import MOST_MESSAGES, MOST_TRANSFERS
+from topocomm.planning.cost.pipeline_head import FIRST_HOSTS, MOST_MESSAGES, MOST_TRANSFERS, followed_hosts
 from topocomm.planning.forests.chain_flow import MOST_PERIOD, STRAIGHT, period_of
 from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
@@ -18,12 +19,12 @@ from topocomm.planning.hierarchical.long_values import (
     PROCESSOR_SLICE_BYTES,
 )
 from topocomm.planning.rank_patterns import RankPatterns
-from topocomm.planning.request import Builds, Request
+from topocomm.planning.request import Builds, LikelyBuild, Request
 from topocomm.planning.routing.earliest_edges import pairs_differ
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints
 from topocomm.planning.scan_trees.group_scans import MOST_STRAIGHT_HOSTS
-from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, least_takes
+from topocomm.planning.scan_trees.hop_clock import Clock, Rounds, hop_rounds, least_takes
 from topocomm.planning.scan_trees.hop_turns import HopTurns, trees_of
 from topocomm.planning.scan_trees.host_hops import HostHops
 from topocomm.planning.scan_trees.host_trees import owners, rooted_trees
@@ -36,8 +37,12 @@ from topocomm.planning.schedule.transforms import sliced
 
 CHUNKS = (4, 8, 16)
 """Numbers of trees that are tried: more pack better, fewer leave larger messages."""
-SCAN_SLICES, THROUGHPUT_SLICES, LEAST_SLICE_BYTES = (4, 8, 16, 32, 64, 128, 256), 16, 1 << 10
+SCAN_SLICES, THROUGHPUT_SLICES, LEAST_SLICE_BYTES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048), 16, 1 << 10
 """Slices of every chunk, those where bytes alone matter, and the least bytes of one between GPUs."""
+TURN = 1 / 16
+"""Part of the payload's time that a hop of a spine takes beside its latency, where spines are to have few."""
+MANY_SLICES, MOST_SLICED, MORE = 256, 1 << 21, 0.98
+"""Slices of which more have not more transfers than these in all, and take such a part of the time of no more."""
 OWNED_TREES, MOST_OWNED_NODES = (8, 16, 32), (1 << 15, 1 << 16)
 """Numbers of trees whose hosts tell each other; and most ranks of all trees with more than the first number, where
 pairs of a host are alike, and where they are not."""
@@ -80,9 +85,9 @@ def packed_scans(request: Request, groups: RankPatterns) -> Builds:
         if hosts is None or hosts.members != members:
             hosts = HostHops(ends, paths, members, request.ports)
         late = CHAINED_LATENCIES * (hosts.hosts - 1) * hosts.across_us > owned_us
-        chained = None if late else _soonest(request, hosts, CHAIN_NEAR * owned_us)
-        if chained is not None:
-            yield f"scan-trees-{chained.slices}", chained.schedule
+        for chained in () if late else _soonest(request, hosts, CHAIN_NEAR * owned_us):
+            build = LikelyBuild(chained.schedule) if chained.us < owned_us else chained.schedule
+            yield f"scan-trees-{chained.slices}", build
 
 
 def chained_members(request: Request, groups: RankPatterns) -> int:
@@ -157,7 +162,7 @@ class _Chained:
     def __init__(self, request: Request, hosts: HostHops, trees: Sequence[HostTree]) -> None:
         self.request, self.hosts, self.trees = request, hosts, trees
         self.turns, self.us, self.slices = HopTurns(hosts, trees), inf, 0
-        self._messages = hosts.hosts * sum(tree.hops for tree in trees)
+        self._messages = sum(tree.hops for tree in trees)
 
     def take(self, slices: int, most_us: float) -> None:
         """Go in so many slices if that takes less than before and than `most_us`, and can be followed."""
@@ -166,15 +171,24 @@ class _Chained:
             return
         of, clock = self._on_all, self.turns.clock(slice_us)
         if self._us_of(least_takes(of, clock) * BELOW, slices) < most_us:
-            us = self._us_of(hop_rounds(of.nodes, of, clock).slice_takes, slices)
+            rounds = hop_rounds(of.nodes, of, clock)
+            us = self._us_of(rounds.slice_takes, slices, followed_hosts(self._by_host(rounds)))
             if us < most_us:
                 self.us, self.slices = us, slices
 
-    def _us_of(self, first: float, slices: int) -> float:
+    def _by_host(self, rounds: Rounds) -> Ints:
+        """[hosts, hops]: the rounds of all hops."""
+        hosts, chunks = self.hosts.hosts, len(self.trees)
+        of_hosts = [each.reshape(chunks, hosts, -1).swapaxes(0, 1) for each in (rounds.up, rounds.down)]
+        return np.concatenate(of_hosts, axis=2).reshape(hosts, -1)
+
+    def _us_of(self, first: float, slices: int, hosts: int = FIRST_HOSTS) -> float:
         """The time if the first slice takes so long; infinite where more messages are followed than can be."""
-        followed = min(slices, first / self.turns.period + UNSTEADY_SLICES)
+        part = min(1.0, hosts / self.hosts.hosts)
+        followed = min(slices, first * part / self.turns.period + UNSTEADY_SLICES) * part * self.hosts.hosts
         us = (first + (slices - 1) * self.turns.period) * _slice_us(self.request, self.hosts, slices)
-        return us if followed * self._messages <= MOST_MESSAGES else inf
+        too_many = slices > MANY_SLICES and slices * self.hosts.hosts * self._messages > MOST_SLICED
+        return inf if too_many or followed * self._messages > MOST_MESSAGES else us
 
     @cached_property
     def _on_all(self) -> ScanTrees:
@@ -191,40 +205,49 @@ class _Chained:
         return sliced(made, self.slices, period)
 
 
-def _soonest(request: Request, hosts: HostHops, most_us: float) -> _Chained | None:
+def _soonest(request: Request, hosts: HostHops, most_us: float) -> list[_Chained]:
     """Return the trees and slices of the least time if every hop leaves at its turn, up to `most_us`.
 
-    None where there is no route, or all take longer.
+    Then those of the least in many slices, if that is much less: of short slices turns say less than events do. None
+    where there is no route, or all take longer.
     """
     least = LEAST_SLICE_BYTES if hosts.on_gpus else PROCESSOR_SLICE_BYTES[0]
     by_time = request.objective == "auto"
-    chosen: _Chained | None = None
-    for of, chunks, spine_price in _packings(request, hosts):
-        trees = packed_trees(of, chunks, of.fastest * 1e3 / request.payload_bytes, spine_price=spine_price)
+    chosen, limits_us = dict[bool, _Chained](), {False: most_us, True: most_us}
+    for of, chunks, spine_price, hop_us in _packings(request, hosts):
+        us_price = of.fastest * 1e3 / request.payload_bytes
+        trees = packed_trees(of, chunks, us_price, spine_price=spine_price, spine_hop_us=hop_us)
         if trees is None:
-            return None
-        made, most = _Chained(request, of, trees), max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
+            return []
+        few, most = _Chained(request, of, trees), max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
+        made = {False: few, True: copy(few)}
         for slices in SCAN_SLICES if by_time else (THROUGHPUT_SLICES,):
             if slices <= most:
-                made.take(slices, most_us)
-        if made.us < most_us:
-            chosen, most_us = made, made.us
-    return chosen
+                many = slices > MANY_SLICES
+                made[many].take(slices, limits_us[many])
+                limits_us[many] = min(limits_us[many], made[many].us)
+                limits_us[True] = min(limits_us[True], MORE * limits_us[False])
+        chosen |= {many: each for many, each in made.items() if each.us < inf}
+    found = [chosen[many] for many in (False, True) if many in chosen]
+    return [each for each in found if each.us <= limits_us[each.slices > MANY_SLICES]]
 
 
-def _packings(request: Request, hosts: HostHops) -> Iterator[tuple[HostHops, int, float]]:
-    """Yield hops, numbers of trees and prices of latency on their spines.
+def _packings(request: Request, hosts: HostHops) -> Iterator[tuple[HostHops, int, float, float]]:
+    """Yield hops, numbers of trees, prices of latency on their spines, and what a hop takes there beside it.
 
-    The most trees also with the price that it has where all hosts are one after the other, and where hops exclude
-    others also as if they did not: then these go one after the other by luck, or not.
+    The most trees also with the price that it has where all hosts are one after the other, alone and with turns that
+    each hop waits for, and where hops exclude others also as if they did not: then these go one after the other by
+    luck, or not.
     """
     by_time, excluding = request.objective == "auto", hosts.with_exclusions()
     chunks = dict.fromkeys(min(request.layout.rows, each) for each in (CHUNKS if by_time else CHUNKS[-1:]))
-    yield from ((excluding, each, 0.0) for each in chunks)
+    yield from ((excluding, each, 0.0, 0.0) for each in chunks)
     if by_time and hosts.several:
-        yield excluding, max(chunks), (hosts.hosts - 1) / _slice_us(request, hosts, 1)
+        payload_us = _slice_us(request, hosts, 1)
+        yield from ((excluding, each, (hosts.hosts - 1) / payload_us, 0.0) for each in sorted(chunks)[-2:])
+        yield excluding, max(chunks), (hosts.hosts - 1) / payload_us, payload_us * TURN
     if excluding.loads.size > hosts.loads.size:
-        yield hosts, max(chunks), 0.0
+        yield hosts, max(chunks), 0.0, 0.0
 
 
 def _slice_us(request: Request, hosts: HostHops, slices: int) -> float:

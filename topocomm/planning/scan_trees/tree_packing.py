@@ -52,7 +52,13 @@ class HostTree(NamedTuple):
 
 
 def packed_trees(
-    hosts: HostHops, chunks: int, us_price: float, *, spine_price: float = 0.0, rooted: bool = False
+    hosts: HostHops,
+    chunks: int,
+    us_price: float,
+    *,
+    spine_price: float = 0.0,
+    spine_hop_us: float = 0.0,
+    rooted: bool = False,
 ) -> Sequence[HostTree] | None:
     """Return a tree for each of some equal chunks; None where ranks do not reach each other.
 
@@ -61,6 +67,7 @@ def packed_trees(
         chunks: Number of trees.
         us_price: What a us of latency costs, in the time that the payload holds the busiest port or link.
         spine_price: What it costs more on a spine, in the time that it holds all of them as long.
+        spine_hop_us: What a hop of a spine takes beside its latency.
         rooted: Whether one rank of each of several hosts sends the fold of the host, and hears what comes before it.
     """
     trees: list[HostTree] = []
@@ -70,7 +77,7 @@ def packed_trees(
             loads[chunk] = 0.0
             load = loads.sum(axis=0)
             price = (load / max(float(load.max()), 1e-9)) ** power + LEAST_PRICE
-            tree = _Cheapest(hosts, price, us_price, spine_price * float(price.sum())).tree(rooted=rooted)
+            tree = _Cheapest(hosts, price, us_price, spine_price * float(price.sum()), spine_hop_us).tree(rooted=rooted)
             if tree is None:
                 return None
             trees[chunk : chunk + 1] = [tree]
@@ -83,10 +90,12 @@ def packed_trees(
 class _Cheapest:
     """The cheapest tree at given prices."""
 
-    def __init__(self, hosts: HostHops, price: Floats, us_price: float, spine_us_price: float = 0.0) -> None:
+    def __init__(
+        self, hosts: HostHops, price: Floats, us_price: float, spine_us_price: float = 0.0, spine_hop_us: float = 0.0
+    ) -> None:
         self.members, self.several = hosts.members, hosts.several
         self.ways = hosts.ways(price, us_price)
-        self.spine_ways = hosts.ways(price, us_price + spine_us_price) if spine_us_price else self.ways
+        self.spine_ways = hosts.ways(price, us_price + spine_us_price, spine_hop_us) if spine_us_price else self.ways
         self.parents = [NO_RANK] * self.members
         self.up: list[Way] = [()] * self.members
         self.down: list[Way] = [()] * self.members
