@@ -55,12 +55,14 @@ class Clock(NamedTuple):
         periods: int64 [hops]: in which period it goes for the first slice.
         period: Time from a slice to the next.
         takes: Time until the first slice is through.
+        stagger: Rounds of a period.
     """
 
     turns: Ints
     periods: Ints
     period: float
     takes: float
+    stagger: int = TURNS
 
 
 @dataclass(frozen=True, eq=False)

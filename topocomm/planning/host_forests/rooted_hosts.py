@@ -58,11 +58,13 @@ class RootedClock:
         edges: Those of the first slice.
         period: Time from a slice to the next.
         takes: Time until the first slice is through, in the same unit.
+        stagger: Rounds of a period.
     """
 
     edges: TreeEdges
     period: float
     takes: float
+    stagger: int = TURNS
 
 
 class RootedHosts:
