@@ -181,12 +181,16 @@ def _forest_of(ends: Sequence[str], paths: PathFinder, members: int) -> tuple[Ho
 def _packed(loads: HostLoads, forest: HostForest) -> list[HostAllreduce]:
     """The messages of as many trees as a host has members, at most MOST_TREES, and of half as many more, and twice.
 
-    Of many hosts, whose pieces would be too many messages to follow, half as many.
+    Of many hosts, whose pieces would be too many messages to follow, as many as can be followed.
     """
     fewest = min(loads.members, MOST_TREES)
     a_tree = 2 * loads.hosts * (loads.members + loads.hosts - 2)
-    many = fewest > 1 and fewest * a_tree * LEAST_FOLLOWED > MOST_MESSAGES
-    counts = (fewest // 2,) if many else (fewest, fewest * 3 // 2, fewest * 2)
+    most = max(1, MOST_MESSAGES // (a_tree * LEAST_FOLLOWED))
+    counts = [fewest, fewest * 3 // 2, fewest * 2]
+    if most < fewest:
+        counts = sorted({max(1, fewest // 2), max(1, most - 1), most})
+    elif fewest < most < counts[1]:
+        counts[2] = most
     return [host_allreduce(loads, equal_trees(loads, forest, count), TRIES) for count in counts]
 
 

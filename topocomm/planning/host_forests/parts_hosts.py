@@ -15,15 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from topocomm.planning.algorithms.hosts.tree_columns import TreeEdges, TreeMessages, tree_schedule
-from topocomm.planning.host_forests.host_allreduce import SAME, SOON
+from topocomm.planning.host_forests.host_allreduce import DIGITS, SAME, SOON
 from topocomm.planning.host_forests.host_packing import HostLoads
 from topocomm.planning.host_forests.parts_packing import PartsPacking, PartTrees
 from topocomm.planning.host_forests.periodic_turns import periodic_turns
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import Schedule, split_rows
-
-DIGITS = 9
-"""Of a time in a period by which messages have turns."""
 
 
 class _Hop(NamedTuple):
