@@ -1,7 +1,4 @@
-"""Algorithms that fit a request: every collective has several, each for any number of ranks.
-
-Long payloads also get pipelined trees, in the slice counts that are worth a plan.
-"""
+"""Algorithms that fit a request, several of every collective, for any number of ranks; of long payloads in slices."""
 
 from __future__ import annotations
 
@@ -130,9 +127,13 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
     for pattern in islice(patterns, None if whole else 0):
         yield pattern.name, pattern.whole(partial(gossip.gossip_allreduce, rows=rows))
     yield from in_parts
-    yield from in_turns(request, groups)
-    yield from overlapped_parts(request, groups)
-    yield from over_host_forests(request, groups)
+    yield from _in_periods(request, groups)
+
+
+def _in_periods(request: Request, groups: RankPatterns) -> Builds:
+    """Long values in slices whose messages have their turn."""
+    for family in (in_turns, overlapped_parts, over_host_forests):
+        yield from family(request, groups)
 
 
 def _whole_worth(request: Request, groups: RankPatterns, in_parts: Sequence[object]) -> bool:
@@ -204,8 +205,7 @@ def _allgather_builds(request: Request, groups: RankPatterns) -> Builds:
     for pattern in islice(groups.patterns(), _patterns_worth(request, in_groups)):
         yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
     yield from in_groups
-    yield from in_turns(request, groups)
-    yield from overlapped_parts(request, groups)
+    yield from _in_periods(request, groups)
 
 
 def _parts_rooted_builds(request: Request, groups: RankPatterns) -> Builds:
@@ -250,8 +250,7 @@ def _reduce_scatter_builds(request: Request, groups: RankPatterns) -> Builds:
             expression = None if commutative else pattern.tree
             yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
     yield from in_groups
-    yield from in_turns(request, groups)
-    yield from overlapped_parts(request, groups)
+    yield from _in_periods(request, groups)
 
 
 def _patterns_worth(request: Request, in_groups: Sequence[object]) -> int | None:

@@ -117,7 +117,7 @@ def _of_one_port(name: str, ranks: int, groups: int, members: int) -> Iterator[t
         yield "turns", f"for at most {MOST_TURNED_RANKS} ranks"
     if in_parts and ranks > MOST_OVERLAPPED_RANKS:
         yield "rails-overlap", f"for at most {MOST_OVERLAPPED_RANKS} ranks"
-    by_hosts = name in ("allreduce", "reduce", "broadcast")
+    by_hosts = name in ("allreduce", "allgather", "reduce_scatter", "reduce", "broadcast")
     if by_hosts and (ranks > MOST_FOREST_RANKS or members > MOST_FOREST_MEMBERS):
         yield "host-forest", f"for at most {MOST_FOREST_RANKS} ranks, hosts of {MOST_FOREST_MEMBERS}"
 

@@ -10,7 +10,7 @@ from tests.machines import hosts
 from tests.planning.replay import replay, word
 from topocomm import catalog
 from topocomm.planning.collectives import collective_of
-from topocomm.planning.host_forests.host_allreduce import TURNS, host_allreduce
+from topocomm.planning.host_forests.host_allreduce import host_allreduce
 from topocomm.planning.host_forests.host_packing import HostLoads, equal_trees, host_forest
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder
@@ -36,10 +36,11 @@ def made_of(machine, count, trees):
 def test_everybody_gets_every_contribution_once(machine, count, trees, value_us):
     made, ranks = made_of(machine, count, trees), len(machine.endpoints)
     rows = 7 * trees * count + 1
-    schedule = made.schedule(rows, made.clock(value_us))
+    clock = made.clock(value_us)
+    schedule = made.schedule(rows, clock)
     collective = collective_of("allreduce", ranks, rows)
     verify(schedule, collective)
-    verify(sliced(schedule, 3, TURNS), collective)
+    verify(sliced(schedule, 3, clock.stagger), collective)
     assert schedule.rows == rows and len(schedule.chunks) == trees * count
     for (rank, chunk), text in replay(schedule).items():
         assert sorted(re.findall("<[^>]*>", text)) == sorted(map(word, range(ranks))), (rank, chunk)
@@ -62,8 +63,8 @@ def test_messages_wait_for_what_they_forward(value_us):
         ready = max((arrives[other] for other in before), default=0.0)
         assert leaves[number] >= ready - 1e-5 * made.period
         late = max(ready, max((leaves[other] for other in before), default=0.0))
-        assert leaves[number] <= late + made.period * (1 + 1 / TURNS + 1e-6)
-        rounds = clock.periods * TURNS + clock.turns
+        assert leaves[number] <= late + made.period * (1 + 1 / clock.stagger + 1e-6)
+        rounds = clock.periods * clock.stagger + clock.turns
         assert all(rounds[other] < rounds[number] for other in before)
     assert clock.takes == pytest.approx(arrives.max())
 
@@ -75,7 +76,7 @@ def test_messages_of_one_turn_go_a_period_after_what_they_forward():
     made = replace(made, starts=none, held=none, latency_us=none)
     schedule = made.schedule(3 * 4 * 10, made.clock(1.0))
     verify(schedule, collective_of("allreduce", 24, 120))
-    assert schedule.rounds > 5 * TURNS
+    assert schedule.rounds > 5 * made.clock(1.0).stagger
 
 
 def _feeds(earlier, hop, root):

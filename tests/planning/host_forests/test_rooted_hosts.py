@@ -9,9 +9,8 @@ from tests.machines import hosts
 from tests.planning.replay import replay, word
 from topocomm import catalog
 from topocomm.planning.collectives import collective_of
-from topocomm.planning.host_forests.host_allreduce import TURNS
 from topocomm.planning.host_forests.host_packing import HostLoads
-from topocomm.planning.host_forests.rooted_hosts import RootedHosts
+from topocomm.planning.host_forests.rooted_hosts import TURNS, RootedHosts
 from topocomm.planning.host_forests.rooted_packing import RootedPacking
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder

@@ -8,8 +8,8 @@ from topocomm.planning.host_forests.rooted_packing import RootedPacking
 
 
 def busiest(packing, trees):
-    held = sum(packing.load(tree, own=False) for tree in trees.others)
-    held = held + sum(packing.load(tree, own=True) for tree in trees.own)
+    held = sum(packing.load(tree, 0) for tree in trees.others)
+    held = held + sum(packing.load(tree, 1) for tree in trees.own)
     return float(held.max()) / len(trees.own)
 
 

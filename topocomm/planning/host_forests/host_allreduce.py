@@ -21,8 +21,8 @@ from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import schedule_of_columns
 
-TURNS = 64
-"""Rounds of a period: what one port sends in a round goes one after the other."""
+DIGITS = 9
+"""Of a time in a period by which messages have turns."""
 SAME, SOON = 1e-6, 1e-9
 """Part of a period below which times are equal, and the least time of a message."""
 
@@ -51,16 +51,18 @@ class Clock(NamedTuple):
     """When messages leave, in any unit of time.
 
     Attributes:
-        turns: int64 [hops]: turn of each hop in a period, below TURNS.
+        turns: int64 [hops]: turn of each hop in a period, below `stagger`.
         periods: int64 [hops]: in which period it goes for the first slice.
         period: Time from a slice to the next.
         takes: Time until the first slice is through.
+        stagger: Rounds of a period.
     """
 
     turns: Ints
     periods: Ints
     period: float
     takes: float
+    stagger: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,8 @@ class HostAllreduce:
     def clock(self, value_us: float) -> Clock:
         """Return when all leave, where a slice of the value takes so long at the fastest rate."""
         takes = np.maximum(self.held + self.latency_us / value_us, SOON)
-        turns = np.minimum(self.starts / self.period * TURNS, TURNS - 1).astype(np.int64)
+        turns = np.unique(np.round(self.starts / self.period, DIGITS), return_inverse=True)[1].astype(np.int64)
+        stagger = int(turns.max()) + 1
         periods, through = np.zeros(len(self.hops), np.int64), 0.0
         there = np.zeros((2, 2, len(self.own), self.members))
         """When, and after which round, what each member sends is there: of what goes up, and down."""
@@ -111,9 +114,9 @@ class HostAllreduce:
             tree, src, dst = hop.tree, *hop.ends
             ready, after = sums[:, tree] if hop.apart and not hop.up else there[:, int(not hop.up), tree, src]
             in_time = (ready - self.starts[number]) / self.period - SAME
-            periods[number] = max(0, ceil(in_time), (after - turns[number] + TURNS - 1) // TURNS)
+            periods[number] = max(0, ceil(in_time), (after - turns[number] + stagger - 1) // stagger)
             arrives = self.starts[number] + periods[number] * self.period + takes[number]
-            arrived = np.array([arrives, periods[number] * TURNS + turns[number] + 1])
+            arrived = np.array([arrives, periods[number] * stagger + turns[number] + 1])
             through = max(through, arrives)
             at_gate = hop.up and dst == self.own[tree].root
             if not hop.apart or not hop.up:
@@ -122,7 +125,7 @@ class HostAllreduce:
             if at_gate:
                 sums[:, tree] = np.maximum(sums[:, tree], arrived)
                 there[:, 1, tree, dst] = sums[:, tree]
-        return Clock(turns, periods, self.period, through)
+        return Clock(turns, periods, self.period, through, stagger)
 
     def schedule(self, rows: int, clock: Clock) -> Schedule:
         """Return the schedule of one slice, whose rounds are turns."""
@@ -167,7 +170,7 @@ class _Writer:
     """
 
     def __init__(self, plan: HostAllreduce, clock: Clock) -> None:
-        self.plan, self.rounds = plan, clock.periods * TURNS + clock.turns
+        self.plan, self.rounds = plan, clock.periods * clock.stagger + clock.turns
         self.fold, self.sum = plan.members + plan.hosts - 1, plan.members + plan.hosts
         self.children = np.zeros((len(plan.own), plan.members), np.int64)
         self.last = np.zeros((2, len(plan.own), plan.members), np.int64)

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.cost.pipeline_head import MOST_MESSAGES
 from topocomm.planning.forests.chain_flow import period_of
 from topocomm.planning.forests.port_forest import has_unlike_links
 from topocomm.planning.hierarchical.long_values import is_long, slice_bytes
-from topocomm.planning.host_forests.host_allreduce import TURNS, HostAllreduce, host_allreduce
+from topocomm.planning.host_forests.host_allreduce import HostAllreduce, host_allreduce
 from topocomm.planning.host_forests.host_packing import HostForest, HostLoads, equal_trees, host_forest
+from topocomm.planning.host_forests.parts_hosts import HostParts
+from topocomm.planning.host_forests.parts_packing import PartsPacking
 from topocomm.planning.host_forests.rooted_hosts import RootedHosts
 from topocomm.planning.host_forests.rooted_packing import RootedPacking
 from topocomm.planning.rank_patterns import RankPatterns
 from topocomm.planning.request import Builds, Request
 from topocomm.planning.routing.earliest_edges import pairs_differ
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule import Schedule, split_rows
 from topocomm.planning.schedule.transforms import relabelled, sliced
 from topocomm.planning.shared_results import SharedResults
 
@@ -31,6 +34,10 @@ MOST_TREES, LEAST_FOLLOWED = 8, 12
 NEARLY, OFFERED = 1.03, 2
 """Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees an allreduce
 offers: where messages run ahead of their turns they share links, which is followed when a plan is costed."""
+PART_SHARES, PART_TRIES = (1, 2, 3), 10
+"""Numbers of shares of a part, and of orders of their messages."""
+MOST_MOVED = 1 << 20
+"""Most pieces of all parts that are moved, all slices together: each is a line of the schedule."""
 STEADY_SLICES = 6
 """Slices of a long pipeline that are followed beside those under way at once."""
 LEAST_LATENCIES = 2
@@ -40,15 +47,18 @@ HOST_RADIX = 2
 _Key = tuple[str, tuple[str, ...]]
 _known_forests: SharedResults[_Key, tuple[HostLoads, HostForest | None]] = SharedResults(most=64)
 _known: SharedResults[_Key, list[HostAllreduce]] = SharedResults(most=64)
+_known_parts: SharedResults[tuple[str, tuple[str, ...], str], list[HostParts]] = SharedResults(most=64)
 _known_rooted: SharedResults[tuple[str, tuple[str, ...], str, int], list[RootedHosts]] = SharedResults(most=64)
 """By machine and endpoints, and by collective and root: they depend on no payload."""
 
 
 class _Clock(Protocol):
-    """When messages leave: time from a slice to the next, and until the first one is through."""
+    """When messages leave: time and rounds from a slice to the next, and time until the first is through."""
 
     @property
     def period(self) -> float: ...
+    @property
+    def stagger(self) -> int: ...
     @property
     def takes(self) -> float: ...
 
@@ -76,7 +86,9 @@ def over_host_forests(request: Request, groups: RankPatterns) -> Builds:
     members = period_of(ends, groups.host_starts, paths)
     if not 1 < members <= MOST_MEMBERS:
         return
-    packed, most = (_allreduces, OFFERED) if request.collective.name == "allreduce" else (_rooted, 1)
+    name = request.collective.name
+    packed = _allreduces if name == "allreduce" else _parts if name in IN_PARTS else _rooted
+    most = 1 if packed is _rooted else OFFERED
     options = [_soonest(request, groups, plan) for plan in packed(request, groups, ends, members)]
     found = [option for option in options if option is not None]
     for _, _, slices, plan, clock in sorted(found, key=lambda option: option[:2])[:most]:
@@ -103,6 +115,30 @@ def _rooted(request: Request, groups: RankPatterns, ends: tuple[str, ...], membe
     return _known_rooted.get(key, lambda: _rooted_of(loads, root, reduces=name == "reduce"))
 
 
+def _parts(request: Request, groups: RankPatterns, ends: tuple[str, ...], members: int) -> list[HostParts]:
+    """Of allgathers and reduce_scatters, where members are unlike: else parts overlap as well (`overlapped_parts`)."""
+    paths, name = groups.paths, request.collective.name
+    alike = request.collective.parts == tuple(rows for _, rows in split_rows(request.layout.rows, len(ends)))
+    if members == len(ends) or not groups.in_order or not alike:
+        return []
+    if not pairs_differ(ends[:members], paths):
+        return []
+    loads = HostLoads(ends, paths, members)
+    if request.payload_bytes < loads.latency_us.max() * loads.fastest * 1e3:
+        return []
+    return _known_parts.get((paths.topology.digest, ends, name), lambda: _parts_of(loads, name))
+
+
+def _parts_of(loads: HostLoads, name: str) -> list[HostParts]:
+    reduces = name == "reduce_scatter"
+    packing = PartsPacking(loads, reduces=reduces)
+    plans = dict[tuple[float, int], HostParts]()
+    for trees in packing.trees(PART_SHARES):
+        plan = HostParts(loads, packing, trees, reduces=reduces, tries=PART_TRIES)
+        plans.setdefault((plan.period, plan.messages), plan)  # more shares on the same trees are the same messages
+    return list(plans.values())
+
+
 _Option = tuple[float, int, int, _Plan, _Clock]
 """Time if every message has its turn, messages, slices."""
 
@@ -113,7 +149,8 @@ def _soonest(request: Request, groups: RankPatterns, plan: _Plan) -> _Option | N
     for slices in FOREST_SLICES:
         pieces = plan.chunks * slices
         too_short = slices > 1 and request.payload_bytes / pieces < slice_bytes(request, groups)
-        if too_short or request.layout.rows < pieces:
+        moved = pieces * (len(request.endpoints) - 1) if isinstance(plan, HostParts) else 0
+        if too_short or request.layout.rows < pieces or moved > MOST_MOVED:
             break
         value_us = request.payload_bytes / slices / (plan.fastest * 1e3)
         clock = plan.clock(value_us)
@@ -144,12 +181,16 @@ def _forest_of(ends: Sequence[str], paths: PathFinder, members: int) -> tuple[Ho
 def _packed(loads: HostLoads, forest: HostForest) -> list[HostAllreduce]:
     """The messages of as many trees as a host has members, at most MOST_TREES, and of half as many more, and twice.
 
-    Of many hosts, whose pieces would be too many messages to follow, half as many.
+    Of many hosts, whose pieces would be too many messages to follow, as many as can be followed.
     """
     fewest = min(loads.members, MOST_TREES)
     a_tree = 2 * loads.hosts * (loads.members + loads.hosts - 2)
-    many = fewest > 1 and fewest * a_tree * LEAST_FOLLOWED > MOST_MESSAGES
-    counts = (fewest // 2,) if many else (fewest, fewest * 3 // 2, fewest * 2)
+    most = max(1, MOST_MESSAGES // (a_tree * LEAST_FOLLOWED))
+    counts = [fewest, fewest * 3 // 2, fewest * 2]
+    if most < fewest:
+        counts = sorted({max(1, fewest // 2), max(1, most - 1), most})
+    elif fewest < most < counts[1]:
+        counts[2] = most
     return [host_allreduce(loads, equal_trees(loads, forest, count), TRIES) for count in counts]
 
 
@@ -171,4 +212,4 @@ def _rooted_of(loads: HostLoads, root: int, *, reduces: bool) -> list[RootedHost
 def _schedule(request: Request, groups: RankPatterns, plan: _Plan, clock: _Clock, slices: int) -> Schedule:
     made = plan.schedule(request.layout.rows, clock)
     made = made if groups.in_order else relabelled(made, groups.order)
-    return sliced(made, slices, TURNS)
+    return sliced(made, slices, clock.stagger)

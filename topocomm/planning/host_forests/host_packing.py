@@ -137,10 +137,10 @@ def equal_trees(loads: HostLoads, forest: HostForest, count: int) -> list[Tree]:
     return trees
 
 
-def norm(load: Floats) -> float:
+def norm(load: Floats, steep: int = STEEP) -> float:
     """About the greatest, more where several are as great."""
     most = float(load.max())
-    return float(most * ((load / most) ** STEEP).sum() ** (1 / STEEP))
+    return float(most * ((load / most) ** steep).sum() ** (1 / steep))
 
 
 class _SpanningTrees(Pricer):

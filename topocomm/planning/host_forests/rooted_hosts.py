@@ -18,7 +18,7 @@ import numpy as np
 
 from topocomm.planning.algorithms.hosts.tree_columns import TreeEdges, broadcast_down, reduce_up
 from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
-from topocomm.planning.host_forests.host_allreduce import SAME, SOON, TURNS
+from topocomm.planning.host_forests.host_allreduce import SAME, SOON
 from topocomm.planning.host_forests.host_packing import HostLoads
 from topocomm.planning.host_forests.periodic_turns import periodic_turns
 from topocomm.planning.host_forests.rooted_packing import RootedPacking, RootedTrees
@@ -45,6 +45,8 @@ class _Ready(NamedTuple):
     round: int
 
 
+TURNS = 64
+"""Rounds of a period: what one port sends in a round goes one after the other."""
 FEWEST_PARTS = 4
 """Least parts of a share between hosts: a whole one takes a slow link long, and ports inside wait for it."""
 START = _Ready(0.0, 0)
@@ -58,11 +60,13 @@ class RootedClock:
         edges: Those of the first slice.
         period: Time from a slice to the next.
         takes: Time until the first slice is through, in the same unit.
+        stagger: Rounds of a period.
     """
 
     edges: TreeEdges
     period: float
     takes: float
+    stagger: int = TURNS
 
 
 class RootedHosts:
