@@ -68,7 +68,7 @@ LIMITS = (
         1.8,
         "not all pairs have a link: short values pass others, long ones over several NICs too",
     ),
-    Limit(("mi250x", "mi100"), (), 4.2, 5.5, "pairs without a link pass others, whose links they share"),
+    Limit(("mi250x", "mi100"), (), 4.2, 2.6, "pairs without a link pass others, whose links they share"),
     Limit(("gb200",), (), 2.3, 2.2, "72 x 72 transfers a slice leave few slices to fill trees of several racks with"),
     Limit(("dgx-2",), (), 2.5, 2.0, "two GPUs share a NIC, and hold their ports while it serves both"),
     Limit(
