@@ -64,6 +64,9 @@ MOST_WHOLE_GROUPS = 8
 """Most groups that send each other whole parts of a value of at most that size: more bytes, one message in a row."""
 MOST_WHOLE_PART_BYTES = 128 << 10
 """Largest part of a longer value on many rails that they send each other whole."""
+MOST_PHASED_BYTES = 1 << 20
+"""Largest chunk whose slices have each phase together: of longer ones latencies weigh little, and where slices follow
+a round apart some send inside while others have the NICs."""
 SLICE_US, SLICE_BYTES = 0.16, (1 << 10, 8 << 10)
 """The least time of a slice that a message between groups carries alone, and the least bytes of one in any case."""
 PROCESSOR_SLICE_US, PROCESSOR_SLICE_BYTES, PROCESSOR_MESSAGE_BYTES = 6.5, (8 << 10, 64 << 10), 10_000
@@ -361,11 +364,13 @@ def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, na
     With one port phase by phase, since an endpoint then sends by NVLink or by its NIC. With several both are busy at
     once where a slice follows a round after the other; so does an allreduce of ranks that are all alike, as `direct`.
     """
-    in_phases = request.ports == 1 and not (groups.hierarchy.flat and request.collective.name == "allreduce")
+    chunk_bytes = request.payload_bytes // len(schedule.chunks)
+    in_phases = request.ports == 1 and chunk_bytes < MOST_PHASED_BYTES
+    in_phases &= not (groups.hierarchy.flat and request.collective.name == "allreduce")
     least = min(SLICE_BYTES[1], slice_bytes(request, groups))
     if in_phases and on_gpus(request, groups.paths):
         least = max(SLICE_BYTES[0], least // 2)
-    most = min(request.payload_bytes // len(schedule.chunks) // least, MOST_HALVED_TRANSFERS // len(schedule.transfers))
+    most = min(chunk_bytes // least, MOST_HALVED_TRANSFERS // len(schedule.transfers))
     options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[: 5 if in_phases else 3]
     for slices in dict.fromkeys(n if n <= most else 1 for n in options):
         build = PhasedBuild(schedule, slices) if in_phases else partial(sliced, schedule, slices, 1)
