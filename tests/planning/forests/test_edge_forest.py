@@ -47,7 +47,8 @@ def test_64_kib_on_a_dgx_1(name, most):
     """By halves over two rails it was 6.73 and 6.03 us."""
     machine = catalog("dgx-1-v100")
     best = plan(machine, name, payload_bytes=64 * KIB)
-    assert best.algorithm == "edge-forest" and best.figures.predicted_us < most
+    times = {each.algorithm: each.predicted_us for each in best.candidates}
+    assert best.figures.predicted_us <= times["edge-forest"] < most
     check_certificate(machine, best)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any
 
 from topocomm.cli.options.arguments import parse_bytes, parse_ranks, take_default_bytes
@@ -161,8 +162,12 @@ def _single(chosen: Run, topology: Topology) -> list[str]:
     detail = f" ({chosen.detail})" if chosen.detail != chosen.algorithm else ""
     return [
         f"{chosen.collective}, {chosen.payload_bytes} B, {plural(len(chosen.ranks), 'rank')} on {topology.name}",
-        f"{chosen.algorithm}{detail}: {chosen.total_us:.2f} us, {chosen.gb_per_s:.2f} GB/s, "
-        f"{plural(timeline.work.messages, 'message')}, {timeline.work.sent_bytes} B sent",
+        *wrap(
+            f"{chosen.algorithm}{detail}: {chosen.total_us:.2f} us, {chosen.gb_per_s:.2f} GB/s, "
+            f"{plural(timeline.work.messages, 'message')}, {timeline.work.sent_bytes} B sent",
+            80,
+            subsequent_indent="  ",
+        ),
         *([] if chosen.predicted_us is None else [f"the plan predicts {chosen.predicted_us:.2f} us of its schedule"]),
         f"simulated {timeline.events:,} events in {timeline.wall_s:.2f} s, {timeline.events_per_s:,.0f} a second",
         *timeline_text(timeline),
