@@ -138,7 +138,9 @@ def test_any_number_of_ranks(name, ranks):
     )
     builds = list(packed_scans(wanted, RankPatterns(wanted, PathFinder(machine))))
     families = [each.rpartition("-")[0] for each, _ in builds]
-    assert families == [*["scan-owners"] * (ranks in (16, 24)), *["scan-trees"] * (ranks != 17)]
+    trees = families.count("scan-trees")  # over several hosts perhaps also in many slices
+    assert trees in ([0] if ranks == 17 else [1] if ranks <= 8 else [1, 2])
+    assert families == [*["scan-owners"] * (ranks in (16, 24)), *["scan-trees"] * trees]
     for family, (_, build) in zip(families, builds, strict=True):
         schedule = build()
         period = 1 if family == "scan-owners" else schedule.repeat.stagger_rounds

@@ -82,13 +82,13 @@ def plan_text(
         call = f"{native.call} is {chosen}: {native.why}{bits if native.chosen else ''}"
     kinds = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
     figures = f"latency of {', '.join(kinds)} assumed, from the table of link kinds" if kinds else ""
+    messages = f"{plural(f.transfers, 'message')}, {f.wire_bytes} B on the wire"
     lines = [
         f"{plan.title}, {plan.payload_bytes} B, {plural(len(plan.ranks), 'rank')} on {topology.name}",
         *_wrap("  defect  ", defect),
         *_wrap("  ranks   ", placed(plan.ranks)),
         *_shares(plan),
-        f"  plan    {plan.algorithm}: {plural(f.rounds, 'round')}, {plural(f.transfers, 'message')}, "
-        f"{f.wire_bytes} B on the wire",
+        *_wrap("  plan    ", f"{plan.algorithm}: {plural(f.rounds, 'round')}, {messages}"),
         *_wrap("  slices  ", slices),
         f"  memory  {f.scratch_bytes} B scratch a rank",
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",

@@ -1,13 +1,15 @@
 """Parts enter a group once, every rank gets every contribution once, and slices keep the shared link busy."""
 
 import re
+from itertools import permutations
+from math import inf
 
 import numpy as np
 import pytest
 
 from tests.machines import hosts
 from tests.planning.replay import replay, word
-from topocomm import catalog
+from topocomm import Device, Link, Topology, catalog
 from topocomm.planning.algorithms.hosts.part_trees import NO_PARENT, PartTrees, part_parents
 from topocomm.planning.collectives import collective_of
 from topocomm.planning.proof.verify import verify
@@ -103,3 +105,12 @@ def test_a_link_for_several_messages_counts_as_several():
 def test_where_nothing_is_shared_it_is_not_worth_it():
     assert not trees_on(catalog("dgx-h100", hosts=2), (2, 8), "allreduce").is_worth()
     assert not trees_on(catalog("dgx-1-v100"), (2, 4), "allgather").is_worth()
+
+
+def test_without_a_route_for_each_message_the_period_is_infinite():
+    """Two rings of four: from one to the other there is none."""
+    pairs = [(src, dst) for src, dst in permutations(range(8), 2) if src // 4 == dst // 4]
+    links = tuple(Link(f"GPU{src}", f"GPU{dst}", "nvlink", gb_per_s=50.0, latency_us=1.0) for src, dst in pairs)
+    machine = Topology("apart", "here", tuple(Device(f"GPU{rank}", "gpu") for rank in range(8)), links)
+    trees = PartTrees([2, 4], machine.endpoints, PathFinder(machine), "allgather")
+    assert trees.load_us(trees.sections()[0]) == inf and not trees.is_worth()

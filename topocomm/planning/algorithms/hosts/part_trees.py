@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -115,9 +116,13 @@ class PartTrees:
         """The ports that every message holds, and the links that it needs, as numbers."""
         return rows_of(self.src, self.dst, self.routes, self.link_gb_per_s, self.ranks)
 
+    def has_routes(self) -> bool:
+        """Whether all messages have routes."""
+        return not np.isinf(self.routes.latency_us).any()
+
     def is_worth(self) -> bool:
         """Whether all have routes, and would take clearly longer in phases, by depth, than all at once."""
-        if np.isinf(self.routes.latency_us).any():
+        if not self.has_routes():
             return False
         byte_us = 1 / self.routes.gb_per_s
         depths = range(1, int(self.depth.max()) + 1)
@@ -143,7 +148,12 @@ class PartTrees:
         return [apart, [np.arange(len(self.up))]] if len(apart) > 1 else [apart]
 
     def load_us(self, sections: Sequence[Ints]) -> float:
-        """Return the least period for a byte of a part, in us: what the busiest port or link of each section takes."""
+        """Return the least period for a byte of a part, in us: what the busiest port or link of each section takes.
+
+        Infinite where a message has no route.
+        """
+        if not self.has_routes():
+            return inf
         return sum(self._busiest(section, 1 / (self.routes.gb_per_s * 1e3)) for section in sections)
 
     def turns(self, sections: Sequence[Ints]) -> Turns:
