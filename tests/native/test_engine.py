@@ -33,7 +33,7 @@ def program(rank):
         "TARGETS": [(0, 0, 1, 0)],
         "CREDITS": [(1 - rank, FINISHED - 2 * STRIDE)],
         "WAITS": [(1 - rank, 1)],
-        "STAGES": [(1, 1, 1, 1, 0)],
+        "STAGES": [(1, 1, 1, 1, 0, 0)],
         "TASKS": [(ROWS, 2, 1, 128, 0, 64)],
     }
 
@@ -169,7 +169,7 @@ def test_an_engine_that_copies_its_result_stands_in_no_stage():
     """Seen by another thread while the last copies run, after the last stage."""
     size = 1 << 26
     memory = Memory()
-    sections = {**dict.fromkeys(SECTIONS, ()), "UNPACK": [(1, 0, 0, size)], "STAGES": [(1, 0, 0, 0, 0)]}
+    sections = {**dict.fromkeys(SECTIONS, ()), "UNPACK": [(1, 0, 0, size)], "STAGES": [(1, 0, 0, 0, 0, 0)]}
     large = aligned_buffer(size)
     arrays = {"value": kinds(0, dtype=np.uint8), "result": kinds(size, dtype=np.uint8)}
     settings = {**arrays, "fold": 0, "memory": large, "final": 0}
@@ -365,7 +365,7 @@ def test_arrays_are_described_as_they_are():
 
 def test_calls_without_rows_need_no_memory():
     memory = Memory()
-    sections = {**dict.fromkeys(SECTIONS, ()), "STAGES": [(1, 0, 0, 0, 0)], "PACK": [(0, 0, 0, 0)]}
+    sections = {**dict.fromkeys(SECTIONS, ()), "STAGES": [(1, 0, 0, 0, 0, 0)], "PACK": [(0, 0, 0, 0)]}
     empty = memory.whole[68:68]
     engine = memory.engine(words=words_of(sections), value=kinds(0), result=kinds(0), memory=empty)
     assert engine.begin((np.empty(0),), (np.empty(0),), True) == THROUGH

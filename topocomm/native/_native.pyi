@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 THROUGH: int
 WAITING: int
 TO_FOLD: int
+TO_EXCHANGE: int
 STRIDE: int
 FINISHED: int
 MOST_FIELDS: int
@@ -245,6 +246,26 @@ def bind_sum(
         finish(reference): DONE, IMPRECISE or MISMATCH, when the sum is there.
     """
 
+class Requests:
+    """Persistent requests of MPI, which an engine starts and tests.
+
+    Args:
+        start_all: Address of MPI_Startall.
+        test_all: Address of MPI_Testall.
+        handles: Of the requests, one after the other; MPI may write to them.
+        statuses: Memory for as many statuses.
+        count: How many.
+        tests: Tests before the core is given away.
+
+    Attributes:
+        code: What a function returned last: 0, or an error of MPI's.
+    """
+
+    code: int
+    def __new__(
+        cls, start_all: int, test_all: int, handles: bytearray, statuses: bytearray, count: int, tests: int
+    ) -> Requests: ...
+
 class Engine:
     """One rank's part of a plan in shared memory, as engine.h describes it.
 
@@ -273,10 +294,14 @@ class Engine:
         final: int,
         fold: int,
         calls_before_trial: int,
+        requests: tuple[Requests | None, ...] = ...,
     ) -> Engine: ...
     @property
     def state(self) -> int:
-        """THROUGH, WAITING, or TO_FOLD: the folds of the stage are to be run outside."""
+        """THROUGH, WAITING, TO_FOLD: the folds of the stage are to be run outside, or TO_EXCHANGE.
+
+        Then the messages of the stage are not through; those without requests are to be sent and received outside.
+        """
     @property
     def stage(self) -> int:
         """Number of the stage in which it stands; -1 before the first."""

@@ -2,7 +2,7 @@
 #include "record.h"
 #include "types.h"
 
-enum { SWEEP = TO_FOLD + 1, UNSETTLED = TO_FOLD + 2 };
+enum { SWEEP = TO_EXCHANGE + 1, UNSETTLED };
 
 typedef struct {
     EngineObject *engines[2];

@@ -97,7 +97,18 @@ void start(Engine *engine, int direct) {
     set(&engine->state, WAITING);
     set(&engine->stage, -1);
     engine->wait = engine->task = engine->made = engine->pull = 0;
-    engine->unread = 0;
+    engine->unread = engine->posted = engine->exchanged = 0;
+}
+
+/* Send and receive the messages of a stage: whether they are through. */
+static int exchange(Engine *engine, int64_t stage) {
+    Requests *requests = engine->requests == NULL ? NULL : engine->requests[stage];
+    if (requests == NULL)
+        return 0;
+    if (!engine->posted)
+        start_requests(requests);
+    engine->posted = 1;
+    return engine->exchanged = await_requests(requests, engine->sleep_us);
 }
 
 State run(Engine *engine) {
@@ -116,9 +127,14 @@ State run(Engine *engine) {
     } else
         engine->worked -= now(engine);
     for (stage += number; stage < end; stage++) {
+        if (state == TO_EXCHANGE)
+            engine->exchanged = !engine->posted, state = set(&engine->state, WAITING);
         if (state == WAITING) {
-            publish(engine, stage->progress);
+            if (!engine->posted && !engine->exchanged)
+                publish(engine, stage->progress);
             engine->worked += now(engine);
+            if (stage->messages && !engine->exchanged && !exchange(engine, number))
+                return set(&engine->state, TO_EXCHANGE);
             if (!await_counters(engine, waits + engine->wait, stage->waits) || !pull_pieces(engine, stage->pulls))
                 return WAITING;
             if (engine->fold == NULL && stage->tasks > 0)
@@ -130,7 +146,7 @@ State run(Engine *engine) {
         state = set(&engine->state, WAITING);
         write_pieces(engine, made + engine->made, stage->copies, engine->streaming);
         engine->wait += stage->waits, engine->task += stage->tasks, engine->made += stage->copies;
-        engine->pull += stage->pulls;
+        engine->pull += stage->pulls, engine->posted = engine->exchanged = 0;
         set(&engine->stage, ++number);
     }
     const Copy *piece = engine->section[UNPACK];

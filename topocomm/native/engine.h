@@ -75,9 +75,23 @@ typedef struct {
 
 typedef struct {
     int64_t progress, waits, tasks, copies, pulls; /* to publish; records of four sections that are the stage's */
+    int64_t messages; /* whether messages with other hosts belong to it */
 } Stage;
 
-typedef enum { THROUGH, WAITING, TO_FOLD } State; /* TO_FOLD: the folds of the stage are to be run outside */
+/* TO_FOLD: the folds of the stage are to be run outside. TO_EXCHANGE: its messages are not through; those that the engine
+ * has no requests of are to be sent and received outside. */
+typedef enum { THROUGH, WAITING, TO_FOLD, TO_EXCHANGE } State;
+
+/* Persistent requests of MPI, in the order of MPI_Startall and MPI_Testall. */
+typedef int (*StartAll)(int, void *);
+typedef int (*TestAll)(int, void *, int *, void *);
+typedef struct {
+    StartAll start_all;
+    TestAll test_all;
+    void *handles, *statuses;
+    long long count, tests; /* tests before the core is given away */
+    int code;               /* what a function returned last: 0, or an error of MPI's */
+} Requests;
 
 typedef struct {
     /* What it was made for; set by who makes it, before `read_program`. */
@@ -92,6 +106,7 @@ typedef struct {
     long long looks;      /* at counters in one stage, before the core is given away */
     long long final;      /* progress to publish when through; 0 where no rank waits for it */
     const int64_t *epoch; /* number of calls on this memory, the running one included */
+    Requests **requests;  /* by stage, of its messages; NULL where they go outside; NULL: all do */
     /* The program. */
     int64_t *words, count[SECTIONS];
     void *section[SECTIONS];
@@ -104,6 +119,7 @@ typedef struct {
     _Atomic int64_t state;    /* a State; other threads look at this and at `stage` while the engine runs */
     _Atomic int64_t stage;    /* -1: before the value is written */
     int64_t wait, task, made, pull; /* the first records of the stage */
+    int posted, exchanged;          /* whether its messages are under way, whether they are through */
     int unread;                     /* why its pieces could not be pulled, as an errno: ESRCH where a rank is gone */
     /* The trial. A rank that writes its value with plain stores takes every cache line back from the ranks that read
      * it in an earlier call, one after the other: 30 ns a line between cores without a common cache, where stores past
@@ -131,6 +147,11 @@ int await_counters(const Engine *engine, const Wait *wait, int64_t count);
 /* Write where this rank's value is, for others to pull from; and 0 in its place, after a call that failed. */
 void publish_addresses(const Engine *engine);
 void withdraw_addresses(const Engine *engine);
+
+/* Start requests; test them, once or, where a limit is given, for so long after the first tests: whether all are through.
+ * An error is their `code`. */
+void start_requests(Requests *requests);
+int await_requests(Requests *requests, long long limit_us);
 
 /* Pull the next pieces; 0 where one cannot be read, with what is `unread`. */
 int pull_pieces(Engine *engine, int64_t count);

@@ -182,10 +182,27 @@ static int is_whole(const Py_buffer *buffer, Py_ssize_t unit) {
     return buffer->len % unit == 0 && (buffer->len == 0 || (uintptr_t)buffer->buf % 64 == 0);
 }
 
+/* Take the requests of every stage, None where its messages go outside: whether they fit the stages. */
+static int take_requests(EngineObject *self, PyObject *given) {
+    Engine *engine = &self->engine;
+    const Stage *stages = engine->section[STAGES];
+    int64_t count = engine->count[STAGES], right = PyTuple_Size(given) == count;
+    engine->requests = PyMem_Calloc((size_t)count + 1, sizeof *engine->requests);
+    if (engine->requests == NULL)
+        return PyErr_NoMemory(), 0;
+    for (int64_t stage = 0; right && stage < count; stage++) {
+        PyObject *some = PyTuple_GetItem(given, stage);
+        right = some == Py_None || (stages[stage].messages && are_requests(some));
+        engine->requests[stage] = some == Py_None || !right ? NULL : &((RequestsObject *)some)->requests;
+    }
+    self->requests = Py_NewRef(given);
+    return right || fail("an engine takes requests for each stage that has messages, or None") != NULL;
+}
+
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     static char *names[] = {"words",    "value", "result", "memory", "counters",           "epoch",
-                            "position", "looks", "final",  "fold",   "calls_before_trial", NULL};
-    PyObject *value, *result;
+                            "position", "looks", "final",  "fold",   "calls_before_trial", "requests", NULL};
+    PyObject *value, *result, *requests = NULL;
     Py_buffer words;
     unsigned long long fold;
     EngineObject *self = find_numpy() < 0 ? NULL : (EngineObject *)PyType_GenericAlloc(type, 0);
@@ -193,9 +210,9 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
         return NULL;
     Engine *engine = &self->engine;
     int right = PyArg_ParseTupleAndKeywords(
-        args, named, "y*O!O!w*w*w*LLLKL:Engine", names, &words, &PyTuple_Type, &value, &PyTuple_Type, &result,
+        args, named, "y*O!O!w*w*w*LLLKL|O!:Engine", names, &words, &PyTuple_Type, &value, &PyTuple_Type, &result,
         &self->memory, &self->counters, &self->epoch, &engine->position, &engine->looks, &engine->final, &fold,
-        &engine->until_choice);
+        &engine->until_choice, &PyTuple_Type, &requests);
     if (right) {
         Py_ssize_t fields = PyTuple_Size(value);
         engine->fields = fields <= MOST_FIELDS ? (int)fields : 0;
@@ -217,6 +234,7 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
             fail(engine->wrong);
             right = 0;
         }
+        right = right && (requests == NULL || take_requests(self, requests));
         PyBuffer_Release(&words);
     }
     if (!right) {
@@ -236,6 +254,8 @@ static void engine_dealloc(PyObject *object) {
     for (int index = 0; index < 2 * MOST_FIELDS; index++)
         Py_XDECREF((PyObject *)self->kinds[index]);
     release_program(&self->engine);
+    PyMem_Free(self->engine.requests);
+    Py_XDECREF(self->requests);
     PyBuffer_Release(&self->memory);
     PyBuffer_Release(&self->counters);
     PyBuffer_Release(&self->epoch);

@@ -43,11 +43,13 @@ static int add_type(PyObject *module, PyType_Spec *spec) {
 
 static int fill(PyObject *module) {
     if (PyModule_AddIntMacro(module, THROUGH) < 0 || PyModule_AddIntMacro(module, WAITING) < 0 ||
-        PyModule_AddIntMacro(module, TO_FOLD) < 0 || PyModule_AddIntMacro(module, STRIDE) < 0 ||
+        PyModule_AddIntMacro(module, TO_FOLD) < 0 || PyModule_AddIntMacro(module, TO_EXCHANGE) < 0 ||
+        PyModule_AddIntMacro(module, STRIDE) < 0 ||
         PyModule_AddIntMacro(module, FINISHED) < 0 || PyModule_AddIntMacro(module, MOST_FIELDS) < 0 ||
         PyModule_AddIntMacro(module, CALLS_A_TRIAL) < 0 || PyModule_AddIntMacro(module, CALLS_A_CHOICE) < 0 || add_sum_constants(module))
         return -1;
-    return add_type(module, &engine_spec) < 0 || add_type(module, &results_spec) < 0 ? -1 : add_loans(module);
+    return add_type(module, &engine_spec) < 0 || add_type(module, &results_spec) < 0 ||
+                   add_type(module, &requests_spec) < 0 ? -1 : add_loans(module);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};

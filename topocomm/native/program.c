@@ -108,7 +108,7 @@ static const struct {
     [TARGETS] = {"TARGETS", 4, read_redirect},
     [CREDITS] = {"CREDITS", 2, read_wait},
     [WAITS] = {"WAITS", 2, read_wait},
-    [STAGES] = {"STAGES", 5, read_stage},
+    [STAGES] = {"STAGES", 6, read_stage},
     [TASKS] = {"TASKS", 2, NULL},
 };
 

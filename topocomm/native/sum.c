@@ -11,9 +11,6 @@
 enum { DONE = 1, IMPRECISE = 2, MISMATCH = 3, UNDER_WAY = 4, SWEEP_DUE = 8 };
 enum { DIGITS = 8, DIGEST_ITEMS = 2 * DIGITS, HELD = 11, BUFFERS = 7 };
 
-typedef int (*StartAll)(int, void *);
-typedef int (*TestAll)(int, void *, int *, void *);
-
 typedef struct {
     PyObject *x, *out, *names, *arrays; /* arrays: those of x, then those of out, in the order of the names */
     PyObject *leading, *sends, *parts;  /* for each block what writes its share, and which part of a reference is its */

@@ -44,10 +44,17 @@ typedef struct {
     Array *kinds[2 * MOST_FIELDS]; /* what those of the value, then those of the result, are like */
     Py_buffer memory, counters, epoch;
     PyObject *arrays[2 * MOST_FIELDS]; /* what the call under way works on, held */
+    PyObject *requests;                /* those of the stages, held: a tuple */
     int takes_value, gives_result, running;
 } EngineObject;
 
-extern PyType_Spec engine_spec, results_spec;
+typedef struct {
+    PyObject_HEAD
+    Requests requests;
+    Py_buffer handles, statuses;
+} RequestsObject;
+
+extern PyType_Spec engine_spec, results_spec, requests_spec;
 
 /* Prepare what results are lent by: 0, or -1 and an error. */
 int add_loans(PyObject *module);
@@ -56,6 +63,7 @@ int add_loans(PyObject *module);
 int64_t number_of(PyObject *object, const char *name);
 
 int is_engine(PyObject *object);
+int are_requests(PyObject *object);
 
 /* Whether the system lets others pull from the arrays of a value, if they do: memory of a device may be mapped here. */
 int can_be_read(const EngineObject *engine, PyObject *const *arrays);

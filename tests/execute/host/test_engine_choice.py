@@ -39,7 +39,7 @@ class Transport:
 
     def batch(self, buffer, sends, receives, tag):
         self.batches += 1
-        return SimpleNamespace(free=lambda: None, sends=sends, receives=receives)
+        return SimpleNamespace(free=lambda: None, sends=sends, receives=receives, requests=lambda: None)
 
 
 def engines(monkeypatch, operator, rows, *, hosts=(0, 0), shared=True):
@@ -98,7 +98,14 @@ def test_values_of_many_fields_go_stage_by_stage_in_shared_memory(monkeypatch):
 
 @pytest.mark.parametrize(("hosts", "shared"), [((0, 1), True), ((0, 0), False)], ids=["two hosts", "no memory"])
 def test_otherwise_ranks_exchange_messages(monkeypatch, hosts, shared):
-    (engine,), messages = engines(monkeypatch, SUM, 100, hosts=hosts, shared=shared)
+    (engine, again), messages = engines(monkeypatch, SUM, 100, hosts=hosts, shared=shared)
+    assert isinstance(engine, CompiledEngine) and engine is again and messages > 0
+    assert engine_choice.shared_by(engine).alone
+
+
+def test_ranks_without_compiled_code_exchange_messages_stage_by_stage(monkeypatch):
+    monkeypatch.setattr(engine_choice, "kernels_available", lambda: False)
+    (engine,), messages = engines(monkeypatch, SUM, 100, hosts=(0, 1))
     assert isinstance(engine, StagedEngine) and messages > 0
     assert engine_choice.shared_by(engine) is None
 

@@ -9,7 +9,7 @@ from topocomm import SUM, run_local
 from topocomm.execute.host.engine_words import way_of
 from topocomm.execute.host.sliced_engine import SlicedEngine
 
-MEMORY = object()
+MEMORY, OWN_MEMORY = SimpleNamespace(alone=False), SimpleNamespace(alone=True)
 
 
 def engine(*, shared=MEMORY, in_python=False, in_one_copy=False):
@@ -27,6 +27,7 @@ def sliced(inner):
     [
         (engine(), (0,), "one rank"),
         (engine(shared=None), (0, 0), "MPI messages"),
+        (engine(shared=OWN_MEMORY), (0, 1), "MPI messages"),
         (engine(), (0, 0), "shared memory, compiled"),
         (engine(in_python=True), (0, 0), "shared memory"),
         (engine(in_one_copy=True), (0, 0), "shared memory, compiled, in one copy"),

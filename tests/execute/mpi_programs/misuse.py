@@ -73,7 +73,7 @@ def calls_out_of_turn(comm, operator):
     x = value(rank) if operator is LOGSUMEXP else np.full(4, float(rank))
     call = comm.prepare("allreduce", like=x, operator=operator)
     held = call.input
-    if held is not None and len(call.engines) > 1:
+    if held is not None and len({*call.engines}) > 1:
         call(held)
         with pytest.raises(OperatorError, match="x is the send buffer of an earlier call"):
             call(held)

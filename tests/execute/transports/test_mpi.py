@@ -85,6 +85,35 @@ def test_a_failure_is_not_lost_where_somebody_looks_what_is_pending(batch, timeo
             batch.wait(timeout_s)
 
 
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_failure_that_compiled_code_ran_into_is_raised(batch, looks):
+    batch.check()
+    batch._in_c = SimpleNamespace(code=0)
+    batch.check()
+    batch._in_c.code = 75
+    for _ in range(looks):
+        batch.pending()
+    for _ in range(2):
+        with pytest.raises(Gone, match="75"):
+            batch.check()
+
+
+def test_a_failure_that_a_look_finds_ends_a_wait_in_compiled_code(batch):
+    batch._in_c, batch._requests[0].state = SimpleNamespace(code=0), "failed"
+    batch.pending()
+    with pytest.raises(Gone):
+        batch.check()
+
+
+@pytest.mark.parametrize("lacking", ["functions", "compiled code", "messages"])
+def test_messages_go_by_python_where_something_is_lacking(batch, monkeypatch, lacking):
+    monkeypatch.setattr(mpi, "c_functions", lambda: None if lacking == "functions" else (1, 1))
+    monkeypatch.setattr(mpi, "kernels_available", lambda: lacking != "compiled code")
+    if lacking == "messages":
+        batch._requests = []
+    assert batch.requests() is None
+
+
 @pytest.mark.parametrize(
     ("ranges", "pieces"),
     [

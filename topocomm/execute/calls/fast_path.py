@@ -62,7 +62,7 @@ def bind_arrays(
             outcome = call(x, out, flags)
             if type(outcome) is tuple:
                 state, outcome = outcome
-                if state in (_native.WAITING, _native.TO_FOLD):
+                if state in (_native.WAITING, _native.TO_FOLD, _native.TO_EXCHANGE):
                     engine = engines[first.shared.epoch & 1]
                     session.waiting.for_call(UnderWay(engine, tag, recorder.calls))
                 elif not recorder.calls & SWEEP_MASK:  # it is through, and a sweep is due

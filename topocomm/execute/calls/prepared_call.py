@@ -50,8 +50,9 @@ class PreparedCall(Generic[Value, Result]):
         self._layout = work.layout
         self.structure = structure
         self.engines = make_engines(work, session.waiting)
-        views = [engine.views if local is None else None for engine in self.engines]
-        self._inputs = [None if held is None else structure.give(dict(held)) for held in views]
+        views = [engine.views if local is None else None for engine in dict.fromkeys(self.engines)]
+        inputs = [None if held is None else structure.give(dict(held)) for held in views]
+        self._inputs = inputs * (len(self.engines) // len(inputs))  # one engine may serve both turns
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
         self._shared = self.engines[0].shared
         self._local = local
@@ -187,7 +188,7 @@ class PreparedCall(Generic[Value, Result]):
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
         self._freed = True
-        for engine in self.engines:
+        for engine in dict.fromkeys(self.engines):
             engine.free()
 
     def let_go(self) -> None:

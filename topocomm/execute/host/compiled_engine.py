@@ -1,12 +1,13 @@
-"""An engine in shared memory that runs in C: writing, waiting, the operator's folds, the result.
+"""An engine that runs in C: writing the value, waiting for ranks of the host, the operator's folds, the result.
 
-An operator without a compiled fold has its folds run here, stage by stage.
+Messages with other hosts are sent and received here, stage by stage, and so are the folds of an operator that has none
+in C.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import Any
@@ -20,11 +21,13 @@ from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch, Message
 from topocomm.native import _native
-from topocomm.native._native import FINISHED, MOST_FIELDS, STRIDE, THROUGH, TO_FOLD, WAITING
+from topocomm.native._native import FINISHED, MOST_FIELDS, STRIDE, THROUGH, TO_EXCHANGE, TO_FOLD, WAITING
 from topocomm.operators.layout import Buffer, Fold, Layout
 from topocomm.planning.program.shared_memory_layout import SharedProgram
 from topocomm.planning.schedule.schedule import Combine, Piece
 
+STAGES = -2
+"""Place of the stages among the sections."""
 MEMORIES = 2
 """Memories of a prepared call, used in turn."""
 CALLS_BEFORE_TRIAL = 8
@@ -33,25 +36,45 @@ MOST_SLEEP_S = 0.01
 """Limit of a sleep between two looks at the clock."""
 Waits = Sequence[tuple[int, int]]
 """(position of a rank, its progress)."""
+NO_EXCHANGES: Mapping[int, Batch] = {}
 Sizes = Mapping[tuple[int, int], int]
 """Bytes awaited, by stage and position of the rank."""
 
 
 class CompiledEngine(CallEngine):
-    """One of a call's two memories with this rank's program on it; `native` is the engine in C."""
+    """One of a call's two memories with this rank's program on it; `native` is the engine in C.
+
+    Args:
+        exchanges: Messages with other hosts, by the number of their stage.
+
+    Attributes:
+        outer: The stages whose messages are sent and received in Python.
+    """
 
     shared: SharedMemory
+    outer: Collection[int] = ()
 
-    def __init__(self, work: Work, program: SharedProgram, shared: SharedMemory, number: int) -> None:
+    def __init__(
+        self,
+        work: Work,
+        program: SharedProgram,
+        shared: SharedMemory,
+        number: int,
+        exchanges: Mapping[int, Batch] = NO_EXCHANGES,
+    ) -> None:
         self.shared = shared
         self.memory = shared.memories[number]
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
-        encoder = _Encoder(work, program, shared)
+        encoder = _Encoder(work, program, shared, exchanges)
         fold = work.operator.compiled_fold(work.layout)
-        self.native = native_engine(shared, number, encoder.sections(), work, fold or 0)
+        requests = tuple([exchanges[s].requests() if s in exchanges else None for s in range(len(program.stages))])
+        self.native = native_engine(shared, number, encoder.sections(), work, fold or 0, requests)
         outside = None if fold else _OutsideFolds(work, program, encoder.results, self.memory, self.native)
         self.in_python = outside is not None and any(outside.folds)
-        self._run = CompiledRun(shared, self.native, awaited_bytes(work, program, shared), outside)
+        self.outer = {stage for stage in exchanges if requests[stage] is None}
+        self._run = CompiledRun(
+            shared, self.native, awaited_bytes(work, program, shared), outside, exchanges, self.outer
+        )
         self._shapes = {f.name: (*work.value.leading, *f.row_shape) for f in work.layout.fields}
         self.views = work.send_buffer(self.memory, program.offsets, program.input_pieces)
 
@@ -69,26 +92,48 @@ class CompiledEngine(CallEngine):
     def awaited(self) -> AwaitedMessages:
         return AwaitedMessages(self.native.stage, *self._run.pending())
 
+    def free(self) -> None:
+        self._run.free()
+
 
 class CompiledRun(Batch):
-    """An engine in C as it advances; as a batch, what it waits for. `outside` are its folds that are not compiled."""
+    """An engine in C as it advances; as a batch, what it waits for within the host.
+
+    Args:
+        outside: Its folds that are not compiled.
+        exchanges: Messages with other hosts, by the number of their stage.
+        outer: The stages whose messages are sent and received here.
+    """
 
     def __init__(
-        self, shared: SharedMemory, native: _native.Engine, sizes: Sizes, outside: _OutsideFolds | None = None
+        self,
+        shared: SharedMemory,
+        native: _native.Engine,
+        sizes: Sizes,
+        outside: _OutsideFolds | None = None,
+        exchanges: Mapping[int, Batch] = NO_EXCHANGES,
+        outer: Collection[int] = (),
     ) -> None:
         self.sends: tuple[Message, ...] = ()
         self._ranks, self._native, self._sizes, self._outside = shared.ranks, native, sizes, outside
+        self._exchanges, self._outer, self._under_way = exchanges, outer, False
         self.receives = tuple(self._message(*key) for key in sorted(sizes))
 
     def start(self) -> None:
         """As `Batch.start`, for a program without arrays."""
         self._native.start()
 
-    def follow(self, state: int) -> bool:
-        """Advance from a state of the engine until it waits or is complete; return whether it is complete."""
-        while state == TO_FOLD:
-            assert self._outside is not None, "an engine without a compiled fold has another"
-            self._outside.run(self._native.stage)
+    def follow(self, state: int, timeout_s: float = 0.0) -> bool:
+        """Advance from a state of the engine until it waits or is complete; return whether it is complete.
+
+        Messages are awaited for about `timeout_s` in each stage.
+        """
+        while state not in (THROUGH, WAITING):
+            if state == TO_FOLD:
+                assert self._outside is not None, "an engine without a compiled fold has another"
+                self._outside.run(self._native.stage)
+            elif not self._exchange(timeout_s):
+                return False
             state = self._native.go_on()
         return state == THROUGH
 
@@ -96,13 +141,39 @@ class CompiledRun(Batch):
         native = self._native
         until_s = time.monotonic() + timeout_s if timeout_s > 0 else 0.0
         sleep_us = int(1e6 * min(max(timeout_s, 0.0), MOST_SLEEP_S))
-        while not self.follow(native.go_on(sleep_us) if native.state == WAITING else native.state):
+        while not self.follow(native.go_on(sleep_us) if self._waits_in_c() else native.state, timeout_s):
             if timeout_s <= 0 or time.monotonic() >= until_s:
                 return False
         return True
 
+    def _waits_in_c(self) -> bool:
+        """Whether the engine waits, in shared memory or for messages that it sends and receives."""
+        native = self._native
+        if native.state == TO_EXCHANGE and native.stage not in self._outer:
+            self._exchanges[native.stage].check()  # what was heard meanwhile
+            return True
+        return native.state == WAITING
+
+    def _exchange(self, timeout_s: float) -> bool:
+        """Send and receive the messages of the stage, waiting about so long; return whether all are through."""
+        batch = self._exchanges[self._native.stage]
+        if self._native.stage not in self._outer:
+            batch.check()
+            return False
+        if not self._under_way:
+            batch.start()
+            self._under_way = True
+        self._under_way = not batch.wait(timeout_s)
+        return not self._under_way
+
+    def free(self) -> None:
+        for batch in self._exchanges.values():
+            batch.free()
+
     def pending(self) -> tuple[list[Message], list[Message]]:
         stage = self._native.stage
+        if self._native.state == TO_EXCHANGE:
+            return self._exchanges[stage].pending()
         return [], [self._message(stage, position) for position in sorted(set(self._native.behind()))]
 
     def _message(self, stage: int, position: int) -> Message:
@@ -149,8 +220,8 @@ class _Encoder:
         results: Pieces of the result that a fold makes and no other fold here reads, each with the fold's number.
     """
 
-    def __init__(self, work: Work, program: SharedProgram, shared: SharedMemory) -> None:
-        self._work, self._program, self._shared = work, program, shared
+    def __init__(self, work: Work, program: SharedProgram, shared: SharedMemory, exchanges: Collection[int]) -> None:
+        self._work, self._program, self._shared, self._exchanges = work, program, shared, exchanges
         self._row_bytes = [f.row_bytes for f in work.layout.fields]
         self._row_items = [prod(f.row_shape) for f in work.layout.fields]
         self._folds = [fold for stage in program.stages for fold in stage.folds]
@@ -191,8 +262,15 @@ class _Encoder:
             [] if work.synchronises else [*free_memory(readers)],
             list(chain.from_iterable(waits)),
             [
-                (index + 1, len(some), len(stage.folds), len(self._row_bytes) * len(copies), 0)
-                for index, (stage, some, copies) in enumerate(stages)
+                (
+                    number,
+                    len(some),
+                    len(stage.folds),
+                    len(self._row_bytes) * len(copies),
+                    0,
+                    number - 1 in self._exchanges,
+                )
+                for number, (stage, some, copies) in enumerate(stages, 1)
             ],
             [self._task(fold) for fold in self._folds],
         ]
@@ -254,6 +332,7 @@ def native_engine(
     sections: Iterable[Sequence[tuple[int, ...]]],
     work: Work | None = None,
     fold: int = 0,
+    requests: tuple[_native.Requests | None, ...] | None = None,
 ) -> _native.Engine:
     """Return an engine in C on one of the memories; of a program without arrays where there is no work."""
     listed = list(sections)
@@ -270,6 +349,7 @@ def native_engine(
         final=0 if work is None or work.synchronises else FINISHED,
         fold=fold,
         calls_before_trial=CALLS_BEFORE_TRIAL,
+        requests=(None,) * len(listed[STAGES]) if requests is None else requests,
     )
 
 
@@ -290,7 +370,7 @@ def free_memory(readers: Iterable[int]) -> list[tuple[int, int]]:
 
 def shared_stage(shared: SharedMemory, progress: int, waits: Waits, sizes: Sizes | None = None) -> CompiledRun:
     """One stage apart from its folds, which run outside: publish this progress, wait for (position, its progress)."""
-    sections = [*[()] * 10, waits, [(progress, len(waits), 0, 0, 0)], ()]
+    sections = [*[()] * 10, waits, [(progress, len(waits), 0, 0, 0, 0)], ()]
     return CompiledRun(shared, native_engine(shared, 0, sections), sizes or {})
 
 

@@ -16,11 +16,18 @@ from topocomm.execute.host.sliced_engine import SlicedEngine, slices_of
 from topocomm.execute.host.staged_engine import StagedEngine, aligned_buffer
 from topocomm.execute.liveness.pollable import CompositeWait
 from topocomm.execute.liveness.waiting import Waiting
-from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
+from topocomm.execute.transports.shared_memory import (
+    COUNTER_BYTES,
+    Segment,
+    SharedMemory,
+    kernels_available,
+    memory_of_one,
+    open_shared,
+)
 from topocomm.execute.transports.transport import Batch, Transport
 from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
 from topocomm.planning.program.shared_memory_layout import SharedProgram, shared_program
-from topocomm.planning.program.slot_memory import Stage, rank_program
+from topocomm.planning.program.slot_memory import RankProgram, Stage, rank_program
 from topocomm.planning.schedule.schedule import Piece
 
 
@@ -29,7 +36,7 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
     transport = waiting.transport
     hosts = transport.hosts
     if len(set(hosts)) == transport.size:
-        return [_message_engine(work, waiting)]
+        return _message_engines(work, waiting)
     if len(set(hosts)) == 1 and waiting.trace is None and (engines := _single_copy_engines(work, waiting)) is not None:
         return engines
     one_host = len(set(hosts)) == 1
@@ -40,7 +47,7 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
     most_bytes = max(program.total_bytes, *(_shared_program(slices, hosts, peer).total_bytes for peer in others), 0)
     shared = open_shared(work.arena, waiting, most_bytes, hosts)  # all take as many, so all open segments together
     if shared is None:
-        return [_message_engine(work, waiting)]
+        return _message_engines(work, waiting)
     if len(slices) == 1:
         return [_shared_engine(work, program, shared, waiting, number) for number in range(2)]
     first = (shared.epoch + 1) & 1  # the memory of the first call
@@ -80,10 +87,12 @@ def _shared_engine(
     from topocomm.native._native import FINISHED
 
     transport = waiting.transport
-    if len(set(transport.hosts)) == 1 and waiting.trace is None and compiled_engine.covers(work):
-        return compiled_engine.CompiledEngine(work, program, shared, number)
     memory, rank = shared.memories[number], work.rank
     away = [peer for peer, host in enumerate(transport.hosts) if host != transport.hosts[rank]]
+    credits = None if work.synchronises else _credits(work, program.stages, transport, away)
+    if waiting.trace is None and credits is None and compiled_engine.covers(work):
+        exchanges = _exchanges(work, program, memory, transport, away)
+        return compiled_engine.CompiledEngine(work, program, shared, number, exchanges)
     sizes = compiled_engine.awaited_bytes(work, program, shared)
     batches: list[Batch | None] = []
     for index, (stage, waits) in enumerate(zip(program.stages, program.waits, strict=True)):
@@ -98,21 +107,47 @@ def _shared_engine(
     readers = [shared.ranks.index(peer) for peer in program.readers]
     before = shared_stage(shared, 0, free_memory(readers))
     after = shared_stage(shared, FINISHED, ())
-    credits = _credits(work, program.stages, transport, away)
     return _staged(waiting, work, memory, program, batches, before=before, after=after, shared=shared, credits=credits)
 
 
-def _message_engine(work: Work, waiting: Waiting) -> StagedEngine:
+def _message_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
+    """The engine of a rank that shares no memory; twice where calls count which of two it is."""
     transport = waiting.transport
     program = rank_program(work.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
-    arena = aligned_buffer(program.arena_bytes)
-    everyone = range(transport.size)
-    batches: list[Batch | None] = []
-    for stage in program.stages:
-        messages = _messages(work, stage, program.offsets, arena, transport, everyone)
-        batches.append(messages[0] if messages else None)
+    region, everyone = aligned_buffer(COUNTER_BYTES + program.arena_bytes), range(transport.size)
+    arena = region[COUNTER_BYTES:]
+    exchanges = _exchanges(work, program, arena, transport, everyone)
     credits = None if work.synchronises else _credits(work, program.stages, transport, everyone)
-    return _staged(waiting, work, arena, program, batches, credits=credits)
+    if waiting.trace is None and credits is None and kernels_available():
+        from topocomm.execute.host.compiled_engine import CompiledEngine, covers
+
+        if covers(work):
+            segment = Segment(-work.tag, work.plan.payload_bytes + work.plan.figures.scratch_bytes)
+            own = memory_of_one(region, transport.rank, segment)
+            alone = SharedProgram(
+                stages=program.stages,
+                waits=((),) * len(program.stages),
+                readers=(),
+                offsets=program.offsets,
+                input_pieces=program.input_pieces,
+                output_pieces=program.output_pieces,
+                total_bytes=program.arena_bytes,
+            )
+            return [CompiledEngine(work, alone, own, 0, exchanges)] * 2
+    batches = [exchanges.get(index) for index in range(len(program.stages))]
+    return [_staged(waiting, work, arena, program, batches, credits=credits)]
+
+
+def _exchanges(
+    work: Work,
+    program: RankProgram | SharedProgram,
+    memory: Buffer,
+    transport: Transport,
+    peers: Iterable[int],
+) -> dict[int, Batch]:
+    """The messages with these ranks, by the number of their stage."""
+    made = (_messages(work, stage, program.offsets, memory, transport, peers) for stage in program.stages)
+    return {index: batch for index, batches in enumerate(made) for batch in batches}
 
 
 def _staged(waiting: Waiting, *arguments: Any, **more: Any) -> StagedEngine:

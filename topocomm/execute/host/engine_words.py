@@ -20,7 +20,7 @@ def way_of(engine: CallEngine, transport: Transport) -> str:
     if transport.size == 1:
         return "one rank"
     inner = engine.engines[0] if isinstance(engine, SlicedEngine) else engine
-    if inner.shared is None:
+    if inner.shared is None or inner.shared.alone:
         return transport_words(transport)
     words = ["shared memory"]
     if len(set(transport.hosts)) > 1:

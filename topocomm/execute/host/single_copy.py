@@ -159,8 +159,8 @@ class _PullRun(CompiledRun):
         super().__init__(shared, native, sizes)
         self._last = last
 
-    def follow(self, state: int) -> bool:
-        through = super().follow(state)
+    def follow(self, state: int, timeout_s: float = 0.0) -> bool:
+        through = super().follow(state, timeout_s)
         if not through and self._native.unread not in (0, errno.ESRCH):  # a rank that is gone is noticed otherwise
             _, (awaited,) = self.pending()
             why = os.strerror(self._native.unread)
@@ -188,14 +188,14 @@ def _sections(work: Work, reads: Reads) -> list[list[tuple[int, ...]]]:
                 own.append((process, address, row * size, len(fields) + number, to * size, rows * size))
     readers: list[tuple[int, ...]] = [(reader, stage + 2) for reader, stage in reads.readers.items()]
     addresses: list[tuple[int, ...]] = [(number - 1, own_at + WORD_BYTES * number) for number in range(1 + len(fields))]
-    stages = [(number + 1, 1, 0, 0, len(some)) for number, some in enumerate(pulls)]
+    stages = [(number + 1, 1, 0, 0, len(some), 0) for number, some in enumerate(pulls)]
     return [
         *[[] for _ in range(5)],
         addresses if input_pieces(work.schedule, work.rank) else [],
         list(chain.from_iterable(pulls)),
         *[[] for _ in range(3)],
         [*((source, 1) for source in sources), *readers],
-        [*stages, (len(stages) + 1, len(readers), 0, 0, 0)],
+        [*stages, (len(stages) + 1, len(readers), 0, 0, 0, 0)],
         [],
     ]
 

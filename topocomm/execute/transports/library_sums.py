@@ -7,7 +7,6 @@ in half the time (docs/results/2026-11-28-sums.md), and get the same bits.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from functools import partial
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from topocomm.execute.transports.mpi import CLOCK_EVERY, MpiBatch, MpiTransport, load_mpi
+from topocomm.execute.transports.mpi import CLOCK_EVERY, MpiBatch, MpiTransport, c_functions, handles_of, load_mpi
 from topocomm.execute.transports.torch_group import TorchGroupTransport
 from topocomm.execute.transports.transport import Batch, Message, Transport
 
@@ -199,29 +198,12 @@ def _pieces(array: Floats) -> list[Floats]:
 
 
 def _calls(requests: list[Any], ours: Floats, theirs: Floats, sums: Floats, tests: int) -> MpiCalls | None:
-    """How persistent requests are started and tested in C: by the library that mpi4py's module is linked with."""
-    mpi = load_mpi()
-    try:
-        library = ctypes.CDLL(mpi.__file__)
-        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("MPI_Startall", "MPI_Testall")]
-        bytes_of = mpi._sizeof(mpi.Request), mpi._sizeof(mpi.Status)
-        handles = [ctypes.string_at(mpi._addressof(request), bytes_of[0]) for request in requests]
-    except (OSError, AttributeError):
+    """How persistent requests are started and tested in C."""
+    functions = c_functions()
+    if functions is None:
         return None
-    start_all, test_all = (address or 0 for address in found)
-    statuses = bytearray(bytes_of[1] * len(requests))
-    return MpiCalls(
-        start_all,
-        test_all,
-        bytearray(b"".join(handles)),
-        statuses,
-        len(requests),
-        mpi.Exception,
-        ours,
-        theirs,
-        sums,
-        tests,
-    )
+    handles, statuses = handles_of(requests)
+    return MpiCalls(*functions, handles, statuses, len(requests), load_mpi().Exception, ours, theirs, sums, tests)
 
 
 class TorchSum(LibrarySum):

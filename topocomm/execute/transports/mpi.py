@@ -7,10 +7,12 @@ cores, else after a first round. (Open MPI does it by itself where `mpi_yield_wh
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm.errors import MissingExtraError, RankFailedError, TopocommError
+from topocomm.execute.transports.shared_memory import kernels_available
 from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.operators.layout import Buffer
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from topocomm.native._native import Requests
 
 _under_way: list[tuple[Any, Any]] = []
 """Incomplete requests of released owners, with the memory that MPI still reads or writes."""
@@ -62,6 +67,26 @@ def library_name(mpi: Any) -> str:
     """Return name and version of the MPI library: its version text up to the first comma."""
     first = str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0]
     return " ".join(first.split())
+
+
+@cache
+def c_functions() -> tuple[int, int] | None:
+    """Return the addresses of MPI_Startall and MPI_Testall in the library that mpi4py is linked with; None without."""
+    try:
+        library = ctypes.CDLL(load_mpi().__file__)
+        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in ("MPI_Startall", "MPI_Testall")]
+    except (OSError, AttributeError):
+        return None
+    start_all, test_all = (address or 0 for address in found)
+    return start_all, test_all
+
+
+def handles_of(requests: Sequence[Any]) -> tuple[bytearray, bytearray]:
+    """Return the handles of persistent requests as MPI has them, one after the other, and memory for their statuses."""
+    mpi = load_mpi()
+    handle_bytes, status_bytes = mpi._sizeof(mpi.Request), mpi._sizeof(mpi.Status)
+    handles = b"".join([ctypes.string_at(mpi._addressof(request), handle_bytes) for request in requests])
+    return bytearray(handles), bytearray(status_bytes * len(requests))
 
 
 def completes(request: Any, until_s: float) -> bool:
@@ -144,14 +169,14 @@ class MpiBatch(Batch):
         self._test_all = self._mpi.Request.Testall
         self._error: Exception | None = None
         """What MPI said of a request when it was asked apart: it says so once, and then counts it as complete."""
+        self._in_c: Requests | None = None
 
     def start(self) -> None:
         self._start_all(self._requests)
 
     def wait(self, timeout_s: float) -> bool:
         test_all, requests = self._test_all, self._requests
-        if self._error is not None:
-            raise self._error
+        self.check()
         if timeout_s <= 0:
             return bool(test_all(requests))
         for _ in range(self._first_tests):
@@ -177,6 +202,21 @@ class MpiBatch(Batch):
         except self._mpi.Exception as error:
             self._error = error
             return True
+
+    def requests(self) -> Requests | None:
+        functions = c_functions() if kernels_available() else None
+        if functions is None or not self._requests:
+            return None
+        from topocomm.native._native import Requests
+
+        self._in_c = Requests(*functions, *handles_of(self._requests), len(self._requests), self._first_tests)
+        return self._in_c
+
+    def check(self) -> None:
+        if self._error is None and self._in_c is not None and self._in_c.code:
+            self._error = self._mpi.Exception(self._in_c.code)
+        if self._error is not None:
+            raise self._error
 
     def free(self) -> None:
         if self._mpi.Is_finalized():

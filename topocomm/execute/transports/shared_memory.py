@@ -97,6 +97,7 @@ class SharedMemory:
         memories: uint8 arrays.
         calls: One number, the `epoch`. Compiled code writes to it where it lies.
         looks: Looks at counters before the core is given away.
+        alone: Whether no other rank maps it.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class SharedMemory:
         half = (region.size - head) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         self.segment = segment or Segment(0, region.size)
         self.ranks = tuple(ranks)
+        self.alone = len(ranks) == 1
         self.position = self.ranks.index(rank)
         self.counters = region[:head].view(np.int64)
         self.memories = (region[head : head + half], region[head + half : head + 2 * half])
@@ -120,6 +122,13 @@ class SharedMemory:
     @epoch.setter
     def epoch(self, number: int) -> None:
         self.calls[0] = number
+
+
+def memory_of_one(region: Buffer, rank: int, segment: Segment) -> SharedMemory:
+    """The memory of a rank that shares it with none: it serves both turns, since nobody reads it after a call."""
+    own = SharedMemory(region, rank, (rank,), 1, segment)
+    own.memories = (region[COUNTER_BYTES:],) * 2
+    return own
 
 
 class SharedArena:

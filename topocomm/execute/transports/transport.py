@@ -13,10 +13,13 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from topocomm.execute.transports.watch import Watch
 from topocomm.operators.layout import Buffer
+
+if TYPE_CHECKING:
+    from topocomm.native._native import Requests
 
 FAILURE_TAG = 1
 AGREEMENT_TAG = 2
@@ -59,6 +62,13 @@ class Batch(ABC):
     @abstractmethod
     def pending(self) -> tuple[list[Message], list[Message]]:
         """(sends, receives) started and not complete."""
+
+    def requests(self) -> Requests | None:
+        """Return what starts and tests it without Python; None where nothing does."""
+        return None
+
+    def check(self) -> None:  # noqa: B027 - many find errors where they wait
+        """Raise what its `requests` ran into."""
 
     def free(self) -> None:  # noqa: B027 - many have none
         """Release the batch's resources; those of messages in flight live on."""
