@@ -9,7 +9,7 @@ import pytest
 from tests.native.test_engine import SECTIONS, Memory, arrays, kinds, program, words_of
 from topocomm import TopocommError
 from topocomm.native import _native
-from topocomm.native._native import STRIDE, THROUGH, TO_EXCHANGE, WAITING
+from topocomm.native._native import FINISHED, STRIDE, THROUGH, TO_EXCHANGE, WAITING
 
 START = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 TEST = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int), ctypes.c_void_p)
@@ -162,3 +162,47 @@ def test_a_program_without_arrays_can_have_messages():
     engine.start()
     assert engine.go_on() == THROUGH
     assert library.names == ["start", "test"]
+
+
+def test_a_call_takes_credits_of_the_call_before_the_last_and_gives_its_own():
+    """By turn: the requests of receivers' words, started when a call begins, and those of this rank's, when it ends."""
+    libraries = [Library(1) for _ in range(4)]
+    coming, going, coming2, going2 = libraries
+    memory = Memory()
+    engine = memory.engine(
+        words=words_of({**program(0), "CREDITS": []}), credits=tuple([library.requests() for library in libraries])
+    )
+    expected = [
+        (["start"], ["start"], [], []),
+        (["start"], ["start"], ["start"], ["start"]),
+        (["start", "test", "start"], ["start", "test", "start"], ["start"], ["start"]),
+    ]
+    for call, names in enumerate(expected, 1):
+        memory.counters[8] = call * STRIDE + 1
+        assert engine.begin(*arrays(0), True) == THROUGH
+        assert engine.credited == call
+        assert tuple(library.names for library in (coming, going, coming2, going2)) == names
+    coming2.left = 3  # the receivers are behind
+    assert engine.begin(*arrays(0), True) == TO_EXCHANGE
+    assert (engine.stage, engine.credited, engine.behind()) == (-1, 3, [])
+    assert memory.counters[0] == 3 * STRIDE + FINISHED, "the value is not written, nothing is published"
+    memory.counters[8] = 4 * STRIDE + 1
+    assert engine.go_on(10**6) == THROUGH and engine.credited == 4
+    assert coming2.names == ["start", "test", "test", "test", "start"]
+
+
+def test_an_error_of_credits_is_kept():
+    library, memory = Library(1, test_code=75), Memory()
+    requests = library.requests()
+    engine = memory.engine(words=words_of({**program(0), "CREDITS": []}), credits=(requests, None) * 2)
+    for call in (1, 2):
+        memory.counters[8] = call * STRIDE + 1
+        assert engine.begin(*arrays(0), True) == THROUGH
+    assert engine.begin(*arrays(0), True) == TO_EXCHANGE
+    assert (requests.code, engine.stage, engine.credited) == (75, -1, 2)
+
+
+@pytest.mark.parametrize("given", [(None,), (None,) * 3, (None, None, None, 3)], ids=["one", "three", "a number"])
+def test_credits_are_those_of_two_turns(given):
+    with pytest.raises(TopocommError, match="credits, or None, by turn and direction"):
+        Memory().engine(credits=given)

@@ -270,12 +270,14 @@ class Engine:
     """One rank's part of a plan in shared memory, as engine.h describes it.
 
     Attributes:
+        credited: Calls that have taken their credits.
         unread: Why it cannot pull from the rank that it waits for, as an errno; 0 if that is not why it waits.
         streaming: Whether it writes past the caches.
         until_choice: Calls until that is chosen anew.
         quickest_plain: Cycles of the quickest call on trial; `quickest_streamed`: the same past the caches.
     """
 
+    credited: int
     unread: int
     streaming: int
     until_choice: int
@@ -295,6 +297,7 @@ class Engine:
         fold: int,
         calls_before_trial: int,
         requests: tuple[Requests | None, ...] = ...,
+        credits: tuple[Requests | None, ...] = ...,
     ) -> Engine: ...
     @property
     def state(self) -> int:

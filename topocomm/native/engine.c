@@ -100,6 +100,25 @@ void start(Engine *engine, int direct) {
     engine->unread = engine->posted = engine->exchanged = 0;
 }
 
+/* Take the credits of a call: whether they are there. */
+static int take_credits(Engine *engine) {
+    Requests **turn = engine->credits[engine->credited % CALLS_AHEAD];
+    for (int way = 0; way < DIRECTIONS && engine->credited >= CALLS_AHEAD; way++)
+        if (turn[way] != NULL && !await_requests(turn[way], engine->sleep_us))
+            return 0;
+    if (turn[COMING] != NULL)
+        start_requests(turn[COMING]);
+    engine->credited++;
+    return turn[COMING] == NULL || turn[COMING]->code == 0;
+}
+
+/* Give the senders their credits of the call that is through. */
+static void give_credits(const Engine *engine) {
+    Requests *going = engine->credited == 0 ? NULL : engine->credits[(engine->credited - 1) % CALLS_AHEAD][GOING];
+    if (going != NULL)
+        start_requests(going);
+}
+
 /* Send and receive the messages of a stage: whether they are through. */
 static int exchange(Engine *engine, int64_t stage) {
     Requests *requests = engine->requests == NULL ? NULL : engine->requests[stage];
@@ -121,6 +140,9 @@ State run(Engine *engine) {
     if (number < 0) {
         if (!await_counters(engine, engine->section[CREDITS], engine->count[CREDITS]))
             return WAITING;
+        if (!take_credits(engine))
+            return set(&engine->state, TO_EXCHANGE);
+        state = set(&engine->state, WAITING);
         engine->worked = -now(engine);
         write_value(engine);
         set(&engine->stage, number = 0);
@@ -162,5 +184,6 @@ State run(Engine *engine) {
     learn(engine);
     if (engine->final)
         publish(engine, engine->final);
+    give_credits(engine);
     return set(&engine->state, THROUGH);
 }

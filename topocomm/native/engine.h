@@ -25,6 +25,7 @@ enum {
     CALLS_A_TRIAL = 4,     /* calls on trial past the caches, then by plain stores; the first of each warms up */
     CALLS_A_CHOICE = 512   /* calls until the way to write is chosen anew, the last ones on trial */
 };
+enum { COMING, GOING, DIRECTIONS, CALLS_AHEAD = 2 }; /* words of receivers; own words to senders: see credits.py */
 #define NO_TIME ((int64_t)1 << 62)
 
 typedef enum {
@@ -79,7 +80,7 @@ typedef struct {
 } Stage;
 
 /* TO_FOLD: the folds of the stage are to be run outside. TO_EXCHANGE: its messages are not through; those that the engine
- * has no requests of are to be sent and received outside. */
+ * has no requests of are to be sent and received outside. Before the first stage: credits have not come. */
 typedef enum { THROUGH, WAITING, TO_FOLD, TO_EXCHANGE } State;
 
 /* Persistent requests of MPI, in the order of MPI_Startall and MPI_Testall. */
@@ -107,6 +108,8 @@ typedef struct {
     long long final;      /* progress to publish when through; 0 where no rank waits for it */
     const int64_t *epoch; /* number of calls on this memory, the running one included */
     Requests **requests;  /* by stage, of its messages; NULL where they go outside; NULL: all do */
+    Requests *credits[CALLS_AHEAD][DIRECTIONS]; /* by turn, or NULL */
+    long long credited;                         /* calls that have taken credits */
     /* The program. */
     int64_t *words, count[SECTIONS];
     void *section[SECTIONS];

@@ -199,10 +199,23 @@ static int take_requests(EngineObject *self, PyObject *given) {
     return right || fail("an engine takes requests for each stage that has messages, or None") != NULL;
 }
 
+/* Take the credits by turn and direction, or none: whether they fit. */
+static int take_credits(EngineObject *self, PyObject *given) {
+    Py_ssize_t count = PyTuple_Size(given), right = count == 0 || count == CALLS_AHEAD * DIRECTIONS;
+    for (Py_ssize_t index = 0; right && index < count; index++) {
+        PyObject *some = PyTuple_GetItem(given, index);
+        right = some == Py_None || are_requests(some);
+        if (right && some != Py_None)
+            self->engine.credits[index / DIRECTIONS][index % DIRECTIONS] = &((RequestsObject *)some)->requests;
+    }
+    self->credits = Py_NewRef(given);
+    return right || fail("an engine takes requests of credits, or None, by turn and direction") != NULL;
+}
+
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     static char *names[] = {"words",    "value", "result", "memory", "counters",           "epoch",
-                            "position", "looks", "final",  "fold",   "calls_before_trial", "requests", NULL};
-    PyObject *value, *result, *requests = NULL;
+                            "position", "looks", "final",  "fold",   "calls_before_trial", "requests", "credits", NULL};
+    PyObject *value, *result, *requests = NULL, *credits = NULL;
     Py_buffer words;
     unsigned long long fold;
     EngineObject *self = find_numpy() < 0 ? NULL : (EngineObject *)PyType_GenericAlloc(type, 0);
@@ -210,9 +223,9 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
         return NULL;
     Engine *engine = &self->engine;
     int right = PyArg_ParseTupleAndKeywords(
-        args, named, "y*O!O!w*w*w*LLLKL|O!:Engine", names, &words, &PyTuple_Type, &value, &PyTuple_Type, &result,
+        args, named, "y*O!O!w*w*w*LLLKL|O!O!:Engine", names, &words, &PyTuple_Type, &value, &PyTuple_Type, &result,
         &self->memory, &self->counters, &self->epoch, &engine->position, &engine->looks, &engine->final, &fold,
-        &engine->until_choice, &PyTuple_Type, &requests);
+        &engine->until_choice, &PyTuple_Type, &requests, &PyTuple_Type, &credits);
     if (right) {
         Py_ssize_t fields = PyTuple_Size(value);
         engine->fields = fields <= MOST_FIELDS ? (int)fields : 0;
@@ -234,7 +247,7 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *named)
             fail(engine->wrong);
             right = 0;
         }
-        right = right && (requests == NULL || take_requests(self, requests));
+        right = right && (requests == NULL || take_requests(self, requests)) && (credits == NULL || take_credits(self, credits));
         PyBuffer_Release(&words);
     }
     if (!right) {
@@ -256,6 +269,7 @@ static void engine_dealloc(PyObject *object) {
     release_program(&self->engine);
     PyMem_Free(self->engine.requests);
     Py_XDECREF(self->requests);
+    Py_XDECREF(self->credits);
     PyBuffer_Release(&self->memory);
     PyBuffer_Release(&self->counters);
     PyBuffer_Release(&self->epoch);
@@ -283,6 +297,7 @@ static PyGetSetDef engine_properties[] = {
 
 static PyMemberDef engine_members[] = {
     {"unread", T_INT, offsetof(EngineObject, engine.unread), READONLY, NULL},
+    {"credited", T_LONGLONG, offsetof(EngineObject, engine.credited), READONLY, NULL},
     {"streaming", T_LONGLONG, offsetof(EngineObject, engine.streaming), 0, NULL},
     {"until_choice", T_LONGLONG, offsetof(EngineObject, engine.until_choice), 0, NULL},
     {"quickest_plain", T_LONGLONG, offsetof(EngineObject, engine.quickest), 0, NULL},

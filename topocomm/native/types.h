@@ -44,7 +44,7 @@ typedef struct {
     Array *kinds[2 * MOST_FIELDS]; /* what those of the value, then those of the result, are like */
     Py_buffer memory, counters, epoch;
     PyObject *arrays[2 * MOST_FIELDS]; /* what the call under way works on, held */
-    PyObject *requests;                /* those of the stages, held: a tuple */
+    PyObject *requests, *credits;      /* held: tuples of Requests or None, by stage, and by turn and direction */
     int takes_value, gives_result, running;
 } EngineObject;
 

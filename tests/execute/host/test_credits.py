@@ -31,6 +31,8 @@ def test_a_sender_is_two_calls_ahead_at_most():
 class Untaken:
     """A batch whose messages never move."""
 
+    in_c = True
+
     def __init__(self, sends, receives):
         self.sends, self.receives = sends, receives
 
@@ -42,6 +44,15 @@ class Untaken:
 
     def pending(self):
         return list(self.sends), list(self.receives)
+
+    def requests(self):
+        return self if self.in_c else None
+
+    def check(self):
+        checked.append(self)
+
+
+checked = []
 
 
 def test_both_directions_are_awaited():
@@ -58,3 +69,21 @@ def test_both_directions_are_awaited():
         assert [m.peer for m in sends] == senders
         assert [m.peer for m in receives] == receivers
         assert all(isinstance(m, Message) and m.payload_bytes == 1 for m in (*sends, *receives))
+
+
+def test_compiled_code_takes_them_by_turn_and_direction(monkeypatch):
+    transport = SimpleNamespace(batch=lambda buffer, sends, receives, tag: Untaken(sends, receives))
+
+    def directions(receivers, senders):
+        made = Credits(transport, receivers, senders, 8).requests()
+        return [None if some is None else (len(some.receives), len(some.sends)) for some in made]
+
+    assert directions([1, 2], [3]) == [(2, 0), (0, 1)] * CALLS_AHEAD
+    assert directions([], [3]) == [None, (0, 1)] * CALLS_AHEAD
+    assert directions([1], []) == [(1, 0), None] * CALLS_AHEAD
+    both = Credits(transport, [1], [3], 8)
+    checked.clear()
+    both.check()
+    assert len(checked) == 2 * CALLS_AHEAD and {*checked} == {*both.requests()}
+    monkeypatch.setattr(Untaken, "in_c", False)
+    assert both.requests() is None

@@ -6,7 +6,6 @@ in C.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
@@ -17,12 +16,14 @@ from numpy.typing import NDArray
 
 from topocomm.execute.calls.structure import Fields
 from topocomm.execute.host.call_engine import CallEngine, Span, Work
+from topocomm.execute.host.compiled_run import NO_EXCHANGES, CompiledRun, OutsideFolds, Sizes
+from topocomm.execute.host.credits import Credits
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.execute.transports.transport import Batch, Message
+from topocomm.execute.transports.transport import Batch
 from topocomm.native import _native
-from topocomm.native._native import FINISHED, MOST_FIELDS, STRIDE, THROUGH, TO_EXCHANGE, TO_FOLD, WAITING
-from topocomm.operators.layout import Buffer, Fold, Layout
+from topocomm.native._native import FINISHED, MOST_FIELDS, STRIDE
+from topocomm.operators.layout import Layout
 from topocomm.planning.program.shared_memory_layout import SharedProgram
 from topocomm.planning.schedule.schedule import Combine, Piece
 
@@ -32,13 +33,8 @@ MEMORIES = 2
 """Memories of a prepared call, used in turn."""
 CALLS_BEFORE_TRIAL = 8
 """Calls that warm up a memory before the trial of plain and streaming stores."""
-MOST_SLEEP_S = 0.01
-"""Limit of a sleep between two looks at the clock."""
 Waits = Sequence[tuple[int, int]]
 """(position of a rank, its progress)."""
-NO_EXCHANGES: Mapping[int, Batch] = {}
-Sizes = Mapping[tuple[int, int], int]
-"""Bytes awaited, by stage and position of the rank."""
 
 
 class CompiledEngine(CallEngine):
@@ -46,6 +42,7 @@ class CompiledEngine(CallEngine):
 
     Args:
         exchanges: Messages with other hosts, by the number of their stage.
+        credits: Credits by messages, such as compiled code can take.
 
     Attributes:
         outer: The stages whose messages are sent and received in Python.
@@ -61,6 +58,7 @@ class CompiledEngine(CallEngine):
         shared: SharedMemory,
         number: int,
         exchanges: Mapping[int, Batch] = NO_EXCHANGES,
+        credits: Credits | None = None,
     ) -> None:
         self.shared = shared
         self.memory = shared.memories[number]
@@ -68,13 +66,14 @@ class CompiledEngine(CallEngine):
         encoder = _Encoder(work, program, shared, exchanges)
         fold = work.operator.compiled_fold(work.layout)
         requests = tuple([exchanges[s].requests() if s in exchanges else None for s in range(len(program.stages))])
-        self.native = native_engine(shared, number, encoder.sections(), work, fold or 0, requests)
-        outside = None if fold else _OutsideFolds(work, program, encoder.results, self.memory, self.native)
+        credited = () if credits is None else credits.requests()
+        assert credited is not None, "compiled code takes no other credits"
+        self.native = native_engine(shared, number, encoder.sections(), work, fold or 0, requests, credited)
+        outside = None if fold else OutsideFolds(work, program, encoder.results, self.memory, self.native)
         self.in_python = outside is not None and any(outside.folds)
         self.outer = {stage for stage in exchanges if requests[stage] is None}
-        self._run = CompiledRun(
-            shared, self.native, awaited_bytes(work, program, shared), outside, exchanges, self.outer
-        )
+        sizes = awaited_bytes(work, program, shared)
+        self._run = CompiledRun(shared, self.native, sizes, outside, exchanges, self.outer, credits)
         self._shapes = {f.name: (*work.value.leading, *f.row_shape) for f in work.layout.fields}
         self.views = work.send_buffer(self.memory, program.offsets, program.input_pieces)
 
@@ -94,123 +93,6 @@ class CompiledEngine(CallEngine):
 
     def free(self) -> None:
         self._run.free()
-
-
-class CompiledRun(Batch):
-    """An engine in C as it advances; as a batch, what it waits for within the host.
-
-    Args:
-        outside: Its folds that are not compiled.
-        exchanges: Messages with other hosts, by the number of their stage.
-        outer: The stages whose messages are sent and received here.
-    """
-
-    def __init__(
-        self,
-        shared: SharedMemory,
-        native: _native.Engine,
-        sizes: Sizes,
-        outside: _OutsideFolds | None = None,
-        exchanges: Mapping[int, Batch] = NO_EXCHANGES,
-        outer: Collection[int] = (),
-    ) -> None:
-        self.sends: tuple[Message, ...] = ()
-        self._ranks, self._native, self._sizes, self._outside = shared.ranks, native, sizes, outside
-        self._exchanges, self._outer, self._under_way = exchanges, outer, False
-        self.receives = tuple(self._message(*key) for key in sorted(sizes))
-
-    def start(self) -> None:
-        """As `Batch.start`, for a program without arrays."""
-        self._native.start()
-
-    def follow(self, state: int, timeout_s: float = 0.0) -> bool:
-        """Advance from a state of the engine until it waits or is complete; return whether it is complete.
-
-        Messages are awaited for about `timeout_s` in each stage.
-        """
-        while state not in (THROUGH, WAITING):
-            if state == TO_FOLD:
-                assert self._outside is not None, "an engine without a compiled fold has another"
-                self._outside.run(self._native.stage)
-            elif not self._exchange(timeout_s):
-                return False
-            state = self._native.go_on()
-        return state == THROUGH
-
-    def wait(self, timeout_s: float) -> bool:
-        native = self._native
-        until_s = time.monotonic() + timeout_s if timeout_s > 0 else 0.0
-        sleep_us = int(1e6 * min(max(timeout_s, 0.0), MOST_SLEEP_S))
-        while not self.follow(native.go_on(sleep_us) if self._waits_in_c() else native.state, timeout_s):
-            if timeout_s <= 0 or time.monotonic() >= until_s:
-                return False
-        return True
-
-    def _waits_in_c(self) -> bool:
-        """Whether the engine waits, in shared memory or for messages that it sends and receives."""
-        native = self._native
-        if native.state == TO_EXCHANGE and native.stage not in self._outer:
-            self._exchanges[native.stage].check()  # what was heard meanwhile
-            return True
-        return native.state == WAITING
-
-    def _exchange(self, timeout_s: float) -> bool:
-        """Send and receive the messages of the stage, waiting about so long; return whether all are through."""
-        batch = self._exchanges[self._native.stage]
-        if self._native.stage not in self._outer:
-            batch.check()
-            return False
-        if not self._under_way:
-            batch.start()
-            self._under_way = True
-        self._under_way = not batch.wait(timeout_s)
-        return not self._under_way
-
-    def free(self) -> None:
-        for batch in self._exchanges.values():
-            batch.free()
-
-    def pending(self) -> tuple[list[Message], list[Message]]:
-        stage = self._native.stage
-        if self._native.state == TO_EXCHANGE:
-            return self._exchanges[stage].pending()
-        return [], [self._message(stage, position) for position in sorted(set(self._native.behind()))]
-
-    def _message(self, stage: int, position: int) -> Message:
-        size_bytes = self._sizes.get((stage, position), 0)
-        return Message(self._ranks[position], ((0, size_bytes),) if size_bytes else ())
-
-
-BoundFold = tuple[Fold, slice | None, Mapping[str, NDArray[Any]]]
-"""A fold, the rows of the result that it makes, and where it writes, by field, if it makes none."""
-
-
-class _OutsideFolds:
-    """Folds that an engine in C leaves to Python. Not known here: its Python engine, which goes with its last user."""
-
-    def __init__(
-        self, work: Work, program: SharedProgram, results: Mapping[Piece, int], memory: Buffer, native: _native.Engine
-    ) -> None:
-        self._work, self._native = work, native
-        self.folds: list[list[BoundFold]] = []
-        for stage in program.stages:
-            self.folds.append([])
-            for combine in stage.folds:
-                piece, rows = (combine.out_slot, combine.chunk), work.chunk_rows(combine.chunk)
-                fold = work.bind_fold(memory, program.offsets, combine)
-                first = work.result.place(work.parts[combine.chunk][0])
-                where = slice(first, first + rows) if piece in results else None
-                target = work.layout.views(memory, program.offsets[piece], rows) if where is None else {}
-                self.folds[-1].append((fold, where, target))
-
-    def run(self, stage: int) -> None:
-        """Run the folds of a stage."""
-        fields, rows, results = self._work.layout.fields, self._work.result.rows, self._native.results
-        for fold, where, target in self.folds[stage]:
-            if where is not None:
-                arrays = zip(fields, results, strict=True)
-                target = {f.name: array.reshape(rows, *f.row_shape)[where] for f, array in arrays}
-            fold(target)
 
 
 class _Encoder:
@@ -333,6 +215,7 @@ def native_engine(
     work: Work | None = None,
     fold: int = 0,
     requests: tuple[_native.Requests | None, ...] | None = None,
+    credits: tuple[_native.Requests | None, ...] = (),
 ) -> _native.Engine:
     """Return an engine in C on one of the memories; of a program without arrays where there is no work."""
     listed = list(sections)
@@ -350,6 +233,7 @@ def native_engine(
         fold=fold,
         calls_before_trial=CALLS_BEFORE_TRIAL,
         requests=(None,) * len(listed[STAGES]) if requests is None else requests,
+        credits=credits,
     )
 
 

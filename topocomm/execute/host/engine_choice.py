@@ -90,9 +90,9 @@ def _shared_engine(
     memory, rank = shared.memories[number], work.rank
     away = [peer for peer, host in enumerate(transport.hosts) if host != transport.hosts[rank]]
     credits = None if work.synchronises else _credits(work, program.stages, transport, away)
-    if waiting.trace is None and credits is None and compiled_engine.covers(work):
+    if waiting.trace is None and _in_c(credits) and compiled_engine.covers(work):
         exchanges = _exchanges(work, program, memory, transport, away)
-        return compiled_engine.CompiledEngine(work, program, shared, number, exchanges)
+        return compiled_engine.CompiledEngine(work, program, shared, number, exchanges, credits)
     sizes = compiled_engine.awaited_bytes(work, program, shared)
     batches: list[Batch | None] = []
     for index, (stage, waits) in enumerate(zip(program.stages, program.waits, strict=True)):
@@ -118,7 +118,7 @@ def _message_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
     arena = region[COUNTER_BYTES:]
     exchanges = _exchanges(work, program, arena, transport, everyone)
     credits = None if work.synchronises else _credits(work, program.stages, transport, everyone)
-    if waiting.trace is None and credits is None and kernels_available():
+    if waiting.trace is None and _in_c(credits) and kernels_available():
         from topocomm.execute.host.compiled_engine import CompiledEngine, covers
 
         if covers(work):
@@ -133,7 +133,7 @@ def _message_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
                 output_pieces=program.output_pieces,
                 total_bytes=program.arena_bytes,
             )
-            return [CompiledEngine(work, alone, own, 0, exchanges)] * 2
+            return [CompiledEngine(work, alone, own, 0, exchanges, credits)] * 2
     batches = [exchanges.get(index) for index in range(len(program.stages))]
     return [_staged(waiting, work, arena, program, batches, credits=credits)]
 
@@ -167,6 +167,11 @@ def _messages(
         for moves in (stage.sends, stage.receives)
     )
     return [transport.batch(memory, sends, receives, work.tag)] if sends or receives else []
+
+
+def _in_c(credits: Credits | None) -> bool:
+    """Whether compiled code can take the credits of a call, or it needs none."""
+    return credits is None or credits.requests() is not None
 
 
 def _credits(work: Work, stages: Sequence[Stage], transport: Transport, peers: Iterable[int]) -> Credits | None:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.structure import Fields
 from topocomm.execute.host.call_engine import CallEngine, Work
-from topocomm.execute.host.compiled_engine import CompiledEngine, CompiledRun, Sizes, native_engine
+from topocomm.execute.host.compiled_engine import CompiledEngine, native_engine
+from topocomm.execute.host.compiled_run import CompiledRun, Sizes
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.cross_memory import can_read_peers
 from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
