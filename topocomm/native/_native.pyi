@@ -107,6 +107,16 @@ def most_alive(*arrays: NDArray[Any]) -> None:
     its places; and uint8 [chunks]: whether the pieces of a chunk count.
     """
 
+def table_text(table: NDArray[Any], /) -> str:
+    """Return the rows of an int32 table as JSON without spaces, a list of lists."""
+
+def rounds_text(*arrays: NDArray[Any]) -> str:
+    """Return the rounds of a schedule as JSON without spaces, as `planning.formats.schedule_json` writes them.
+
+    The arrays are where the transfers of each round begin (int64 [rounds + 1]), the transfers, where its combines
+    begin, the combines, operands and operand starts.
+    """
+
 def bind_call(
     engines: tuple[Engine, Engine],
     names: tuple[str, ...],

@@ -110,4 +110,8 @@ PyObject *number_places(PyObject *module, PyObject *args);
 /* The most pieces of each rank that are alive at once; see the stub. */
 PyObject *most_alive(PyObject *module, PyObject *args);
 
+/* Tables, and the rounds of a schedule, as JSON; see the stub. */
+PyObject *table_text(PyObject *module, PyObject *args);
+PyObject *rounds_text(PyObject *module, PyObject *args);
+
 #endif
