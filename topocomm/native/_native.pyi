@@ -103,8 +103,9 @@ def most_alive(*arrays: NDArray[Any]) -> None:
     """Set the last array, int64 [ranks], to the most pieces of each rank that are alive at once.
 
     The others are the first transfer, and combine, of every round and the number; transfers, combines and operand
-    starts of the schedule; sent, received, folded, operands, inputs and outputs of `PlaceNumbers`; rank and chunk of
-    its places; and uint8 [chunks]: whether the pieces of a chunk count.
+    starts of the schedule, of a pipeline of its rounds; sent, received, folded, operands, inputs and outputs of
+    `PlaceNumbers`; rank and chunk of its places; uint8 [chunks * slices]: whether the pieces of each slice of a chunk
+    count; and int64 [2]: how many slices there are, and by how many rounds each is later than the one before.
     """
 
 def table_text(table: NDArray[Any], /) -> str:

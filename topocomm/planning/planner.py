@@ -41,6 +41,7 @@ from topocomm.planning.request import (
 )
 from topocomm.planning.routing.connectivity import refuse_disconnected
 from topocomm.planning.routing.paths import NoRouteError, PathFinder, last_paths
+from topocomm.planning.schedule.place_numbers import number_places
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 from topocomm.planning.search.gossip import SAME_US
@@ -354,11 +355,12 @@ def _merit_of(candidate: _Candidate, objective: Objective) -> float:
 
 def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
     schedule, cost, payload_bytes = candidate.schedule, candidate.cost, request.payload_bytes
+    places = cost.places if schedule.repeat is None else number_places(schedule)
     figures = PlanFigures(
         rounds=cost.rounds,
         transfers=cost.messages,
         wire_bytes=cost.wire_bytes,
-        scratch_bytes=scratch_bytes(schedule, request.layout.packed_bytes, ALIGNMENT_BYTES, cost.places, cost.unrolled),
+        scratch_bytes=scratch_bytes(schedule, request.layout.packed_bytes, ALIGNMENT_BYTES, places),
         alpha_us=round(cost.alpha_us, TIME_DIGITS),
         predicted_us=round(cost.predicted_us, TIME_DIGITS),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
@@ -372,7 +374,7 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         ports=request.ports,
         serialised=request.objective != "rounds",
         keep_order=not request.operator.commutative,
-        places=cost.places if schedule.repeat is None else None,
+        places=places,
     )
     return Plan(
         collective=request.collective,
