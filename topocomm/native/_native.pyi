@@ -108,6 +108,22 @@ def most_alive(*arrays: NDArray[Any]) -> None:
     count; and int64 [2]: how many slices there are, and by how many rounds each is later than the one before.
     """
 
+def trace_values(*arrays: NDArray[Any]) -> bool:
+    """Find the value that every operand and output of a schedule reads; return whether it has no fault.
+
+    The arrays are the first transfer, and combine, of every round and the number; the operand starts; inputs, sent,
+    received, folded, operands and outputs of `PlaceNumbers`, and how many places there are, [1]; these are written,
+    int64, and fit only without a fault: `operands` and `outputs` of `planning.proof.dataflow.Dataflow`.
+    """
+
+def fold_trees(*arrays: NDArray[Any]) -> int:
+    """Fold the values of a schedule to trees; return how many there are, -1 where two operands share a contribution.
+
+    The arrays are the leaf that each input holds, the operands, by value, and their starts; these are written: the tree
+    of every value, int64, and of each tree the first contribution and the end, its two parts, and its flags, as
+    `planning.proof.expressions.Trees` has them. Those of the leaves are there at first, other flags are 0.
+    """
+
 def table_text(table: NDArray[Any], /) -> str:
     """Return the rows of an int32 table as JSON without spaces, a list of lists."""
 

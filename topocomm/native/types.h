@@ -110,6 +110,10 @@ PyObject *number_places(PyObject *module, PyObject *args);
 /* The most pieces of each rank that are alive at once; see the stub. */
 PyObject *most_alive(PyObject *module, PyObject *args);
 
+/* The values that a schedule reads, and the expression of each; see the stub. */
+PyObject *trace_values(PyObject *module, PyObject *args);
+PyObject *fold_trees(PyObject *module, PyObject *args);
+
 /* Tables, and the rounds of a schedule, as JSON; see the stub. */
 PyObject *table_text(PyObject *module, PyObject *args);
 PyObject *rounds_text(PyObject *module, PyObject *args);
