@@ -108,6 +108,28 @@ def most_alive(*arrays: NDArray[Any]) -> None:
     count; and int64 [2]: how many slices there are, and by how many rounds each is later than the one before.
     """
 
+def cheapest_parents(costs: NDArray[Any], parents: NDArray[Any], root: int, /) -> bool:
+    """Set the parents, int64 [n], as `planning.forests.linear_program.arborescence.cheapest_arborescence` returns them.
+
+    `costs` is float64 [n, n]. Returns whether the root reaches all nodes.
+    """
+
+def least_sums(*arrays: NDArray[Any]) -> None:
+    """Set the last array, float64 [sources, devices], to the least sums of weights of links from the starts.
+
+    The others are: tails and heads of the links, int64; uint8 [links]: whether a link takes on what has come to its
+    tail; their weights, float64; uint8 [1]: whether all do, and what is at a start has come there; and the starts,
+    float64 [sources, devices].
+    """
+
+def leave_in_turn(*arrays: NDArray[Any]) -> None:
+    """Let messages leave as `planning.scan_trees.hop_clock` says, and set their slices and when they are there.
+
+    The arrays are: the messages, int64; when each is ready, float64; of all messages the last hop, int64, and the
+    turns and how long each hop takes, float64 [messages, hops]; the period, and the part of it below which times are
+    one; then those that are written, int64 [messages, hops] and float64 [messages].
+    """
+
 def trace_values(*arrays: NDArray[Any]) -> bool:
     """Find the value that every operand and output of a schedule reads; return whether it has no fault.
 

@@ -114,6 +114,13 @@ PyObject *most_alive(PyObject *module, PyObject *args);
 PyObject *trace_values(PyObject *module, PyObject *args);
 PyObject *fold_trees(PyObject *module, PyObject *args);
 
+/* The cheapest directed spanning tree; see the stub. */
+PyObject *cheapest_parents(PyObject *module, PyObject *args);
+
+/* The least sums of weights over links, and when messages leave that have turns; see the stub. */
+PyObject *least_sums(PyObject *module, PyObject *args);
+PyObject *leave_in_turn(PyObject *module, PyObject *args);
+
 /* Tables, and the rounds of a schedule, as JSON; see the stub. */
 PyObject *table_text(PyObject *module, PyObject *args);
 PyObject *rounds_text(PyObject *module, PyObject *args);
