@@ -130,6 +130,27 @@ def leave_in_turn(*arrays: NDArray[Any]) -> None:
     one; then those that are written, int64 [messages, hops] and float64 [messages].
     """
 
+def pack_intervals(*arrays: NDArray[Any]) -> None:
+    """Find the cheapest trees of all intervals of ranks, as `planning.scan_trees.tree_packing` has them.
+
+    The arrays are the prices from rank to rank, float64 [ranks, ranks], and bool [1]: whether there are several hosts;
+    those that are written, [ranks + 1, ranks + 1, ranks], are the prices of one tree, infinite at first, its root, the
+    prices of several trees, 0 at first, and where the last of them begins.
+    """
+
+def price_steps(*arrays: NDArray[Any]) -> None:
+    """Set the prices, float64 [ranks, ranks], of steps from rank to rank and what is between, and where that is cut.
+
+    The first arrays are the prices of several trees that `pack_intervals` has set, and those from rank to rank.
+    """
+
+def order_slices(*arrays: NDArray[Any]) -> None:
+    """Set row and slice of each entry of a table in all slices, as `planning.schedule.schedule.slice_order`.
+
+    The arrays are the table, int32, sorted by its first column; int64 [2]: how many slices there are, and by how much
+    each is later; and those that are written, int64: one [slices] for its own use, the rows and the slices.
+    """
+
 def trace_values(*arrays: NDArray[Any]) -> bool:
     """Find the value that every operand and output of a schedule reads; return whether it has no fault.
 

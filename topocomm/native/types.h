@@ -121,6 +121,11 @@ PyObject *cheapest_parents(PyObject *module, PyObject *args);
 PyObject *least_sums(PyObject *module, PyObject *args);
 PyObject *leave_in_turn(PyObject *module, PyObject *args);
 
+/* The cheapest trees of intervals, and of the steps between two; the order of rows in slices; see the stub. */
+PyObject *pack_intervals(PyObject *module, PyObject *args);
+PyObject *price_steps(PyObject *module, PyObject *args);
+PyObject *order_slices(PyObject *module, PyObject *args);
+
 /* Tables, and the rounds of a schedule, as JSON; see the stub. */
 PyObject *table_text(PyObject *module, PyObject *args);
 PyObject *rounds_text(PyObject *module, PyObject *args);
