@@ -246,7 +246,10 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
             with suppress(NoRouteError):
                 made.append((place, _candidate_of(name, build(), request, paths)))
                 least_us = min(least_us, made[-1][1].cost.predicted_within(least_us + SAME_US))
-    for first, others in sorted(pipelines.values(), key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us)):
+    several = list(pipelines.values())
+    if len(several) > 1:  # else nobody asks how soon it is
+        several.sort(key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us))
+    for first, others in several:
         if is_phased(others):
             more = worth_slices(first, others, least_us, partial(_candidate_of, request=request, paths=paths))
         else:
