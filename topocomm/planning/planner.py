@@ -22,7 +22,7 @@ from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, soonest
 from topocomm.planning.cost.memory_time import memory_us
 from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.native import with_native
-from topocomm.planning.phased_builds import PhasedBuild, is_phased, worth_slices
+from topocomm.planning.phased_builds import PhasedBuild, is_phased, slices_of, worth_slices
 from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
@@ -274,7 +274,7 @@ def _in_more_slices(
     for place, name, build in others:
         with suppress(NoRouteError):
             schedule = build()
-            more = _slices(schedule) - _slices(first.schedule)
+            more = slices_of(schedule) - slices_of(first.schedule)
             if first.cost.alpha_us + more * slice_us > NO_GAIN * most_us:
                 break
             candidate = _candidate_of(name, schedule, request, paths)
@@ -289,10 +289,6 @@ def _in_more_slices(
             if not slice_us and more > 0 and most_us < inf:
                 slice_us = (candidate.cost.alpha_us - first.cost.alpha_us) / more
     return made
-
-
-def _slices(schedule: Schedule) -> int:
-    return 1 if schedule.repeat is None else schedule.repeat.count
 
 
 def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> _Candidate:
