@@ -104,8 +104,78 @@ def most_alive(*arrays: NDArray[Any]) -> None:
     """Set the last array, int64 [ranks], to the most pieces of each rank that are alive at once.
 
     The others are the first transfer, and combine, of every round and the number; transfers, combines and operand
-    starts of the schedule; sent, received, folded, operands, inputs and outputs of `PlaceNumbers`; rank and chunk of
-    its places; and uint8 [chunks]: whether the pieces of a chunk count.
+    starts of the schedule, of a pipeline of its rounds; sent, received, folded, operands, inputs and outputs of
+    `PlaceNumbers`; rank and chunk of its places; uint8 [chunks * slices]: whether the pieces of each slice of a chunk
+    count; and int64 [2]: how many slices there are, and by how many rounds each is later than the one before.
+    """
+
+def cheapest_parents(costs: NDArray[Any], parents: NDArray[Any], root: int, /) -> bool:
+    """Set the parents, int64 [n], as `planning.forests.linear_program.arborescence.cheapest_arborescence` returns them.
+
+    `costs` is float64 [n, n]. Returns whether the root reaches all nodes.
+    """
+
+def least_sums(*arrays: NDArray[Any]) -> None:
+    """Set the last array, float64 [sources, devices], to the least sums of weights of links from the starts.
+
+    The others are: tails and heads of the links, int64; uint8 [links]: whether a link takes on what has come to its
+    tail; their weights, float64; uint8 [1]: whether all do, and what is at a start has come there; and the starts,
+    float64 [sources, devices].
+    """
+
+def leave_in_turn(*arrays: NDArray[Any]) -> None:
+    """Let messages leave as `planning.scan_trees.hop_clock` says, and set their slices and when they are there.
+
+    The arrays are: the messages, int64; when each is ready, float64; of all messages the last hop, int64, and the
+    turns and how long each hop takes, float64 [messages, hops]; the period, and the part of it below which times are
+    one; then those that are written, int64 [messages, hops] and float64 [messages].
+    """
+
+def pack_intervals(*arrays: NDArray[Any]) -> None:
+    """Find the cheapest trees of all intervals of ranks, as `planning.scan_trees.tree_packing` has them.
+
+    The arrays are the prices from rank to rank, float64 [ranks, ranks], and bool [1]: whether there are several hosts;
+    those that are written, [ranks + 1, ranks + 1, ranks], are the prices of one tree, infinite at first, its root, the
+    prices of several trees, 0 at first, and where the last of them begins.
+    """
+
+def price_steps(*arrays: NDArray[Any]) -> None:
+    """Set the prices, float64 [ranks, ranks], of steps from rank to rank and what is between, and where that is cut.
+
+    The first arrays are the prices of several trees that `pack_intervals` has set, and those from rank to rank.
+    """
+
+def order_slices(*arrays: NDArray[Any]) -> None:
+    """Set row and slice of each entry of a table in all slices, as `planning.schedule.schedule.slice_order`.
+
+    The arrays are the table, int32, sorted by its first column; int64 [2]: how many slices there are, and by how much
+    each is later; and those that are written, int64: one [slices] for its own use, the rows and the slices.
+    """
+
+def trace_values(*arrays: NDArray[Any]) -> bool:
+    """Find the value that every operand and output of a schedule reads; return whether it has no fault.
+
+    The arrays are the first transfer, and combine, of every round and the number; the operand starts; inputs, sent,
+    received, folded, operands and outputs of `PlaceNumbers`, and how many places there are, [1]; these are written,
+    int64, and fit only without a fault: `operands` and `outputs` of `planning.proof.dataflow.Dataflow`.
+    """
+
+def fold_trees(*arrays: NDArray[Any]) -> int:
+    """Fold the values of a schedule to trees; return how many there are, -1 where two operands share a contribution.
+
+    The arrays are the leaf that each input holds, the operands, by value, and their starts; these are written: the tree
+    of every value, int64, and of each tree the first contribution and the end, its two parts, and its flags, as
+    `planning.proof.expressions.Trees` has them. Those of the leaves are there at first, other flags are 0.
+    """
+
+def table_text(table: NDArray[Any], /) -> str:
+    """Return the rows of an int32 table as JSON without spaces, a list of lists."""
+
+def rounds_text(*arrays: NDArray[Any]) -> str:
+    """Return the rounds of a schedule as JSON without spaces, as `planning.formats.schedule_json` writes them.
+
+    The arrays are where the transfers of each round begin (int64 [rounds + 1]), the transfers, where its combines
+    begin, the combines, operands and operand starts.
     """
 
 def bind_call(

@@ -31,6 +31,16 @@ static PyMethodDef methods[] = {
     {"load_places", load_places, METH_VARARGS, NULL},
     {"number_places", number_places, METH_VARARGS, NULL},
     {"most_alive", most_alive, METH_VARARGS, NULL},
+    {"cheapest_parents", cheapest_parents, METH_VARARGS, NULL},
+    {"least_sums", least_sums, METH_VARARGS, NULL},
+    {"leave_in_turn", leave_in_turn, METH_VARARGS, NULL},
+    {"pack_intervals", pack_intervals, METH_VARARGS, NULL},
+    {"price_steps", price_steps, METH_VARARGS, NULL},
+    {"order_slices", order_slices, METH_VARARGS, NULL},
+    {"trace_values", trace_values, METH_VARARGS, NULL},
+    {"fold_trees", fold_trees, METH_VARARGS, NULL},
+    {"table_text", table_text, METH_VARARGS, NULL},
+    {"rounds_text", rounds_text, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

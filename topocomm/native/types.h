@@ -118,4 +118,24 @@ PyObject *number_places(PyObject *module, PyObject *args);
 /* The most pieces of each rank that are alive at once; see the stub. */
 PyObject *most_alive(PyObject *module, PyObject *args);
 
+/* The values that a schedule reads, and the expression of each; see the stub. */
+PyObject *trace_values(PyObject *module, PyObject *args);
+PyObject *fold_trees(PyObject *module, PyObject *args);
+
+/* The cheapest directed spanning tree; see the stub. */
+PyObject *cheapest_parents(PyObject *module, PyObject *args);
+
+/* The least sums of weights over links, and when messages leave that have turns; see the stub. */
+PyObject *least_sums(PyObject *module, PyObject *args);
+PyObject *leave_in_turn(PyObject *module, PyObject *args);
+
+/* The cheapest trees of intervals, and of the steps between two; the order of rows in slices; see the stub. */
+PyObject *pack_intervals(PyObject *module, PyObject *args);
+PyObject *price_steps(PyObject *module, PyObject *args);
+PyObject *order_slices(PyObject *module, PyObject *args);
+
+/* Tables, and the rounds of a schedule, as JSON; see the stub. */
+PyObject *table_text(PyObject *module, PyObject *args);
+PyObject *rounds_text(PyObject *module, PyObject *args);
+
 #endif

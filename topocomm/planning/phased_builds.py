@@ -57,10 +57,10 @@ def worth_slices(
     made: list[tuple[int, C]] = []
     if first.cost.exceeds(most_us):
         return made
-    last, last_us = _slices(first.schedule), first.cost.predicted_us
+    last, last_us = slices_of(first.schedule), first.cost.predicted_us
     for place, name, build in others:
         schedule = build()
-        if (slices := _slices(schedule)) <= last:
+        if (slices := slices_of(schedule)) <= last:
             break
         candidate = costed(name, schedule)
         goal_us = min(most_us, WORTH_SLICES * last_us)
@@ -73,5 +73,6 @@ def worth_slices(
     return made
 
 
-def _slices(schedule: Schedule) -> int:
+def slices_of(schedule: Schedule) -> int:
+    """Return how many slices a schedule has; 1 without `repeat`."""
     return 1 if schedule.repeat is None else schedule.repeat.count

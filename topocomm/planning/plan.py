@@ -50,7 +50,7 @@ class Plan(PlanFields):
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: keys sorted, no spaces, without the digest itself."""
-        return plan_json.plan_digest(plan_json.plan_document(self))
+        return plan_json.digest_of(self)
 
     @property
     def title(self) -> str:

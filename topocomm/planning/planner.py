@@ -22,7 +22,7 @@ from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, soonest
 from topocomm.planning.cost.memory_time import memory_us
 from topocomm.planning.cost.port_time import PortModel
 from topocomm.planning.native import with_native
-from topocomm.planning.phased_builds import PhasedBuild, is_phased, worth_slices
+from topocomm.planning.phased_builds import PhasedBuild, is_phased, slices_of, worth_slices
 from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
@@ -41,6 +41,7 @@ from topocomm.planning.request import (
 )
 from topocomm.planning.routing.connectivity import refuse_disconnected
 from topocomm.planning.routing.paths import NoRouteError, PathFinder, last_paths
+from topocomm.planning.schedule.place_numbers import number_places
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 from topocomm.planning.search.gossip import SAME_US
@@ -245,7 +246,10 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
             with suppress(NoRouteError):
                 made.append((place, _candidate_of(name, build(), request, paths)))
                 least_us = min(least_us, made[-1][1].cost.predicted_within(least_us + SAME_US))
-    for first, others in sorted(pipelines.values(), key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us)):
+    several = list(pipelines.values())
+    if len(several) > 1:  # else nobody asks how soon it is
+        several.sort(key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us))
+    for first, others in several:
         if is_phased(others):
             more = worth_slices(first, others, least_us, partial(_candidate_of, request=request, paths=paths))
         else:
@@ -270,7 +274,7 @@ def _in_more_slices(
     for place, name, build in others:
         with suppress(NoRouteError):
             schedule = build()
-            more = _slices(schedule) - _slices(first.schedule)
+            more = slices_of(schedule) - slices_of(first.schedule)
             if first.cost.alpha_us + more * slice_us > NO_GAIN * most_us:
                 break
             candidate = _candidate_of(name, schedule, request, paths)
@@ -285,10 +289,6 @@ def _in_more_slices(
             if not slice_us and more > 0 and most_us < inf:
                 slice_us = (candidate.cost.alpha_us - first.cost.alpha_us) / more
     return made
-
-
-def _slices(schedule: Schedule) -> int:
-    return 1 if schedule.repeat is None else schedule.repeat.count
 
 
 def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> _Candidate:
@@ -354,11 +354,12 @@ def _merit_of(candidate: _Candidate, objective: Objective) -> float:
 
 def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
     schedule, cost, payload_bytes = candidate.schedule, candidate.cost, request.payload_bytes
+    places = cost.places if schedule.repeat is None else number_places(schedule)
     figures = PlanFigures(
         rounds=cost.rounds,
         transfers=cost.messages,
         wire_bytes=cost.wire_bytes,
-        scratch_bytes=scratch_bytes(schedule, request.layout.packed_bytes, ALIGNMENT_BYTES, cost.places, cost.unrolled),
+        scratch_bytes=scratch_bytes(schedule, request.layout.packed_bytes, ALIGNMENT_BYTES, places),
         alpha_us=round(cost.alpha_us, TIME_DIGITS),
         predicted_us=round(cost.predicted_us, TIME_DIGITS),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
@@ -372,7 +373,7 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         ports=request.ports,
         serialised=request.objective != "rounds",
         keep_order=not request.operator.commutative,
-        places=cost.places if schedule.repeat is None else None,
+        places=places,
     )
     return Plan(
         collective=request.collective,

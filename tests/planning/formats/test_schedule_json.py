@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.machines import switch
 from tests.planning.formats.plan_documents import ORIGINAL, change, document, signed
+from tests.planning.schedules import any_schedules
 from topocomm import Plan, PlanError, plan
+from topocomm.native._native import rounds_text, table_text
 from topocomm.planning.formats.plan_json import dumps
+from topocomm.planning.formats.schedule_json import schedule_document, schedule_text
 from topocomm.planning.schedule.schedule import Repeat
 from topocomm.planning.schedule.traffic import count_messages
 
@@ -178,3 +182,48 @@ def test_named_paths_are_saved_and_read():
         where = r"schedule.rounds\[0\].transfers\[0\]\[5\]: expected a path 0..0, got "
         with pytest.raises(PlanError, match=where):
             Plan.loads(signed(text))
+
+
+@examples(100)
+@given(any_schedules(), st.data())
+def test_the_compiled_text_is_the_canonical_json(made, data):
+    """With numbers of any length, of pipelines, with paths, nodes and without transfers."""
+    schedule, _ = made
+    scale = data.draw(st.sampled_from([1, 999, 99_999_999]))
+    paths = (("GPU0", "NVS\u00e9"), ("GPU1", 'a"b')) if data.draw(st.booleans()) else ()
+    moves = schedule.transfers * np.array([1, 1, scale, 1, scale, 1, 1], dtype=np.int32)
+    moves[:, 6] = data.draw(st.sampled_from([-1, 0, 1 << 30])) if paths else -1
+    moves[::3, 6] = -1
+    schedule = replace(
+        schedule,
+        transfers=moves,
+        operands=schedule.operands * scale,
+        paths=paths,
+        nodes=data.draw(st.sampled_from([(), ((0, 4), (4, 1 << 40))])),
+        repeat=data.draw(st.sampled_from([None, Repeat(3, 2)])),
+    )
+    wanted = json.dumps(schedule_document(schedule), sort_keys=True, separators=(",", ":"))
+    assert schedule_text(schedule) == wanted
+    with mock.patch.dict("sys.modules", {"topocomm.native._native": None}):
+        assert schedule_text(schedule) == wanted
+
+
+def test_text_of_every_int32():
+    edges = [0, 1, 9, 10, 99, 100, 2**31 - 1, -1, -10, -(2**31), 1_000_000_000, 123_456_789]
+    table = np.array(edges, dtype=np.int32).reshape(4, 3)
+    assert json.loads(table_text(table)) == table.tolist()
+    assert table_text(table[:0]) == "[]" and table_text(table[:, :0].copy()) == "[[],[],[],[]]"
+
+
+def test_tables_that_do_not_fit_are_refused():
+    table = np.zeros((2, 7), dtype=np.int32)
+    with pytest.raises(ValueError, match="2 axes"):
+        table_text(table[0])
+    with pytest.raises(TypeError, match="items of 4 bytes, got 8"):
+        table_text(table.astype(np.int64))
+    edges, none, starts = np.array([0, 2]), np.zeros((0, 4), dtype=np.int32), np.zeros(1, dtype=np.int32)
+    good = [edges, table, edges * 0, none, none, starts]
+    assert json.loads(rounds_text(*good))[0]["transfers"] == [[0] * 6] * 2
+    for index, wrong in ((0, edges + 1), (0, edges - 1), (0, edges[:1]), (2, edges), (5, starts + 1), (5, starts[:0])):
+        with pytest.raises(ValueError, match="do not fit each other"):
+            rounds_text(*good[:index], wrong, *good[index + 1 :])

@@ -15,6 +15,7 @@ from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.program import scratch, slot_memory
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.program.slot_memory import rank_program
+from topocomm.planning.schedule.place_numbers import number_places
 from topocomm.planning.schedule.schedule import Repeat, input_pieces
 from topocomm.planning.schedule.transforms import unrolled
 
@@ -52,6 +53,37 @@ def test_a_pipelined_schedule_needs_what_its_slices_need(rows):
     assert scratch_bytes(schedule, lambda rows: 4 * rows, 4) == by_rank(unrolled(schedule), 4, 4)
 
 
+@examples(150)
+@given(any_schedules(), st.integers(2, 9), st.integers(0, 4), st.sampled_from(["count", "1", "both"]))
+def test_pipelines_are_counted_slice_by_slice(drawn, count, stagger, phases):
+    """With many slices under way or one, with phases, and with chunks of no rows beside others."""
+    schedule, _ = drawn
+    chunks, first = [], 0
+    for number, (_, rows) in enumerate(schedule.chunks):
+        rows = 0 if not rows and number else count * (1 + rows)
+        chunks.append((first, rows))
+        first += rows
+    stretch = {"1": 1, "count": count, "both": 2}[phases]
+    tables = schedule.transfers.copy(), schedule.combines.copy()
+    for table in tables:
+        table[:, 0] *= stretch
+    schedule = replace(
+        schedule,
+        rounds=max(0, schedule.rounds - 1) * stretch + 1,
+        chunks=tuple(chunks),
+        transfers=tables[0],
+        combines=tables[1],
+        repeat=Repeat(count, stagger),
+    )
+    whole, pieces = unrolled(schedule), number_places(schedule)
+    counted = np.array([rows > 0 for _, rows in whole.chunks])
+    wanted = scratch._most_alive_plainly(whole, number_places(whole), counted).tolist()
+    assert scratch._most_alive(schedule, pieces, counted).tolist() == wanted
+    with mock.patch.dict("sys.modules", {"topocomm.native._native": None}):
+        assert scratch._most_alive(schedule, pieces, counted).tolist() == wanted
+    assert scratch_bytes(schedule, lambda rows: 4 * rows, 64) == by_rank(whole, 4, 64)
+
+
 @examples(80)
 @given(any_schedules(), st.sampled_from([1, 64, 1000]), st.sampled_from([4, 516]))
 def test_chunks_of_many_transfers_that_differ_by_little_are_counted_at_once(drawn, align, row_bytes):
@@ -66,14 +98,13 @@ def test_chunks_of_many_transfers_that_differ_by_little_are_counted_at_once(draw
 
 
 def test_chunks_that_differ_by_much_are_not_padded():
-    schedule = ring_allreduce(2, 4)
     sizes = np.array([64, 64 + slot_memory.PADDED_BYTES]), np.array([0, 100])
     with mock.patch.object(slot_memory, "MANY_TRANSFERS", -1):
-        found = [slot_memory.slot_sizes(schedule, packed, 64).tolist() for packed in (*sizes, sizes[0] + [0, 64])]
+        found = [slot_memory.slot_sizes(packed, 64, 4).tolist() for packed in (*sizes, sizes[0] + [0, 64])]
     assert found == [[64 + slot_memory.PADDED_BYTES] * 2, [0, 128], [64, 128 + slot_memory.PADDED_BYTES]]
-    assert slot_memory.slot_sizes(schedule, np.array([64, 65]), 64).tolist() == [64, 128]
+    assert slot_memory.slot_sizes(np.array([64, 65]), 64, 4).tolist() == [64, 128]
     with mock.patch.object(slot_memory, "SEVERAL_TRANSFERS", -1):
-        found = [slot_memory.slot_sizes(schedule, np.array([1024 - low, 1024]), 64).tolist() for low in (64, 128)]
+        found = [slot_memory.slot_sizes(np.array([1024 - low, 1024]), 64, 4).tolist() for low in (64, 128)]
     assert found == [[1024, 1024], [896, 1024]]
 
 
@@ -87,23 +118,34 @@ def most_alive_arrays():
     )
     numbers = ([0], [2], [3], [1, 2], [0, 1], [3], [0, 1, 1, 1], [0, 0, 0, 0])
     places = (np.array(column, dtype=np.int64) for column in numbers)
-    return [*whole, *tables, *places, np.ones(1, np.uint8), np.zeros(2, np.int64)]
+    return [*whole, *tables, *places, np.ones(1, np.uint8), np.array([1, 0]), np.zeros(2, np.int64)]
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused():
     """Each would be read or written past its end."""
     _native.most_alive(*(arrays := most_alive_arrays()))
     assert arrays[-1].tolist() == [1, 2]  # the sum takes the place of what arrived
-    for which in range(14):
+    for which in range(15):
         wrong = most_alive_arrays()
         if which not in (9, 10, 13):
             wrong[which] = wrong[which][:-1]
             with pytest.raises(ValueError, match="do not fit each other"):
                 _native.most_alive(*wrong)
-    for which, value in [(2, 2), (2, -1), (3, 9), (4, 7), *((place, 4) for place in range(5, 11)), (11, 2), (12, 1)]:
+    for which, value in [
+        (2, 2),
+        (2, -1),
+        (3, 9),
+        (4, 7),
+        *((place, 4) for place in range(5, 11)),
+        (11, 2),
+        (12, 1),
+        (14, 0),
+        (14, 2),
+        (14, -1),
+    ]:
         wrong = most_alive_arrays()
         wrong[which][..., 1 if which in (2, 3) else 0] = value
         with pytest.raises(ValueError, match="do not fit each other"):
             _native.most_alive(*wrong)
     with pytest.raises(TypeError, match="column 13: expected items of 1 bytes, got 8"):
-        _native.most_alive(*arrays[:13], np.ones(1, np.int64), arrays[-1])
+        _native.most_alive(*arrays[:13], np.ones(1, np.int64), *arrays[14:])

@@ -1,14 +1,18 @@
 """Trees and the values they are folded from, against strings: numbers are equal where the brackets are."""
 
+from itertools import pairwise
 from unittest.mock import patch
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
+from topocomm.native._native import fold_trees
 from topocomm.planning.proof.dataflow import dataflow
-from topocomm.planning.proof.expressions import SHORT_RUN, CountedTwiceError, Trees
+from topocomm.planning.proof.expressions import GAPS, IN_ORDER, CountedTwiceError, Trees
 
 
 def spelled(schedule):
@@ -34,9 +38,8 @@ def spelled(schedule):
 
 
 @examples(120)
-@given(any_schedules() | schedules(), st.sampled_from([1, 2, 4, SHORT_RUN]))
-def test_a_tree_is_its_expression(made, short_run):
-    """Also where folds that do not wait for each other are dealt with at once."""
+@given(any_schedules() | schedules(), st.booleans())
+def test_a_tree_is_its_expression(made, compiled):
     schedule, _ = made
     values, outputs = spelled(schedule)
     flow = dataflow(schedule)
@@ -45,7 +48,7 @@ def test_a_tree_is_its_expression(made, short_run):
     twice = [i for i, (_, held) in enumerate(values) if len(set(held)) < len(held)]
     error = None
     try:
-        with patch("topocomm.planning.proof.expressions.SHORT_RUN", short_run):
+        with patch.dict("sys.modules", {} if compiled else {"topocomm.native._native": None}):
             found = trees.fold(flow.inputs[:, 3], flow.operands, schedule.operand_starts).tolist()
     except CountedTwiceError as raised:
         error = raised
@@ -60,7 +63,82 @@ def test_a_tree_is_its_expression(made, short_run):
     for tree, (text, held) in zip(found, values, strict=True):
         assert numbers.setdefault(tree, text) == text
         assert trees.members(tree) == sum(1 << leaf for leaf in held)
-        assert (tree in trees.bits) == (max(held) - min(held) >= len(held))
-        assert trees.in_order[tree] == (held == list(range(held[0], held[-1] + 1)))
+        assert bool(trees.flags[tree] & GAPS) == (max(held) - min(held) >= len(held))
+        assert bool(trees.flags[tree] & IN_ORDER) == (held == list(range(held[0], held[-1] + 1)))
     assert len(set(numbers.values())) == len(numbers), "one expression has two numbers"
     assert [values[value] for value in flow.outputs.tolist()] == outputs
+
+
+def folded(leaves, folds, compiled):
+    """What is folded of leaves [low, high) by lists of values, or the fold that counts twice."""
+    trees = Trees(*zip(*leaves, strict=True))
+    operands = np.array([value for fold in folds for value in fold], dtype=np.int64)
+    starts = np.cumsum([0, *map(len, folds)]).astype(np.int32)
+    with patch.dict("sys.modules", {} if compiled else {"topocomm.native._native": None}):
+        try:
+            tree_of = trees.fold(np.arange(len(leaves)), operands, starts)
+        except CountedTwiceError as twice:
+            return twice.fold, twice.both
+    columns = (trees.low, trees.high, *trees.parts, trees.flags)
+    return [tree_of.tolist(), *(column.tolist() for column in columns)], [
+        trees.members(tree) for tree in range(len(trees.low))
+    ]
+
+
+@examples(150)
+@given(st.data())
+def test_both_ways_give_the_same_trees(data):
+    """Of leaves up to several words apart, some of more than one contribution, with and without a fault."""
+    step = data.draw(st.sampled_from([1, 7, 64, 100]))
+    edges = sorted(data.draw(st.sets(st.integers(0, 40), min_size=4, max_size=16)))
+    leaves = data.draw(st.permutations([(step * low, step * high) for low, high in pairwise(edges)]))
+    folds, parts = [], {leaf: {leaf} for leaf in range(len(leaves))}
+    for _ in range(data.draw(st.integers(1, 20))):
+        value = data.draw(st.sampled_from(range(len(parts))))
+        apart = [other for other in parts if not parts[other] & parts[value]]
+        if not apart:
+            continue
+        other = data.draw(st.sampled_from(apart))
+        third = [more for more in apart if not parts[more] & parts[other]]
+        fold = [value, other, *data.draw(st.lists(st.sampled_from(third), max_size=1) if third else st.just([]))]
+        parts[len(leaves) + len(folds)] = set().union(*(parts[each] for each in fold))
+        folds.append(fold)
+    if data.draw(st.booleans()):
+        folds.append([len(parts) - 1, data.draw(st.sampled_from([*parts]))])
+    assert folded(leaves, folds, compiled=True) == folded(leaves, folds, compiled=False)
+
+
+def test_many_trees_are_told_apart():
+    """More than the first table has: all pairs of a hundred leaves, each twice."""
+    pairs = [[a, b] for a in range(100) for b in range(100) if a != b]
+    found, plain = (folded([(leaf, leaf + 1) for leaf in range(100)], pairs * 2, kind) for kind in (True, False))
+    assert found == plain and len(found[0][1]) == 100 + len(pairs)
+
+
+def test_columns_that_do_not_fit_each_other_are_refused():
+    """Each would be read or written past its end."""
+
+    def columns():
+        ints = (np.array(column, dtype=np.int64) for column in ([0, 1], [0, 1]))
+        trees = (np.array(column, dtype=np.int32) for column in ([0, 1, 0], [1, 2, 0], [-1, -1, 0], [-1, -1, 0]))
+        return [*ints, np.array([0, 2], np.int32), np.zeros(3, np.int64), *trees, np.array([3, 3, 0], np.uint8)]
+
+    assert fold_trees(*(good := columns())) == 3
+    assert [column.tolist() for column in good[3:]] == [
+        [0, 1, 2],
+        [0, 1, 0],
+        [1, 2, 2],
+        [-1, -1, 0],
+        [-1, -1, 1],
+        [3, 3, 3],
+    ]
+    for which in range(9):
+        wrong = columns()
+        wrong[which] = wrong[which][:-1]
+        with pytest.raises(ValueError, match="do not fit each other"):
+            fold_trees(*wrong)
+    for which, value in [(0, 2), (0, -1), (1, 2), (1, -1), (2, 1), (4, -1), (5, -1)]:
+        wrong = columns()
+        wrong[which][0] = value
+        with pytest.raises(ValueError, match="do not fit each other"):
+            fold_trees(*wrong)

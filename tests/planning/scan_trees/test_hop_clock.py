@@ -1,8 +1,12 @@
 """A hop leaves at its first turn after what it has is there; turns of a period are rounds in their order."""
 
-import numpy as np
+from unittest.mock import patch
 
-from topocomm.planning.scan_trees.hop_clock import Clock, hop_rounds, least_takes, phased, steady
+import numpy as np
+import pytest
+
+from topocomm.native._native import leave_in_turn
+from topocomm.planning.scan_trees.hop_clock import SAME, Clock, _Hops, hop_rounds, least_takes, phased, steady
 from topocomm.planning.scan_trees.rank_trees import NO_RANK, Nodes, ScanTrees, straight
 
 CHAIN, STAR = np.array([[1, 2, NO_RANK]]), np.array([[1, NO_RANK, 1]])
@@ -84,3 +88,44 @@ def test_a_slice_takes_at_least_the_longest_way_of_its_messages():
     of = ScanTrees(CHAIN, relays, relays)
     assert least_takes(of, steady(of)) == hop_rounds(Nodes(CHAIN), of, steady(of)).slice_takes == 3.0
     assert least_takes(straight(STAR), steady(straight(STAR))) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_ways_let_messages_leave_alike(seed):
+    """Bit by bit: with relays, in any order, at turns that are nearly met, and some never."""
+    rng = np.random.default_rng(seed)
+    relays = np.sort(rng.integers(-1, 3, (2, 9, 3)), axis=2)[:, :, ::-1]
+    turns, takes = rng.integers(0, 4, (2, 9, 4)) / 4, rng.random((2, 9, 4))
+    one, other = (_Hops(relays, turns, takes, 0.7) for _ in range(2))
+    nodes = rng.permutation(18)[: rng.integers(1, 19)]
+    ready = np.where(
+        rng.random(len(nodes)) < 0.5, turns[0, 0, 0] + 0.7 * rng.integers(0, 5), rng.random(len(nodes)) * 9
+    )
+    one.leave(nodes, ready)
+    other.leave_plainly(nodes, ready)
+    assert one.slice.tolist() == other.slice.tolist() and one.there.tobytes() == other.there.tobytes()
+    third = _Hops(relays, turns, takes, 0.7)
+    with patch.dict("sys.modules", {"topocomm.native._native": None}):
+        third.leave(nodes, ready)
+    assert third.slice.any() and third.there.tobytes() == other.there.tobytes()
+
+
+def test_columns_that_do_not_fit_each_other_are_refused():
+    """Each would be read or written past its end."""
+
+    def columns():
+        ints = np.array([1]), np.array([2.5]), np.array([1, 0])
+        return [*ints, np.zeros((2, 2)), np.ones((2, 2)), np.array([1.0, SAME]), np.zeros((2, 2), int), np.zeros(2)]
+
+    leave_in_turn(*(good := columns()))
+    assert good[-1].tolist() == [0.0, 4.0] and good[-2].tolist() == [[0, 0], [3, 3]]
+    for which in range(8):
+        wrong = columns()
+        wrong[which] = wrong[which][..., :-1].copy()
+        with pytest.raises(ValueError, match="do not fit each other"):
+            leave_in_turn(*wrong)
+    for which, value in [(0, 2), (0, -1), (2, 2), (2, -1)]:
+        wrong = columns()
+        wrong[which][0] = value
+        with pytest.raises(ValueError, match="do not fit each other"):
+            leave_in_turn(*wrong)

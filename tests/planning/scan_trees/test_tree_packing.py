@@ -1,6 +1,8 @@
 """Packed trees cover every rank over neighbours, and no other tree is cheaper at the prices that they are chosen by."""
 
+from copy import copy
 from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.machines import hosts as machine_of
 from tests.machines import switch
 from topocomm import Device, Link, Topology, catalog
+from topocomm.native._native import pack_intervals, price_steps
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.scan_trees.hop_turns import trees_of
 from topocomm.planning.scan_trees.host_hops import HostHops
@@ -92,3 +95,47 @@ def test_where_latency_on_the_spine_costs_it_has_one_rank_of_a_host():
             sum(parent != NO_RANK and not tree.down[rank] for rank, parent in enumerate(tree.parents)) for tree in trees
         }
         assert (max(lengths) <= 2) == (spine_price > 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_both_ways_find_the_same_trees(seed):
+    """Bit by bit: on one host and on several, where prices are equal and where some ways are missing."""
+    rng = np.random.default_rng(seed)
+    members = int(rng.integers(1, 9))
+    hosts = hops_of(machine_of(int(rng.integers(1, 3)), members) if members > 1 else switch(1), members)
+    prices = rng.integers(0, 3, hosts.loads.shape[1]) if seed % 2 else rng.random(hosts.loads.shape[1])
+    one = _Cheapest(hosts, prices.astype(float), 0.1, spine_us_price=0.2)
+    if seed % 3 == 0:
+        one.ways.inside[rng.random(one.ways.inside.shape) < 0.3] = np.inf
+        one.single[:], one.below[:] = np.inf, 0.0
+        one._intervals()
+    shape = (members, members)
+    with patch.dict("sys.modules", {"topocomm.native._native": None}):
+        other = copy(one)
+        other.single, other.below = np.full_like(one.single, np.inf), np.zeros_like(one.below)
+        other.root, other.last = np.zeros_like(one.root), np.zeros_like(one.last)
+        other._intervals()
+        steps, cuts = other._steps()
+    assert steps.shape == shape and one._steps()[0].tobytes() == steps.tobytes()
+    assert one._steps()[1].tolist() == cuts.tolist()
+    for name in ("single", "root", "below", "last"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+
+
+def test_columns_that_do_not_fit_each_other_are_refused():
+    """Each would be read or written past its end."""
+
+    def columns():
+        cells = np.full((3, 3, 2), np.inf), np.zeros((3, 3, 2), int), np.zeros((3, 3, 2)), np.zeros((3, 3, 2), int)
+        return [np.ones((2, 2)), np.array([True]), *cells]
+
+    pack_intervals(*(good := columns()))
+    assert good[2][0, 1].tolist() == [2.0, 2.0]
+    step = [good[4], np.ones((2, 2)), np.zeros((2, 2)), np.zeros((2, 2), int)]
+    price_steps(*step)
+    assert step[2][0, 1] == 1.0 and step[3][0, 1] == 1
+    for call, made in ((pack_intervals, columns()), (price_steps, step)):
+        for which in range(len(made)):
+            wrong = [*made[:which], made[which][..., :-1].copy(), *made[which + 1 :]]
+            with pytest.raises(ValueError, match="do not fit each other"):
+                call(*wrong)

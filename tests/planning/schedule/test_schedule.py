@@ -1,13 +1,18 @@
 """Schedules as columns: what is read of one rank, and how rows are compared."""
 
+from unittest.mock import patch
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.planning.schedules import any_schedules, schedules
+from topocomm.native._native import order_slices
 from topocomm.planning.schedule.schedule import (
     Repeat,
+    _slice_order_plainly,
     input_pieces,
     input_table,
     number_keys,
@@ -73,3 +78,42 @@ def test_slices_come_by_round_and_then_by_slice(rounds, count, stagger):
     wanted = sorted((int(row[0]) + each * stagger, each, at) for each in range(count) for at, row in enumerate(table))
     row, number = slice_order(table, Repeat(count, stagger))
     assert list(zip(number.tolist(), row.tolist(), strict=True)) == [(each, at) for _, each, at in wanted]
+
+
+@examples(200)
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(1, 9), st.integers(0, 5), st.sampled_from([1, 1000]))
+def test_both_ways_order_slices_alike(rounds, count, stagger, apart):
+    """With rounds without entries, also many, and with several entries."""
+    table = np.zeros((len(rounds), 4), dtype=np.int32)
+    table[:, 0] = np.sort(rounds)
+    table[:, 0] *= apart
+    repeat = Repeat(count, stagger * apart)
+    wanted = [column.tolist() for column in _slice_order_plainly(table, repeat)]
+    assert [column.tolist() for column in slice_order(table, repeat)] == wanted
+    with patch.dict("sys.modules", {"topocomm.native._native": None}):
+        assert [column.tolist() for column in slice_order(table, repeat)] == wanted
+
+
+def test_rounds_far_apart_take_no_time_of_their_own():
+    table = np.array([[0, 1], [2**31 - 1, 2]], dtype=np.int32)
+    assert slice_order(table, Repeat(2, 2**31 - 1))[0].tolist() == [0, 1, 0, 1]
+
+
+def test_columns_that_do_not_fit_each_other_are_refused():
+    """Each would be read or written past its end."""
+
+    def columns():
+        return [np.array([[0], [3]], np.int32), np.array([2, 1]), *(np.zeros(size, np.int64) for size in (2, 4, 4))]
+
+    order_slices(*(good := columns()))
+    assert [column.tolist() for column in good[3:]] == [[0, 0, 1, 1], [0, 1, 0, 1]]
+    for which in range(5):
+        wrong = columns()
+        wrong[which] = wrong[which][:-1]
+        with pytest.raises(ValueError, match="do not fit each other"):
+            order_slices(*wrong)
+    for which, place, value in [(0, 0, 9), (1, 0, 0), (1, 0, -1), (1, 1, -1), (1, 0, 3)]:
+        wrong = columns()
+        wrong[which][place] = value
+        with pytest.raises(ValueError, match="do not fit each other"):
+            order_slices(*wrong)

@@ -19,7 +19,6 @@ from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
 from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.operator import Operator
-from topocomm.planning.certificate_checker.check_certificate import check_certificate
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import plan
 from topocomm.planning.program.scratch import scratch_bytes
@@ -190,6 +189,8 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
+    from topocomm.planning.certificate_checker.check_certificate import check_certificate
+
     saved = Plan.load(args.plan)
     if saved.topology_digest != topology.digest:
         raise PlanError(

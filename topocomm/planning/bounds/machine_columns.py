@@ -90,6 +90,18 @@ class Machine:
         `starts` [sources, devices] has the cost at the start, infinite where no source is. With `relays` endpoints
         forward too; without, a source's own entry is that of the least path back to itself.
         """
+        try:
+            from topocomm.native._native import least_sums
+        except ImportError:
+            return self._least_plainly(starts, weights, relays=relays, backward=backward)
+        tails, heads = (self.dst, self.src) if backward else (self.src, self.dst)
+        onward, every, reached = ~self.is_end[tails], np.array([relays]), np.empty(starts.shape)
+        costs, begins = (np.ascontiguousarray(column, np.float64) for column in (weights, starts))
+        least_sums(tails, heads, onward, costs, every, begins, reached)
+        return reached
+
+    def _least_plainly(self, starts: Floats, weights: Floats, *, relays: bool, backward: bool) -> Floats:
+        """As `least`, without the compiled part."""
         every, onward = self._by_head(backward, every=True), self._by_head(backward, every=relays)
         batch = max(1, _BATCH_CELLS // max(len(weights), 1))
         batches = []

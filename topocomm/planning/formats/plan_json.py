@@ -31,7 +31,7 @@ from topocomm.planning.formats.checked import (
     entry,
     one_of,
 )
-from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
+from topocomm.planning.formats.schedule_json import MOST_ROWS, compact_json, read_schedule, schedule_text
 from topocomm.planning.plan_fields import OBJECTIVES, PORT_MODELS, AsSum, Certificate, Native, PlanFields, PlanFigures
 from topocomm.planning.proof.verify import Proof, verify
 from topocomm.planning.schedule.schedule import Schedule
@@ -54,7 +54,7 @@ def no_collection() -> Iterator[None]:
 
 
 def plan_document(plan: PlanFields) -> dict[str, Any]:
-    """Return the plan as plain data, in the order of the format, without its digest."""
+    """Return the plan but its schedule as plain data, in the order of the format, without its digest."""
     collective = plan.collective
     return {
         "schema": SCHEMA,
@@ -78,12 +78,16 @@ def plan_document(plan: PlanFields) -> dict[str, Any]:
         "assumed": list(plan.assumed),
         **({"native": asdict(plan.native)} if plan.native is not None else {}),
         **({"sum": asdict(plan.as_sum)} if plan.as_sum is not None else {}),
-        "schedule": schedule_document(plan.schedule),
     }
 
 
 _WHERE_KNOWN = ("predicted_lower_bound_us", "proved_by_search")
 """Fields of a certificate that other plans lack."""
+
+
+def digest_of(plan: PlanFields) -> str:
+    """Return the digest of the document of a plan."""
+    return _digest(_plan_entries(plan))
 
 
 def plan_digest(document: dict[str, Any]) -> str:
@@ -94,7 +98,7 @@ def plan_digest(document: dict[str, Any]) -> str:
 @no_collection()
 def dumps(plan: PlanFields) -> str:
     """Return the plan as one JSON document."""
-    entries = _entries(plan_document(plan))
+    entries = _plan_entries(plan)
     ordered = {"schema": entries["schema"], "digest": json.dumps(_digest(entries)), **entries}
     return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in ordered.items()) + "}"
 
@@ -143,13 +147,14 @@ def loads(text: str, name: str = "plan") -> PlanFields:
         raise PlanError(f"{name}: {error}") from None
 
 
+def _plan_entries(plan: PlanFields) -> dict[str, str]:
+    """The canonical JSON of every entry of a plan's document, made once for the digest and the file."""
+    return _entries(plan_document(plan)) | {"schedule": schedule_text(plan.schedule)}
+
+
 def _entries(document: dict[str, Any]) -> dict[str, str]:
-    """The canonical JSON of every entry but the digest, made once for the digest and the file."""
-    return {
-        key: json.dumps(value, sort_keys=True, separators=(",", ":"), check_circular=False)
-        for key, value in document.items()
-        if key != "digest"
-    }
+    """The canonical JSON of every entry but the digest."""
+    return {key: compact_json(value) for key, value in document.items() if key != "digest"}
 
 
 def _digest(entries: dict[str, str]) -> str:

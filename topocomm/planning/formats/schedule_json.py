@@ -5,6 +5,7 @@ Entries are converted in bulk: a plan of 16,384 ranks has 229,376 transfers and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import accumulate, chain, pairwise
@@ -50,21 +51,57 @@ def schedule_document(schedule: Schedule) -> dict[str, Any]:
         [rank, slot, operands[start:end], chunk]
         for (_, rank, slot, chunk), start, end in zip(schedule.combines.tolist(), starts, starts[1:], strict=False)
     ]
-    moved, folded = _by_round(moves, schedule.transfers, schedule), _by_round(folds, schedule.combines, schedule)
+    moved = [moves[start:end] for start, end in pairwise(_edges(schedule.transfers, schedule).tolist())]
+    folded = [folds[start:end] for start, end in pairwise(_edges(schedule.combines, schedule).tolist())]
     return {
-        "chunks": list(map(list, schedule.chunks)),
-        **({"nodes": list(map(list, schedule.nodes))} if schedule.nodes else {}),
+        **_short_entries(schedule),
         "inputs": schedule.inputs.tolist(),
         "outputs": schedule.outputs.tolist(),
         "rounds": [{"transfers": moves, "combines": folds} for moves, folds in zip(moved, folded, strict=True)],
+    }
+
+
+def compact_json(value: Any) -> str:
+    """Return canonical JSON: keys sorted, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), check_circular=False)
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Return the canonical JSON of `schedule_document`."""
+    try:
+        from topocomm.native._native import rounds_text, table_text
+    except ImportError:
+        return compact_json(schedule_document(schedule))
+    moves, folds, read, starts, given, results = (
+        np.ascontiguousarray(table, dtype=np.int32)
+        for table in (
+            schedule.transfers,
+            schedule.combines,
+            schedule.operands,
+            schedule.operand_starts,
+            schedule.inputs,
+            schedule.outputs,
+        )
+    )
+    texts = {key: compact_json(value) for key, value in _short_entries(schedule).items()}
+    texts |= {"inputs": table_text(given), "outputs": table_text(results)}
+    texts["rounds"] = rounds_text(_edges(moves, schedule), moves, _edges(folds, schedule), folds, read, starts)
+    return "{" + ",".join(f'"{key}":{texts[key]}' for key in sorted(texts)) + "}"
+
+
+def _short_entries(schedule: Schedule) -> dict[str, Any]:
+    """All but the tables."""
+    return {
+        "chunks": list(map(list, schedule.chunks)),
+        **({"nodes": list(map(list, schedule.nodes))} if schedule.nodes else {}),
         "paths": list(map(list, schedule.paths)),
         "repeat": None if schedule.repeat is None else asdict(schedule.repeat),
     }
 
 
-def _by_round(entries: list[Any], columns: IntTable, schedule: Schedule) -> list[list[Any]]:
-    edges = np.searchsorted(columns[:, 0], np.arange(schedule.rounds + 1)).tolist()
-    return [entries[start:end] for start, end in pairwise(edges)]
+def _edges(columns: IntTable, schedule: Schedule) -> NDArray[np.int64]:
+    """Where the entries of each round begin, and their number."""
+    return np.searchsorted(columns[:, 0], np.arange(schedule.rounds + 1))
 
 
 def read_schedule(value: Json, collective: Collective) -> Schedule:

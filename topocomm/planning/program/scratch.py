@@ -14,35 +14,35 @@ from numpy.typing import NDArray
 from topocomm.planning.program.slot_memory import rank_program, slot_sizes
 from topocomm.planning.routing.routes import Ints
 from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
-from topocomm.planning.schedule.schedule import Schedule, input_table
-from topocomm.planning.schedule.transforms import unrolled
+from topocomm.planning.schedule.schedule import Repeat, Schedule, input_table
+from topocomm.planning.schedule.transforms import slice_chunks, unrolled
 
 
 def scratch_bytes(
-    schedule: Schedule,
-    chunk_bytes: Callable[[int], int],
-    align: int,
-    places: PlaceNumbers | None = None,
-    once: Schedule | None = None,
+    schedule: Schedule, chunk_bytes: Callable[[int], int], align: int, places: PlaceNumbers | None = None
 ) -> int:
     """Return the maximum over ranks of the arena's bytes less those of the inputs, at least 0.
 
-    `chunk_bytes` returns the packed bytes of a chunk by its rows; offsets are multiples of `align` bytes. `once` is the
-    schedule unrolled, and `places` are its, where they are known.
+    `chunk_bytes` returns the packed bytes of a chunk by its rows; offsets are multiples of `align` bytes. `places` are
+    those of the schedule, of a pipeline of its rounds, where they are known. Of a pipeline each slice of a chunk is
+    one.
     """
-    once = once or unrolled(schedule)
-    packed = np.array([chunk_bytes(rows) for _, rows in once.chunks], dtype=np.int64)
-    sizes = slot_sizes(once, packed, align)
+    slices = 1 if schedule.repeat is None else schedule.repeat.count
+    lengths, which = np.unique(slice_chunks(schedule)[:, 1], return_inverse=True)
+    packed = np.array([chunk_bytes(rows) for rows in lengths.tolist()], dtype=np.int64)[which]
+    sizes = slot_sizes(packed, align, slices * len(schedule.transfers))
     apart = np.unique(sizes[sizes > 0]).tolist()
-    inputs = input_table(once).astype(np.int64)
-    own_bytes = np.bincount(inputs[:, 0], packed[inputs[:, 2]], once.ranks).astype(np.int64)
     if not apart:
         return 0
     if len(apart) == 1:
-        arena_bytes = _most_alive(once, places or number_places(once), sizes > 0) * apart[0]
+        arena_bytes = _most_alive(schedule, places or number_places(schedule), sizes > 0) * apart[0]
     else:
+        once = unrolled(schedule)
         programs = (rank_program(once, rank, lambda chunk: int(packed[chunk]), align) for rank in range(once.ranks))
         arena_bytes = np.array([program.arena_bytes for program in programs], dtype=np.int64)
+    inputs = input_table(schedule)
+    of_chunk = packed.reshape(-1, slices).sum(axis=1)
+    own_bytes = np.bincount(inputs[:, 0], of_chunk[inputs[:, 2]], schedule.ranks).astype(np.int64)
     return max(0, int((arena_bytes - own_bytes).max()))
 
 
@@ -50,12 +50,15 @@ def _most_alive(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bo
     """int64 [ranks]: most pieces of the counted chunks that are alive at once, by the rules of `slot_memory`.
 
     A piece lives from the stage that writes it to the last that reads it, inputs and results to the end; the result of
-    a fold takes the place of an operand that nothing reads later.
+    a fold takes the place of an operand that nothing reads later. Of a pipeline `pieces` are those of its rounds, and
+    `counted` says it of every slice of each chunk: it is followed slice by slice.
     """
+    repeat = schedule.repeat or Repeat(1, 0)
     try:
         from topocomm.native._native import most_alive
     except ImportError:
-        return _most_alive_plainly(schedule, pieces, counted)
+        once = unrolled(schedule)
+        return _most_alive_plainly(once, pieces if once is schedule else number_places(once), counted)
     rounds, most = np.arange(schedule.rounds + 1), np.zeros(schedule.ranks, dtype=np.int64)
     most_alive(
         *(np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines)),
@@ -64,13 +67,14 @@ def _most_alive(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bo
         pieces.rank,
         pieces.chunk,
         counted.view(np.uint8),
+        np.array([repeat.count, repeat.stagger_rounds]),
         most,
     )
     return most
 
 
 def _most_alive_plainly(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bool_]) -> Ints:
-    """As `_most_alive`, without the compiled part."""
+    """As `_most_alive`, without the compiled part, of a schedule without `repeat`."""
     of_move, of_arrival, of_fold = _stages(schedule, pieces)
     forever = int(of_move.max(initial=0)) + int(of_fold.max(initial=0)) + 1
     born = np.zeros(pieces.count, dtype=np.int64)

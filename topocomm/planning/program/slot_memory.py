@@ -69,16 +69,19 @@ def rank_program(
     inputs = input_pieces(schedule, rank)
     outputs = output_pieces(schedule, rank)
     packed = np.array([chunk_bytes(chunk) for chunk in range(len(schedule.chunks))], dtype=np.int64)
-    sizes = dict(enumerate(slot_sizes(schedule, packed, align).tolist()))
+    sizes = dict(enumerate(slot_sizes(packed, align, len(schedule.transfers)).tolist()))
     offsets, total = _assign(stages, inputs, outputs, sizes)
     return RankProgram(tuple(stages), offsets, total, inputs, outputs)
 
 
-def slot_sizes(schedule: Schedule, packed_bytes: Ints, align: int) -> Ints:
-    """Return int64 [chunks]: the bytes that a piece takes, multiples of `align`; `packed_bytes` are the packed ones."""
+def slot_sizes(packed_bytes: Ints, align: int, transfers: int) -> Ints:
+    """Return int64 [chunks]: the bytes that a piece takes, multiples of `align`, in a schedule of so many transfers.
+
+    `packed_bytes` are those of each chunk packed.
+    """
     sizes: Ints = -(-packed_bytes // align) * align
     largest = sizes.max(initial=0)
-    apart, transfers = largest - sizes[sizes > 0].min(initial=largest), len(schedule.transfers)
+    apart = largest - sizes[sizes > 0].min(initial=largest)
     many = transfers > MANY_TRANSFERS and apart <= PADDED_BYTES
     several = transfers > SEVERAL_TRANSFERS and apart <= min(PADDED_BYTES, largest // PADDED_PART)
     return np.where(sizes > 0, largest, 0) if many or several else sizes

@@ -41,7 +41,32 @@ def dataflow(schedule: Schedule, places: PlaceNumbers | None = None) -> Dataflow
         PlanError: A place is written twice, or read before it is written; or a combine has fewer than two operands.
             Of several faults the first in the order of events.
     """
-    trace = _Trace(schedule, places or number_places(schedule))
+    places = places or number_places(schedule)
+    return _dataflow_compiled(schedule, places) or _dataflow_plainly(schedule, places)
+
+
+def _dataflow_compiled(schedule: Schedule, places: PlaceNumbers) -> Dataflow | None:
+    """As `dataflow`; None where nothing is compiled here, or the schedule has a fault."""
+    try:
+        from topocomm.native._native import trace_values
+    except ImportError:
+        return None
+    rounds = np.arange(schedule.rounds + 1)
+    operands, outputs = (np.empty(len(read), dtype=np.int64) for read in (places.operands, places.outputs))
+    through = trace_values(
+        *(np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines)),
+        np.ascontiguousarray(schedule.operand_starts),
+        *(places.inputs, places.sent, places.received, places.folded, places.operands, places.outputs),
+        np.array([places.count]),
+        operands,
+        outputs,
+    )
+    return Dataflow(input_table(schedule), operands, outputs) if through else None
+
+
+def _dataflow_plainly(schedule: Schedule, places: PlaceNumbers) -> Dataflow:
+    """As `dataflow`, without the compiled part."""
+    trace = _Trace(schedule, places)
     fault = min(trace.faults(), default=None)
     if fault is not None:
         raise PlanError(f"schedule: {fault[-1]}")

@@ -16,7 +16,7 @@ import numpy as np
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import PARTS_GOT, Collective, Column
 from topocomm.planning.proof.dataflow import NOTHING, dataflow
-from topocomm.planning.proof.expressions import CountedTwiceError, Trees
+from topocomm.planning.proof.expressions import CANONICAL, IN_ORDER, LEAF, CountedTwiceError, Trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.canonical_tree import canonical_nodes
 from topocomm.planning.schedule.place_numbers import PlaceNumbers
@@ -229,8 +229,8 @@ def _check_values(
     held = np.append(tree_of, NOTHING)[flow.outputs]
     groups = _check_outputs(schedule, collective, trees, owners, held)
     first, group = number_keys(groups)
-    order_kept = bool(np.asarray(trees.in_order)[held].all())
-    canonical = bool(collective.shards) and bool(np.asarray(trees.canonical)[held].all())
+    flags = np.bitwise_and.reduce(trees.flags[held], initial=LEAF)
+    order_kept, canonical = bool(flags & IN_ORDER), bool(collective.shards) and bool(flags & CANONICAL)
     return order_kept, bool((held[first][group] == held).all()), canonical
 
 

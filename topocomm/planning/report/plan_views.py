@@ -9,10 +9,8 @@ from topocomm.planning.left_out import left_out
 from topocomm.planning.plan import Candidate, Plan
 from topocomm.planning.report.in_network_advice import in_network_notes
 from topocomm.planning.report.plan_comparison import candidates, ranked, sooner_by_auto
-from topocomm.planning.report.plan_svg import dumps
 from topocomm.planning.report.plan_text import plan_text
 from topocomm.planning.report.sum_comparison import sum_notes
-from topocomm.topology.draw.notebook import image, table
 from topocomm.topology.model import Topology
 
 __all__ = ["candidates", "html", "plan_words"]
@@ -38,6 +36,9 @@ def plan_words(plan: Plan, topology: Topology, defect: str = "") -> str:
 
 def html(plan: Plan) -> str:
     """Return the plan for a notebook: one line, the picture, and the algorithms that it was chosen from."""
+    from topocomm.planning.report.plan_svg import dumps
+    from topocomm.topology.draw.notebook import image
+
     parts = [f"<p>{escape(repr(plan)[1:-1])}</p>"]
     if plan.topology is not None and len(plan.schedule.transfers) <= MOST_PICTURED:
         parts.append(image(dumps(plan, plan.topology), f"{plan.title} on {plan.topology.name}"))
@@ -47,6 +48,8 @@ def html(plan: Plan) -> str:
 
 
 def _candidate_table(found: Sequence[Candidate]) -> str:
+    from topocomm.topology.draw.notebook import table
+
     heads = ("algorithm", "predicted us", "us without bytes", "rounds", "messages", "bytes on the wire", "why")
     rows = [
         (c.algorithm, f"{c.predicted_us:.2f}", f"{c.alpha_us:.2f}", c.rounds, c.transfers, f"{c.wire_bytes:,}", c.why)

@@ -167,12 +167,22 @@ class _Hops:
         self.last = (relays.reshape(count, relays.shape[2]) != NO_RANK).sum(axis=1)
         """The last hop of each."""
         hops = np.minimum(np.arange(most), self.last[:, None])
-        self.turns = np.take_along_axis(turns.reshape(count, most), hops, axis=1)
-        self.takes, self.period = takes.reshape(count, most), period
+        self.turns = np.take_along_axis(turns.reshape(count, most), hops, axis=1).astype(np.float64, copy=False)
+        self.takes, self.period = np.ascontiguousarray(takes.reshape(count, most), np.float64), period
         self.there, self.slice = np.zeros(count), np.zeros(self.turns.shape, np.int64)
 
     def leave(self, nodes: Ints, ready: Floats) -> None:
         """Let the messages of these nodes leave when they have what they send."""
+        try:
+            from topocomm.native._native import leave_in_turn
+        except ImportError:
+            self.leave_plainly(nodes, ready)
+        else:
+            rule = np.array([self.period, SAME])
+            leave_in_turn(nodes, ready, self.last, self.turns, self.takes, rule, self.slice, self.there)
+
+    def leave_plainly(self, nodes: Ints, ready: Floats) -> None:
+        """As `leave`, without the compiled part."""
         for hop in range(self.turns.shape[1]):
             some = hop <= self.last[nodes]
             turn, own = self.turns[nodes[some], hop], nodes[some]

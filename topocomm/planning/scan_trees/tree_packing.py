@@ -107,7 +107,17 @@ class _Cheapest:
         self._intervals()
 
     def _intervals(self) -> None:
-        """Find the cheapest trees of all intervals of a size at once, of smaller ones first."""
+        """Find the cheapest trees of all intervals, of smaller ones first."""
+        try:
+            from topocomm.native._native import pack_intervals
+        except ImportError:
+            self._intervals_plainly()
+        else:
+            inside, several = np.ascontiguousarray(self.ways.inside, np.float64), np.array([self.several], bool)
+            pack_intervals(inside, several, self.single, self.root, self.below, self.last)
+
+    def _intervals_plainly(self) -> None:
+        """As `_intervals`, without the compiled part: all of a size at once."""
         inside, every = self.ways.inside, np.arange(self.members)
         for size in range(1, self.members + 1):
             low = np.arange(self.members - size + 1)
@@ -179,13 +189,22 @@ class _Cheapest:
         """[rank, next one]: price of a step on the spine with the ranks between; the first that hangs on the next."""
         step = np.full((self.members, self.members), np.inf)
         cut = np.zeros(step.shape, np.int64)
+        try:
+            from topocomm.native._native import price_steps
+        except ImportError:
+            self._steps_plainly(step, cut)
+        else:
+            price_steps(self.below, np.ascontiguousarray(self.spine_ways.inside, np.float64), step, cut)
+        return step, cut
+
+    def _steps_plainly(self, step: Floats, cut: Ints) -> None:
+        """Set what `_steps` returns, without the compiled part."""
         for rank in range(self.members):
             for after in range(rank + 1, self.members):
                 cuts = np.arange(rank + 1, after + 1)
                 prices = self.below[rank + 1, cuts, rank] + self.below[cuts, after, after]
                 cut[rank, after] = cuts[prices.argmin()]
                 step[rank, after] = prices.min() + self.spine_ways.inside[rank, after]
-        return step, cut
 
     def _join(self, rank: int, parent: int) -> None:
         self.parents[rank] = parent

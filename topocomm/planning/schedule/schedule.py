@@ -234,6 +234,18 @@ def slice_order(table: IntTable, repeat: Repeat) -> tuple[Rows, Rows]:
 
     In a round the entries of earlier slices come first.
     """
+    try:
+        from topocomm.native._native import order_slices
+    except ImportError:
+        return _slice_order_plainly(table, repeat)
+    rows, slices = (np.empty(repeat.count * len(table), dtype=np.int64) for _ in range(2))
+    later = np.array([repeat.count, repeat.stagger_rounds])
+    order_slices(np.ascontiguousarray(table, np.int32), later, np.empty(repeat.count, dtype=np.int64), rows, slices)
+    return rows, slices
+
+
+def _slice_order_plainly(table: IntTable, repeat: Repeat) -> tuple[Rows, Rows]:
+    """As `slice_order`, without the compiled part."""
     first = np.flatnonzero(np.diff(table[:, 0], prepend=-1))  # of the rows of each round that has some
     counts = np.diff(first, append=len(table))
     slices = np.arange(repeat.count)[:, None] * repeat.stagger_rounds

@@ -23,10 +23,6 @@ def unrolled(schedule: Schedule) -> Schedule:
     if schedule.repeat is None:
         return schedule
     count, stagger = schedule.repeat.count, schedule.repeat.stagger_rounds
-    first, rows = np.asarray(schedule.chunks, dtype=np.int64).reshape(-1, 2).T[:, :, None]
-    steps = np.arange(count + 1)
-    edges = first + rows // count * steps + rows % count * steps // count  # as `split_rows`, and never too large
-    chunks = np.stack([edges[:, :-1], np.diff(edges)], axis=2).reshape(-1, 2)
     transfers, _ = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
     combines, folds = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
     starts, where = spans(schedule.operand_starts[folds].astype(np.int64), np.diff(schedule.operand_starts)[folds])
@@ -35,7 +31,7 @@ def unrolled(schedule: Schedule) -> Schedule:
     return replace(
         schedule,
         rounds=schedule.rounds + (count - 1) * stagger,
-        chunks=tuple(map(tuple, chunks.tolist())),
+        chunks=tuple(map(tuple, slice_chunks(schedule).tolist())),
         outputs=outputs,
         transfers=transfers,
         combines=combines,
@@ -44,6 +40,16 @@ def unrolled(schedule: Schedule) -> Schedule:
         owners=tuple(np.repeat(np.asarray(schedule.owners, dtype=np.int64), count).tolist()),
         repeat=None,
     )
+
+
+def slice_chunks(schedule: Schedule) -> Rows:
+    """Return int64 [chunks * slices, 2]: first row and rows of every slice of each chunk, or without `repeat` its."""
+    count = 1 if schedule.repeat is None else schedule.repeat.count
+    first, rows = np.asarray(schedule.chunks, dtype=np.int64).reshape(-1, 2).T[:, :, None]
+    steps = np.arange(count + 1)
+    edges = first + rows // count * steps + rows % count * steps // count  # as `split_rows`, and never too large
+    chunks: Rows = np.stack([edges[:, :-1], np.diff(edges)], axis=2).reshape(-1, 2)
+    return chunks
 
 
 def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> tuple[IntTable, Rows]:

@@ -16,6 +16,17 @@ def cheapest_arborescence(costs: NDArray[np.float64], root: int) -> list[int] | 
 
     `costs` float64 [n, n] has that of the edge from row to column, infinite where there is none.
     """
+    try:
+        from topocomm.native._native import cheapest_parents
+    except ImportError:
+        return _parents_plainly(costs, root)
+    parents = np.empty(len(costs), dtype=np.int64)
+    found = cheapest_parents(np.ascontiguousarray(costs, dtype=np.float64), parents, root)
+    return parents.tolist() if found else None
+
+
+def _parents_plainly(costs: NDArray[np.float64], root: int) -> list[int] | None:
+    """As `cheapest_arborescence`, without the compiled part."""
     count = len(costs)
     work = _Contraction(costs, root)
     for start in range(count):
