@@ -106,7 +106,9 @@ def most_alive(*arrays: NDArray[Any]) -> None:
     The others are the first transfer, and combine, of every round and the number; transfers, combines and operand
     starts of the schedule, of a pipeline of its rounds; sent, received, folded, operands, inputs and outputs of
     `PlaceNumbers`; rank and chunk of its places; uint8 [chunks * slices]: whether the pieces of each slice of a chunk
-    count; and int64 [2]: how many slices there are, and by how many rounds each is later than the one before.
+    count; int64 [2]: how many slices there are, and by how many rounds each is later than the one before; and two
+    empty ones, or, without slices, the message of each transfer and the bytes of a piece of each chunk: then the last
+    array is set to the bytes of each rank's arena.
     """
 
 def cheapest_parents(costs: NDArray[Any], parents: NDArray[Any], root: int, /) -> bool:

@@ -1,4 +1,5 @@
 /* Most pieces of a rank that are alive at once: planning/program/scratch.py says by which rules. */
+#include "scratch.h"
 #include "types.h"
 
 #include <stdlib.h>
@@ -6,20 +7,9 @@
 
 enum { /* the arrays that most_alive takes; the last is written */
     MOVES, FOLDS, TRANSFERS, COMBINES, OPERAND_STARTS, SENT, RECEIVED, FOLDED, OPERANDS, GIVEN, RESULTS,
-    RANK_OF, CHUNK_OF, COUNTED, SLICES, MOST, ARRAYS
+    RANK_OF, CHUNK_OF, COUNTED, SLICES, MESSAGE, SIZES, MOST, ARRAYS
 };
-static const Py_ssize_t ITEMS[ARRAYS] = {8, 8, 4, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 1, 8, 8};
-
-typedef struct {
-    const int64_t *moves, *folds, *sent, *received, *folded, *operands, *rank_of, *chunk_of;
-    const int32_t *transfers, *combines, *operand_starts;
-    const uint8_t *counted; /* of each slice of each chunk */
-    int64_t rounds, ranks, places, slices, stagger;
-    int64_t width, blocks; /* more than the stages of a rank; slices whose pieces are followed at once */
-    int32_t *now, *alive;  /* of each rank: its stage; by how many pieces each stage has more than the one before */
-    int32_t *born, *arrived, *sent_in, *last_fold, *fold_stage, last; /* of each place and combine; the last stage */
-    uint8_t *folding, *begins, *kept;                                 /* of each rank; whether a place stays to the end */
-} Pieces;
+static const Py_ssize_t ITEMS[ARRAYS] = {8, 8, 4, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 1, 8, 8, 8, 8};
 
 static int64_t src_of(const Pieces *p, int64_t move) { return p->transfers[7 * move + 1]; }
 static int64_t dst_of(const Pieces *p, int64_t move) { return p->transfers[7 * move + 3]; }
@@ -180,6 +170,9 @@ static int pieces_of(const Py_buffer *views, Pieces *p) {
                cuts(p->folds, p->rounds + 1, folds) && items(&views[SENT]) == moves &&
                items(&views[RECEIVED]) == moves && items(&views[FOLDED]) == folds && p->places < INT32_MAX && p->rounds + (p->slices - 1) * p->stagger < INT32_MAX &&
                items(&views[OPERAND_STARTS]) == folds + 1 && p->operand_starts[0] == 0 && p->operand_starts[folds] == read;
+    int64_t sizes = items(&views[SIZES]), messages = items(&views[MESSAGE]);
+    fits = fits && (sizes ? sizes == chunks && p->slices == 1 && messages == moves : messages == 0) &&
+           within(views[MESSAGE].buf, messages, moves) && within(views[SIZES].buf, sizes, INT64_MAX);
     for (int64_t fold = 0; fits && fold < folds; fold++)
         fits = p->operand_starts[fold] <= p->operand_starts[fold + 1] && folder_of(p, fold) >= 0 &&
                folder_of(p, fold) < p->ranks && p->combines[4 * fold + 3] >= 0 && p->combines[4 * fold + 3] < chunks;
@@ -211,7 +204,10 @@ static int follow(Pieces *p, const Py_buffer *views, int64_t *most) {
             for (int64_t at = 0; at < items(&views[part]); at++)
                 p->kept[((const int64_t *)views[part].buf)[at]] = 1;
         follow_slices(p);
-        take_most(p, most);
+        if (items(&views[SIZES]))
+            state = assign_memory(p, views[GIVEN].buf, items(&views[GIVEN]), views[MESSAGE].buf, views[SIZES].buf, most);
+        else
+            take_most(p, most);
     }
     free(numbers);
     free(p->now);

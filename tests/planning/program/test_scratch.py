@@ -53,6 +53,22 @@ def test_a_pipelined_schedule_needs_what_its_slices_need(rows):
     assert scratch_bytes(schedule, lambda rows: 4 * rows, 4) == by_rank(unrolled(schedule), 4, 4)
 
 
+@examples(300)
+@given(any_schedules() | schedules(), st.data())
+def test_first_fit_of_any_sizes(drawn, data):
+    """Of pieces of no bytes, too, and messages of one round and pair that are apart."""
+    schedule, _ = drawn
+    sizes = np.array(data.draw(st.lists(st.integers(0, 9), min_size=(n := len(schedule.chunks)), max_size=n)))
+    if len(schedule.transfers) and data.draw(st.booleans()):
+        seed = data.draw(st.integers(0, 9))
+        order = np.lexsort((np.random.default_rng(seed).random(len(schedule.transfers)), schedule.transfers[:, 0]))
+        schedule = replace(schedule, transfers=schedule.transfers[order])
+    wanted = [rank_program(schedule, rank, sizes.item, 1).arena_bytes for rank in range(schedule.ranks)]
+    assert scratch._arena_bytes(schedule, number_places(schedule), sizes).tolist() == wanted
+    with mock.patch.dict("sys.modules", {"topocomm.native._native": None}):
+        assert scratch._arena_bytes(schedule, number_places(schedule), sizes).tolist() == wanted
+
+
 @examples(150)
 @given(any_schedules(), st.integers(2, 9), st.integers(0, 4), st.sampled_from(["count", "1", "both"]))
 def test_pipelines_are_counted_slice_by_slice(drawn, count, stagger, phases):
@@ -92,7 +108,7 @@ def test_chunks_of_many_transfers_that_differ_by_little_are_counted_at_once(draw
     assume(max(rows) - min(rows) <= 1)
     with (
         mock.patch.object(slot_memory, "MANY_TRANSFERS", -1),
-        mock.patch.object(scratch, "rank_program", side_effect=AssertionError("rank by rank")),
+        mock.patch.object(scratch, "_arena_bytes", side_effect=AssertionError("rank by rank")),
     ):
         assert scratch_bytes(schedule, lambda rows: row_bytes * rows, align) == by_rank(schedule, row_bytes, align)
 
@@ -116,9 +132,9 @@ def most_alive_arrays():
         np.array([[0, 1, 2, 0]], np.int32),
         np.array([0, 2], np.int32),
     )
-    numbers = ([0], [2], [3], [1, 2], [0, 1], [3], [0, 1, 1, 1], [0, 0, 0, 0])
+    numbers, none = ([0], [2], [3], [1, 2], [0, 1], [3], [0, 1, 1, 1], [0, 0, 0, 0]), np.zeros(0, np.int64)
     places = (np.array(column, dtype=np.int64) for column in numbers)
-    return [*whole, *tables, *places, np.ones(1, np.uint8), np.array([1, 0]), np.zeros(2, np.int64)]
+    return [*whole, *tables, *places, np.ones(1, np.uint8), np.array([1, 0]), none, none, np.zeros(2, np.int64)]
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused():
@@ -147,5 +163,11 @@ def test_arrays_that_do_not_fit_each_other_are_refused():
         wrong[which][..., 1 if which in (2, 3) else 0] = value
         with pytest.raises(ValueError, match="do not fit each other"):
             _native.most_alive(*wrong)
+    sized = [*arrays[:15], np.zeros(1, np.int64), np.array([64]), np.zeros(2, np.int64)]
+    _native.most_alive(*sized)
+    assert sized[-1].tolist() == [64, 128]
+    for which, value in [(15, [1]), (15, [-1]), (15, [0, 0]), (15, []), (16, [-1]), (16, [1, 1]), (16, [])]:
+        with pytest.raises(ValueError, match="do not fit each other"):
+            _native.most_alive(*sized[:which], np.array(value, np.int64), *sized[which + 1 :])
     with pytest.raises(TypeError, match="column 13: expected items of 1 bytes, got 8"):
         _native.most_alive(*arrays[:13], np.ones(1, np.int64), *arrays[14:])

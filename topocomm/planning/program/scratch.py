@@ -1,16 +1,18 @@
 """Scratch of a schedule: bytes beside the caller's own value, on the rank that needs most.
 
 `slot_memory` assigns offsets rank by rank. Where all pieces have one size its first fit leaves no gaps, so the memory
-of a rank is the most pieces alive at once, which is counted for all ranks together.
+of a rank is the most pieces alive at once, which is counted for all ranks together. Else first fit is followed, in C.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.planning.cost.messages import messages_of
 from topocomm.planning.program.slot_memory import rank_program, slot_sizes
 from topocomm.planning.routing.routes import Ints
 from topocomm.planning.schedule.place_numbers import PlaceNumbers, number_places
@@ -38,8 +40,7 @@ def scratch_bytes(
         arena_bytes = _most_alive(schedule, places or number_places(schedule), sizes > 0) * apart[0]
     else:
         once = unrolled(schedule)
-        programs = (rank_program(once, rank, lambda chunk: int(packed[chunk]), align) for rank in range(once.ranks))
-        arena_bytes = np.array([program.arena_bytes for program in programs], dtype=np.int64)
+        arena_bytes = _arena_bytes(once, places if places and once is schedule else number_places(once), sizes)
     inputs = input_table(schedule)
     of_chunk = packed.reshape(-1, slices).sum(axis=1)
     own_bytes = np.bincount(inputs[:, 0], of_chunk[inputs[:, 2]], schedule.ranks).astype(np.int64)
@@ -59,18 +60,35 @@ def _most_alive(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bo
     except ImportError:
         once = unrolled(schedule)
         return _most_alive_plainly(once, pieces if once is schedule else number_places(once), counted)
-    rounds, most = np.arange(schedule.rounds + 1), np.zeros(schedule.ranks, dtype=np.int64)
-    most_alive(
+    most = np.zeros(schedule.ranks, dtype=np.int64)
+    later = np.array([repeat.count, repeat.stagger_rounds])
+    most_alive(*_columns(schedule, pieces), counted.view(np.uint8), later, _NONE, _NONE, most)
+    return most
+
+
+def _arena_bytes(schedule: Schedule, pieces: PlaceNumbers, sizes: Ints) -> Ints:
+    """int64 [ranks]: bytes of each rank's arena, whose pieces take `sizes` by chunk, of a schedule without `repeat`."""
+    try:
+        from topocomm.native._native import most_alive
+    except ImportError:
+        programs = (rank_program(schedule, rank, sizes.item, 1) for rank in range(schedule.ranks))
+        return np.array([program.arena_bytes for program in programs], dtype=np.int64)
+    arena_bytes = np.zeros(schedule.ranks, dtype=np.int64)
+    message = messages_of(schedule, sizes).of_transfer
+    counted = np.ones(len(sizes), dtype=np.uint8)
+    most_alive(*_columns(schedule, pieces), counted, np.array([1, 0]), message, sizes, arena_bytes)
+    return arena_bytes
+
+
+def _columns(schedule: Schedule, pieces: PlaceNumbers) -> tuple[NDArray[Any], ...]:
+    """What the compiled part reads of a schedule."""
+    rounds = np.arange(schedule.rounds + 1)
+    return (
         *(np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines)),
         *map(np.ascontiguousarray, (schedule.transfers, schedule.combines, schedule.operand_starts)),
         *(pieces.sent, pieces.received, pieces.folded, pieces.operands, pieces.inputs, pieces.outputs),
-        pieces.rank,
-        pieces.chunk,
-        counted.view(np.uint8),
-        np.array([repeat.count, repeat.stagger_rounds]),
-        most,
+        *(pieces.rank, pieces.chunk),
     )
-    return most
 
 
 def _most_alive_plainly(schedule: Schedule, pieces: PlaceNumbers, counted: NDArray[np.bool_]) -> Ints:
@@ -135,3 +153,6 @@ def _stages(schedule: Schedule, pieces: PlaceNumbers) -> tuple[Ints, Ints, Ints]
         of_fold[combined] = now[fold_rank[combined]]
         folding[fold_rank[combined]] = True
     return of_move, of_arrival, of_fold
+
+
+_NONE: Ints = np.zeros(0, dtype=np.int64)
