@@ -1,8 +1,9 @@
-"""An allgather or reduce_scatter of long parts over hosts of several sizes: every member receives about as much.
+"""Long parts over hosts of several sizes, in an allgather such that every member receives about as much.
 
 A part goes in pieces. Its owner sends each piece to one member of every other host, its gate there: the one on the
 owner's rail while that has no more than its share, else the one that has least. Then all members of a host send what
-they have to all others of it. A reduce_scatter is the same backwards in time.
+they have to all others of it. A reduce_scatter is the same backwards in time, and an allreduce both,
+first that.
 """
 
 from __future__ import annotations
@@ -32,27 +33,32 @@ NEARLY = 1.03
 
 
 def uneven_parts(request: Request, groups: RankPatterns) -> Builds:
-    """Yield name and builder, where hosts have several numbers of members: straight inside hosts, by rings or trees."""
-    name, parts, hosts = request.collective.name, request.collective.parts, _hosts(groups)
-    wanted = name in IN_PARTS and request.objective == "auto" and not request.cores and groups.in_order and all(parts)
+    """Yield name and builder, where hosts have several numbers of members: straight inside hosts, by rings or trees.
+
+    An allreduce, by these alone, has parts of all ranks; straight it is no sooner than parts over the rails of all.
+    """
+    name, hosts = request.collective.name, _hosts(groups)
+    parts = request.collective.parts or tuple(n for _, n in split_rows(request.layout.rows, len(request.endpoints)))
+    wanted = request.objective == "auto" and not request.cores and groups.in_order and all(parts)
     if not wanted or not (request.operator.commutative or name == "allgather") or not is_long(request):
         return
     every_on_a_rail = all(sum(member >= 0 for member in own) == hosts.members(at) for at, own in _rails(hosts))
     if hosts.count < 2 or fits_parts(hosts) or not every_on_a_rail:
         return
-    most = max(1, min(MOST_PIECES, min(parts) * request.layout.row_bytes // LEAST_BYTES))
+    ways = [way for way in _ways_inside(request, groups) if way[0] or name in IN_PARTS]
+    most = max(1, min(MOST_PIECES, min(parts) * request.layout.row_bytes // LEAST_BYTES)) if ways else 0
     options = [_Gates(hosts, parts, pieces) for pieces in range(1, most + 1) if fits_across(hosts, pieces)]
     if options:
         fewest = min(each.busiest for each in options)
         made = next(each for each in options if each.busiest <= NEARLY * fewest)
-        for way, tables in _ways_inside(request, groups):
+        for way, tables in ways:
             yield f"uneven-parts{way}-{made.pieces}", partial(made.schedule, name, tables)
 
 
 def _hosts(groups: RankPatterns) -> Groups:
     """The hosts, or where links join several to a larger group these."""
-    joined = groups.hierarchy.groups
-    return joined if 1 < joined.count < groups.hosts.count else groups.hosts
+    joined, hosts = groups.hierarchy.groups, groups.hosts
+    return joined if joined.starts == hosts.starts or 1 < joined.count < hosts.count else hosts
 
 
 def fits_across(hosts: Groups, pieces: int) -> bool:
@@ -136,13 +142,17 @@ class _Gates:
 
     def schedule(self, name: str, inside: Sequence[Ints]) -> Schedule:
         """Return the schedule; `inside` are the messages in hosts of each sort, as of `_ways_inside`."""
-        edges = TreeEdges(*np.concatenate([self._across(), *self._inside(inside)], axis=1))
-        reduces = name == "reduce_scatter"
-        if reduces:
-            edges = edges._replace(round=edges.round.max() - edges.round)
-        edges = edges.of(np.argsort(edges.round, kind="stable"))
-        messages = TreeMessages(np.full(len(edges.round), reduces), edges)
-        return tree_schedule(name, len(self.host), self.chunks, self.owners, messages)
+        down = TreeEdges(*np.concatenate([self._across(), *self._inside(inside)], axis=1))
+        last = down.round.max()
+        halves = []
+        if name != "allgather":
+            halves.append((True, down._replace(round=last - down.round)))
+        if name != "reduce_scatter":
+            halves.append((False, down._replace(round=down.round + last + 1)))
+        up = np.repeat([is_up for is_up, _ in halves], len(down.round))
+        edges = TreeEdges(*(np.concatenate(columns) for columns in zip(*(half for _, half in halves), strict=True)))
+        order = np.argsort(edges.round, kind="stable")
+        return tree_schedule(name, len(self.host), self.chunks, self.owners, TreeMessages(up[order], edges.of(order)))
 
     def _across(self) -> Ints:
         """Messages between hosts, of one member one after the other: int64 [4, messages], as `TreeEdges`."""
