@@ -82,6 +82,15 @@ def exchange_nodes(*arguments: NDArray[Any] | int) -> tuple[bytes, bytes, bytes,
     `ScheduleBuilder`; None where a rank lacks a value.
     """
 
+def list_messages(*arguments: NDArray[Any] | float | bool) -> None:
+    """Start messages one after the other, the soonest first, of these that of most left to do.
+
+    The arguments are, [messages, width]: the rows that each message needs (int64), the last of all where it needs
+    fewer, for how long, and what part that is of the most that a row has to do; weights of messages. These are written:
+    zeros, float64 [rows]; what each row has to do, float64 [rows]; the starts, float64 [messages]. Then come the time
+    by which starts are the same, and whether what is left to do counts cubed and added up, not the most of it.
+    """
+
 def pack_turns(*arguments: NDArray[Any] | int) -> bool:
     """Give messages turns in a period, so that none needs a row that another has; return whether all have one.
 

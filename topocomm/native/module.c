@@ -27,6 +27,7 @@ static PyMethodDef methods[] = {
     {"run_events", run_events, METH_VARARGS, NULL},
     {"group_messages", group_messages, METH_VARARGS, NULL},
     {"exchange_nodes", exchange_nodes, METH_VARARGS, NULL},
+    {"list_messages", list_messages, METH_VARARGS, NULL},
     {"pack_turns", pack_turns, METH_VARARGS, NULL},
     {"load_places", load_places, METH_VARARGS, NULL},
     {"number_places", number_places, METH_VARARGS, NULL},

@@ -106,7 +106,8 @@ PyObject *group_messages(PyObject *module, PyObject *args);
 /* Messages and folds of an exchange of nodes; see the stub. */
 PyObject *exchange_nodes(PyObject *module, PyObject *args);
 
-/* Turns of messages in a period; see the stub. */
+/* Turns of messages in a period, and starts of an open shop; see the stub. */
+PyObject *list_messages(PyObject *module, PyObject *args);
 PyObject *pack_turns(PyObject *module, PyObject *args);
 
 /* The times of tasks on a machine; see the stub. */

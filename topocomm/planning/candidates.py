@@ -43,6 +43,7 @@ from topocomm.planning.hierarchical.long_values import (
 )
 from topocomm.planning.hierarchical.overlapped_parts import overlapped_parts
 from topocomm.planning.hierarchical.turned_parts import in_turns
+from topocomm.planning.hierarchical.uneven_parts import uneven_parts
 from topocomm.planning.host_forests.host_builds import over_host_forests
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns, dotted
 from topocomm.planning.relay_chains import relay_chains
@@ -132,7 +133,7 @@ def _grouped_allreduces(request: Request, groups: RankPatterns) -> Builds:
 
 def _in_periods(request: Request, groups: RankPatterns) -> Builds:
     """Long values in slices whose messages have their turn."""
-    for family in (in_turns, overlapped_parts, over_host_forests):
+    for family in (in_turns, overlapped_parts, over_host_forests, uneven_parts):
         yield from family(request, groups)
 
 

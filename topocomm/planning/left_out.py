@@ -21,6 +21,7 @@ from topocomm.planning.hierarchical.long_values import (
 )
 from topocomm.planning.hierarchical.overlapped_parts import MOST_OVERLAPPED_RANKS
 from topocomm.planning.hierarchical.turned_parts import MOST_TURNED_RANKS
+from topocomm.planning.hierarchical.uneven_parts import MOST_ACROSS, MOST_MOVED, fits_across
 from topocomm.planning.host_forests.host_builds import MOST_MEMBERS as MOST_FOREST_MEMBERS
 from topocomm.planning.host_forests.host_builds import MOST_RANKS as MOST_FOREST_RANKS
 from topocomm.planning.rank_patterns import MOST_LISTED_RANKS, MOST_RING_RANKS, RankPatterns
@@ -109,6 +110,8 @@ def _of_long_values(topology: Topology, request: Request) -> Iterator[tuple[str,
         yield _PARTS[name], "no rail has a rank of every host"
     elif groups.count > 1 and name not in ("allreduce", "reduce", "broadcast") and not fits_parts(groups):
         yield _PARTS[name], "some rank is on no rail that every host has"
+        if not fits_across(groups, 1):
+            yield "uneven-parts", f"for at most {MOST_ACROSS} messages between hosts, and {MOST_MOVED} pieces"
 
 
 def _of_one_port(name: str, ranks: int, groups: int, members: int) -> Iterator[tuple[str, str]]:

@@ -236,3 +236,14 @@ def test_short_values_of_many_gpus_behind_one_nic(payload_bytes, gap):
 def test_an_nvlink_domain_sends_short_values_at_once(name):
     made = plan(catalog("gb200-nvl72"), name, payload_bytes=1024)
     assert made.algorithm == "flat" and made.certificate.gap < 1.2
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce"])
+@pytest.mark.parametrize("taken", [(8, 4), (3, 8)])
+def test_meshes_of_several_sizes_have_no_turns_around_a_ring_of_one(name, taken):
+    """The turns of the first host stood for those of all: an index out of bounds."""
+    machine = catalog("dgx-1-v100", hosts=2)
+    ranks = [end for host, n in enumerate(taken) for end in machine.endpoints[8 * host :][:n]]
+    made = plan(machine, name, payload_bytes=16 * MIB, ranks=ranks)
+    assert not any(each.algorithm.startswith("rails-around") for each in made.candidates)
+    assert made.certificate.gap < 2

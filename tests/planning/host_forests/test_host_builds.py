@@ -36,15 +36,18 @@ def test_long_values_are_near_the_bound(system, count, most):
 @pytest.mark.parametrize(
     ("system", "count", "name", "most"),
     [
-        ("mi250x", 2, "reduce", 1.5),
-        ("mi250x", 2, "broadcast", 1.5),
-        ("mi250x", 5, "reduce", 1.6),
-        ("mi250x", 5, "broadcast", 1.65),
-        ("dgx-1-v100", 2, "broadcast", 1.45),
+        ("mi250x", 2, "reduce", 1.34),
+        ("mi250x", 2, "broadcast", 1.35),
+        ("mi250x", 5, "reduce", 1.45),
+        ("mi250x", 5, "broadcast", 1.42),
+        ("dgx-1-v100", 2, "broadcast", 1.25),
+        ("dgx-1-v100", 5, "reduce", 1.24),
+        ("dgx-2", 3, "broadcast", 1.32),
+        ("v100-4", 5, "reduce", 1.13),
     ],
 )
 def test_long_values_from_or_to_a_root_are_nearer(system, count, name, most):
-    """Before, 1.87, 1.84, 2.52, 2.48 and 1.86 times."""
+    """Along trees of equal shares 1.46, 1.45, 1.54, 1.54, 1.43 and 1.34 times, without trees 1.39 and 1.25."""
     machine = catalog(system, hosts=count)
     made = plan(machine, name, payload_bytes=16 * MIB, root=len(machine.endpoints) - 2)
     assert made.algorithm.startswith("host-forest-") and made.certificate.gap <= most

@@ -145,9 +145,14 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _suits(request: Request, groups: RankPatterns, family: str) -> bool:
-    """Whether trees are worth a plan: turns of one port, on a mesh around its ring, of shorter values also straight."""
+    """Whether trees are worth a plan: turns of one port, on a mesh around its ring, of shorter values also straight.
+
+    The turns of one group stand for those of all, which have as many members.
+    """
     if family not in ("rails-turns", "rails-around"):
         return True
+    if len({inside.members for inside in groups.hierarchy.groups.insides}) > 1:
+        return False
     straight, around = family == "rails-turns", groups.rings() is not None
     short = request.payload_bytes <= MOST_AT_ONCE_BYTES
     return request.ports == 1 and (straight if not around else short or not straight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,17 +27,19 @@ from topocomm.planning.shared_results import SharedResults
 
 MOST_MEMBERS, MOST_RANKS = 16, 128
 """Most ranks of a host whose trees are packed, and of all."""
-FOREST_SLICES, TRIES = (1, 2, 4, 8, 16, 32, 64, 128), 8
+FOREST_SLICES, TRIES = (128, 64, 32, 16, 8, 4, 2, 1), 8
 """Numbers of slices, and of orders of messages, that are tried."""
 MOST_TREES, LEAST_FOLLOWED = 8, 12
 """Most trees of the fewest that are tried; and about how many slices are followed at least."""
-NEARLY, OFFERED = 1.03, 2
-"""Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees an allreduce
-offers: where messages run ahead of their turns they share links, which is followed when a plan is costed."""
+NEARLY, OFFERED, OFFERED_ROOTED = 1.03, 2, 5
+"""Of the slices that take so many times the least, the fewest are taken; and how many numbers of trees are offered:
+where messages run ahead of their turns they share links, which is followed when a plan is costed."""
 PART_SHARES, PART_TRIES = (1, 2, 3), 10
 """Numbers of shares of a part, and of orders of their messages."""
 MOST_MOVED = 1 << 20
 """Most pieces of all parts that are moved, all slices together: each is a line of the schedule."""
+ROOTED_SHARES, ROOTED_TRIES = (16, 32, 48), 64
+"""Numbers of shares of the value in reduces and broadcasts, and of orders of their messages."""
 STEADY_SLICES = 6
 """Slices of a long pipeline that are followed beside those under way at once."""
 LEAST_LATENCIES = 2
@@ -88,7 +90,7 @@ def over_host_forests(request: Request, groups: RankPatterns) -> Builds:
         return
     name = request.collective.name
     packed = _allreduces if name == "allreduce" else _parts if name in IN_PARTS else _rooted
-    most = 1 if packed is _rooted else OFFERED
+    most = OFFERED_ROOTED if packed is _rooted else OFFERED
     options = [_soonest(request, groups, plan) for plan in packed(request, groups, ends, members)]
     found = [option for option in options if option is not None]
     for _, _, slices, plan, clock in sorted(found, key=lambda option: option[:2])[:most]:
@@ -106,13 +108,16 @@ def _allreduces(request: Request, groups: RankPatterns, ends: tuple[str, ...], m
 def _rooted(request: Request, groups: RankPatterns, ends: tuple[str, ...], members: int) -> list[RootedHosts]:
     """Of reduces and broadcasts, where links of a host are unlike: else chains and trees of stars are as good."""
     name, root, paths = request.collective.name, groups.order.index(request.collective.root), groups.paths
-    if members == len(ends) or not has_unlike_links(paths, ends[:members]):
+    if members == len(ends):
         return []
     loads = HostLoads(ends, paths, members)
+    unlike = has_unlike_links(paths, ends[:members])
+    if not unlike and not loads.gates_share:
+        return []
     if request.payload_bytes < loads.latency_us.max() * loads.fastest * 1e3:  # by far fewer bytes than have slices
         return []
     key = paths.topology.digest, ends, name, root
-    return _known_rooted.get(key, lambda: _rooted_of(loads, root, reduces=name == "reduce"))
+    return _known_rooted.get(key, lambda: _rooted_of(loads, root, reduces=name == "reduce", unlike=unlike))
 
 
 def _parts(request: Request, groups: RankPatterns, ends: tuple[str, ...], members: int) -> list[HostParts]:
@@ -146,20 +151,27 @@ _Option = tuple[float, int, int, _Plan, _Clock]
 def _soonest(request: Request, groups: RankPatterns, plan: _Plan) -> _Option | None:
     """Return the slices of about the least time, the fewest of these; None where there are too many messages."""
     options = list[_Option]()
-    for slices in FOREST_SLICES:
-        pieces = plan.chunks * slices
-        too_short = slices > 1 and request.payload_bytes / pieces < slice_bytes(request, groups)
-        moved = pieces * (len(request.endpoints) - 1) if isinstance(plan, HostParts) else 0
-        if too_short or request.layout.rows < pieces or moved > MOST_MOVED:
-            break
+    for slices in _slice_counts(request, groups, plan):
         value_us = request.payload_bytes / slices / (plan.fastest * 1e3)
         clock = plan.clock(value_us)
         followed = min(slices, clock.takes / clock.period + STEADY_SLICES)
         if followed * plan.messages <= MOST_MESSAGES:
             us = (clock.takes + (slices - 1) * clock.period) * value_us
             options.append((us, plan.messages * slices, slices, plan, clock))
+            if us > NEARLY * min(us for us, *_ in options):
+                break
     least_us = min((us for us, *_ in options), default=0.0)
-    return next((option for option in options if option[0] <= NEARLY * least_us), None)
+    return next((option for option in reversed(options) if option[0] <= NEARLY * least_us), None)
+
+
+def _slice_counts(request: Request, groups: RankPatterns, plan: _Plan) -> Iterator[int]:
+    """Yield numbers of slices that are long enough and not too many pieces, the most first."""
+    for slices in FOREST_SLICES:
+        pieces = plan.chunks * slices
+        too_short = slices > 1 and request.payload_bytes / pieces < slice_bytes(request, groups)
+        moved = pieces * (len(request.endpoints) - 1) if isinstance(plan, HostParts) else 0
+        if not too_short and request.layout.rows >= pieces and moved <= MOST_MOVED:
+            yield slices
 
 
 def _may(request: Request) -> bool:
@@ -194,19 +206,18 @@ def _packed(loads: HostLoads, forest: HostForest) -> list[HostAllreduce]:
     return [host_allreduce(loads, equal_trees(loads, forest, count), TRIES) for count in counts]
 
 
-def _rooted_of(loads: HostLoads, root: int, *, reduces: bool) -> list[RootedHosts]:
-    """The messages of as many trees as a host has members, at most MOST_TREES, and twice.
-
-    A broadcast is a reduce backwards where links are as fast both ways.
-    """
-    backwards = not reduces and loads.symmetric
-    packing = RootedPacking(loads, root % loads.members, reduces=reduces or backwards)
-    fewest = min(loads.members, MOST_TREES)
-    made = [
-        RootedHosts(loads, packing, trees, root, radix=HOST_RADIX).in_turns(TRIES)
-        for trees in packing.trees((fewest, 2 * fewest))
+def _rooted_of(loads: HostLoads, root: int, *, reduces: bool, unlike: bool) -> list[RootedHosts]:
+    """The messages of trees of as many shares as each of ROOTED_SHARES, in their turns."""
+    packing = RootedPacking(loads, root % loads.members, reduces=reduces)
+    made = [(packing, trees) for trees in packing.trees(ROOTED_SHARES)]
+    if unlike:
+        packing = RootedPacking(loads, root % loads.members, reduces=reduces or loads.symmetric, neighbours=False)
+        made += [(packing, trees) for trees in packing.low_trees(min(loads.members, MOST_TREES))]
+    plans = [
+        RootedHosts(loads, packing, trees, root, radix=HOST_RADIX, reduces=reduces).in_turns(ROOTED_TRIES)
+        for packing, trees in made
     ]
-    return [plan.mirrored() for plan in made] if backwards else made
+    return [*(plan.as_late() for plan in plans), *plans[len(ROOTED_SHARES) :]]
 
 
 def _schedule(request: Request, groups: RankPatterns, plan: _Plan, clock: _Clock, slices: int) -> Schedule:

@@ -143,6 +143,23 @@ def norm(load: Floats, steep: int = STEEP) -> float:
     return float(most * ((load / most) ** steep).sum() ** (1 / steep))
 
 
+def with_neighbours(inside: Floats, gates: Floats) -> tuple[Floats, Floats]:
+    """Add a row for every ordered pair of members whose messages to other hosts share a link.
+
+    While one of them sends over it the other cannot, and neither can a message from one to the other go: all these go
+    one after the other, which no port or link says.
+    """
+    members = len(gates)
+    used = gates[:, 2 * members :] > 0
+    shared = (used[:, None] & used[None]).any(axis=2) & ~np.eye(members, dtype=bool)
+    pairs = np.argwhere(shared)
+    rows, own = np.zeros((members, members, len(pairs))), np.zeros((members, len(pairs)))
+    for number, (src, dst) in enumerate(pairs.tolist()):
+        rows[src, dst, number] = inside[src, dst].max()
+        own[[src, dst], number] = gates[[src, dst]].max(axis=1)
+    return np.concatenate([inside, rows], axis=2), np.concatenate([gates, own], axis=1)
+
+
 class _SpanningTrees(Pricer):
     """Undirected trees with gates: both directions of every edge, and what passes the gate."""
 

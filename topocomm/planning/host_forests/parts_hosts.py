@@ -17,8 +17,9 @@ import numpy as np
 from topocomm.planning.algorithms.hosts.tree_columns import TreeEdges, TreeMessages, tree_schedule
 from topocomm.planning.host_forests.host_allreduce import DIGITS, SAME, SOON
 from topocomm.planning.host_forests.host_packing import HostLoads
-from topocomm.planning.host_forests.parts_packing import PartsPacking, PartTrees
+from topocomm.planning.host_forests.parts_packing import PartsPacking
 from topocomm.planning.host_forests.periodic_turns import periodic_turns
+from topocomm.planning.host_forests.tree_kinds import PairedTrees
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 
@@ -62,7 +63,9 @@ class HostParts:
         fastest: GB/s at which a value takes the unit of time.
     """
 
-    def __init__(self, loads: HostLoads, packing: PartsPacking, made: PartTrees, *, reduces: bool, tries: int) -> None:
+    def __init__(
+        self, loads: HostLoads, packing: PartsPacking, made: PairedTrees, *, reduces: bool, tries: int
+    ) -> None:
         """Take loads, the packing that made the trees, and how many orders of messages are tried."""
         self.reduces = reduces
         self.members, self.hosts, self.fastest, self.made = loads.members, loads.hosts, loads.fastest, made
@@ -150,7 +153,7 @@ class HostParts:
         return np.stack(np.broadcast_arrays(*columns)).reshape(4, -1)
 
 
-def _hops_of(made: PartTrees, hosts: int) -> Iterator[_Hop]:
+def _hops_of(made: PairedTrees, hosts: int) -> Iterator[_Hop]:
     """Yield the messages, each after those whose values it forwards."""
     for number, (_, tree) in enumerate(made.own):
         yield from (_Hop(number, True, parent, child, 0) for parent, child, _ in tree.edges)

@@ -8,7 +8,7 @@ trees of hosts, the same in all hosts but the root's; it goes in the first perio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import ceil
@@ -18,10 +18,12 @@ import numpy as np
 
 from topocomm.planning.algorithms.hosts.tree_columns import TreeEdges, broadcast_down, reduce_up
 from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
-from topocomm.planning.host_forests.host_allreduce import SAME, SOON
+from topocomm.planning.forests.tree import Tree
+from topocomm.planning.host_forests.host_allreduce import DIGITS, SAME, SOON
 from topocomm.planning.host_forests.host_packing import HostLoads
 from topocomm.planning.host_forests.periodic_turns import periodic_turns
-from topocomm.planning.host_forests.rooted_packing import RootedPacking, RootedTrees
+from topocomm.planning.host_forests.rooted_packing import RootedPacking
+from topocomm.planning.host_forests.tree_kinds import PairedTrees
 from topocomm.planning.routing.routes import Floats, Ints
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 
@@ -29,12 +31,13 @@ from topocomm.planning.schedule.schedule import Schedule, split_rows
 class _Key(NamedTuple):
     """A message of all hosts: of a tree of the root's host or of the others, on the edge to the parent of a member.
 
-    Between hosts it is the gate's, and `colour` is that of the trees of hosts; else -1.
+    Between hosts it is of a share from the gate, and `colour` is that of the trees of hosts; else both are -1.
     """
 
     own: bool
     tree: int
     child: int
+    share: int
     colour: int
 
 
@@ -45,10 +48,8 @@ class _Ready(NamedTuple):
     round: int
 
 
-TURNS = 64
-"""Rounds of a period: what one port sends in a round goes one after the other."""
-FEWEST_PARTS = 4
-"""Least parts of a share between hosts: a whole one takes a slow link long, and ports inside wait for it."""
+FEWEST_PARTS = 32
+"""Least parts of the value between hosts: larger ones take a slow link long, and ports inside wait for them."""
 START = _Ready(0.0, 0)
 
 
@@ -57,7 +58,7 @@ class RootedClock:
     """When messages leave.
 
     Attributes:
-        edges: Those of the first slice.
+        edges: Those of the first slice, by chunk.
         period: Time from a slice to the next.
         takes: Time until the first slice is through, in the same unit.
         stagger: Rounds of a period.
@@ -66,7 +67,7 @@ class RootedClock:
     edges: TreeEdges
     period: float
     takes: float
-    stagger: int = TURNS
+    stagger: int
 
 
 class RootedHosts:
@@ -78,28 +79,29 @@ class RootedHosts:
         period: In that unit.
     """
 
-    def __init__(self, loads: HostLoads, packing: RootedPacking, trees: RootedTrees, root: int, *, radix: int) -> None:
+    def __init__(
+        self, loads: HostLoads, packing: RootedPacking, made: PairedTrees, root: int, *, radix: int, reduces: bool
+    ) -> None:
         self.members, self.hosts, self.fastest, self.root = loads.members, loads.hosts, loads.fastest, root
-        self.pairs, self.reduces, self.home = trees, packing.reduces, root // loads.members
+        self.made, self.reduces, self.home = made, reduces, root // loads.members
         over, colours = wide_trees(loads.hosts, self.home, radix)
-        times = -(-FEWEST_PARTS // len(over))
+        times = -(-FEWEST_PARTS // (len(over) * made.shares))
         self.over = [tree + np.array([0, 0, colours * time]) for time in range(times) for tree in over]
         colours *= times
-        self.trees, self.parts = len(trees.own), len(self.over)
+        self.parts = len(self.over)
         keys, held, latency_us = list[_Key](), list[Floats](), list[float]()
-        for own, kind in ((False, trees.others), (True, trees.own)):
-            for number, tree in enumerate(kind):
+        for own, kind in ((False, made.others), (True, made.own)):
+            for number, (shares, tree) in enumerate(kind):
                 for parent, child, _ in tree.edges:
-                    row = np.zeros(2 * packing.rows)
-                    row[packing.rows * own : packing.rows * (1 + own)] = packing.inside[parent, child] / self.trees
-                    keys.append(_Key(own, number, child, -1))
-                    held.append(row)
+                    keys.append(_Key(own, number, child, -1, -1))
+                    held.append(packing.edge(parent, child, int(own)) * (shares / made.shares))
                     ends = (child, parent) if self.reduces else (parent, child)
                     latency_us.append(float(loads.latency_us[ends]))
-        for number, tree in enumerate(trees.others):
-            keys += [_Key(False, number, tree.root, colour) for colour in range(colours)]
-            held += [packing.gates[tree.root] / (self.trees * self.parts)] * colours
-            latency_us += [float(loads.latency_us[tree.root, tree.root])] * colours
+        for share, (_, number) in enumerate(made.pairs):
+            gate = made.others[number][1].root
+            keys += [_Key(False, number, gate, share, colour) for colour in range(colours)]
+            held += [packing.gates[gate] / (made.shares * self.parts)] * colours
+            latency_us += [float(loads.latency_us[gate, gate])] * colours
         self.keys, self.latency_us = {key: place for place, key in enumerate(keys)}, latency_us
         table = np.array(held)
         self._table, ports = table, [*range(2 * self.members), *range(packing.rows, packing.rows + 2 * self.members)]
@@ -108,27 +110,36 @@ class RootedHosts:
         self.period = 0.0
 
     def in_turns(self, tries: int) -> RootedHosts:
-        """Give the messages turns, the best of so many tries."""
+        """Give the messages turns, the best of so many tries: as soon in a period as they can go."""
         starts, self.period = periodic_turns(self._table, tries)
         self.starts = starts.tolist()
         return self
 
-    def mirrored(self) -> RootedHosts:
-        """Return the broadcast with the messages of this reduce, each the other way and backwards in time."""
+    def as_late(self) -> RootedHosts:
+        """Return the same in turns as late in a period as they can go.
+
+        Ports do not wait for turns. Where they are idle they run ahead, over links that others need then: mostly less
+        so if that is early in the period.
+        """
         made = copy(self)
-        made.reduces = not self.reduces
         made.starts = [max(0.0, self.period - start - held) for start, held in zip(self.starts, self.held, strict=True)]
         return made
 
     @property
+    def trees(self) -> int:
+        """Number of trees of the other hosts."""
+        return len(self.made.others)
+
+    @property
     def chunks(self) -> int:
         """Parts of the value that go their own way."""
-        return self.trees * self.parts
+        return self.made.shares * self.parts
 
     @property
     def messages(self) -> int:
         """Messages of a slice."""
-        return self.trees * ((self.members - 1) * self.hosts + (self.hosts - 1) * self.parts)
+        inside = (len(self.made.own) + self.trees * (self.hosts - 1)) * (self.members - 1)
+        return inside + self.chunks * (self.hosts - 1)
 
     def clock(self, value_us: float) -> RootedClock:
         """Return when all leave, where a slice of the value takes so long at the fastest rate."""
@@ -136,9 +147,8 @@ class RootedHosts:
 
     def schedule(self, rows: int, clock: RootedClock) -> Schedule:
         """Return the schedule of one slice, whose rounds are turns."""
-        chunks = [
-            (first + low, n) for first, part in split_rows(rows, self.trees) for low, n in split_rows(part, self.parts)
-        ]
+        shares = split_rows(rows, self.made.shares)
+        chunks = [(first + low, n) for first, part in shares for low, n in split_rows(part, self.parts)]
         make = reduce_up if self.reduces else broadcast_down
         return make(clock.edges, self.members * self.hosts, self.root, chunks)
 
@@ -147,68 +157,94 @@ class _Walk:
     """The messages of the first slice, each in the first of its turns after what it forwards has arrived."""
 
     def __init__(self, plan: RootedHosts, value_us: float) -> None:
-        self.plan, self.takes, self.edges = plan, 0.0, list[tuple[int, int, int, int]]()
-        self.turns = [min(int(start / plan.period * TURNS), TURNS - 1) for start in plan.starts]
+        self.plan, self.takes, self.sent = plan, 0.0, list[tuple[int, int, int, int]]()
+        self.kinds: list[Ints] = []
+        """Chunks that go together: `sent` has round, child, parent and number of these."""
+        turns = np.unique(np.round(np.array(plan.starts) / plan.period, DIGITS), return_inverse=True)[1]
+        self.turns, self.stagger = turns.tolist(), int(turns.max()) + 1
         self.lasts = [max(held + us / value_us, SOON) for held, us in zip(plan.held, plan.latency_us, strict=True)]
+        self.round = 0
 
     def clock(self) -> RootedClock:
-        for tree in range(self.plan.trees):
-            if self.plan.reduces:
-                self._up(tree)
-            else:
-                self._down(tree)
-        columns = np.array(self.edges, dtype=np.int64).T
-        return RootedClock(TreeEdges(*columns), self.plan.period, self.takes)
+        if self.plan.reduces:
+            self._up()
+        else:
+            self._down()
+        round_, child, parent, kind = np.array(self.sent, dtype=np.int64).T
+        counts = np.array([len(chunks) for chunks in self.kinds])
+        chunk = np.concatenate([self.kinds[each] for each in kind.tolist()])
+        round_, child, parent = (np.repeat(column, counts[kind]) for column in (round_, child, parent))
+        return RootedClock(TreeEdges(round_, child, parent, chunk), self.plan.period, self.takes, self.stagger)
 
-    def _up(self, tree: int) -> None:
+    def _up(self) -> None:
         plan = self.plan
-        gate = plan.pairs.others[tree].root
-        at_gate = self._inside_up(tree, range(plan.hosts), own=False)[gate]
-        at_home = START
-        for part, over in enumerate(plan.over):
-            ready = {int(group): at_gate for group in over[:, 0]}
-            for group, parent, colour in _leaves_first(over):
-                there = self._send(_Key(False, tree, gate, colour), ready[group])
-                self._across(tree, part, group, parent, gate)
-                ready[parent] = _later(ready.get(parent, START), there)
-            at_home = _later(at_home, ready[plan.home])
-        self._inside_up(tree, [plan.home], own=True, entry=(gate, at_home))
+        at_home = []
+        for tree, (_, other) in enumerate(plan.made.others):
+            hosts = [host for host in range(plan.hosts) if host != plan.home]
+            at_gate = self._inside_up(other, hosts, _Key(False, tree, 0, -1, -1), {})[other.root]
+            there = START
+            for share, over, kind in self._across(tree):
+                ready = {int(group): at_gate for group in over[:, 0]}
+                for group, parent, colour in _leaves_first(over):
+                    arrives = self._send(_Key(False, tree, other.root, share, colour), ready[group])
+                    self._note([group], [parent], (other.root, other.root), kind)
+                    ready[parent] = _later(ready.get(parent, START), arrives)
+                there = _later(there, ready[plan.home])
+            at_home.append(there)
+        for tree, (_, own) in enumerate(plan.made.own):
+            entries: dict[int, _Ready] = {}
+            for number in {other for at, other in plan.made.pairs if at == tree}:
+                gate = plan.made.others[number][1].root
+                entries[gate] = _later(entries.get(gate, START), at_home[number])
+            self._inside_up(own, [plan.home], _Key(True, tree, 0, -1, -1), entries)
 
-    def _inside_up(
-        self, tree: int, hosts: Sequence[int], *, own: bool, entry: tuple[int, _Ready] | None = None
-    ) -> dict[int, _Ready]:
-        plan = self.plan
-        which = (plan.pairs.own if own else plan.pairs.others)[tree]
-        ready = dict.fromkeys(range(plan.members), START)
-        if entry is not None:
-            ready[entry[0]] = entry[1]
+    def _inside_up(self, which: Tree, hosts: Sequence[int], key: _Key, entries: dict[int, _Ready]) -> list[_Ready]:
+        ready = [entries.get(member, START) for member in range(self.plan.members)]
+        kind = self._shares(key)
         for parent, child, _ in reversed(which.edges):
-            ready[parent] = _later(ready[parent], self._send(_Key(own, tree, child, -1), ready[child]))
-            self._inside(tree, [host for host in hosts if own or host != plan.home], child, parent)
+            ready[parent] = _later(ready[parent], self._send(key._replace(child=child), ready[child]))
+            self._note(hosts, hosts, (child, parent), kind)
         return ready
 
-    def _down(self, tree: int) -> None:
+    def _down(self) -> None:
         plan = self.plan
-        gate = plan.pairs.others[tree].root
-        at_gate = self._inside_down(tree, plan.home, plan.root % plan.members, START, own=True)[gate]
-        there = dict.fromkeys(range(plan.hosts), START)
-        for part, over in enumerate(plan.over):
-            ready = {plan.home: at_gate}
-            for group, parent, colour in reversed(_leaves_first(over)):
-                ready[group] = self._send(_Key(False, tree, gate, colour), ready[parent])
-                self._across(tree, part, group, parent, gate)
-                there[group] = _later(there[group], ready[group])
-        for host in range(plan.hosts):
-            if host != plan.home:
-                self._inside_down(tree, host, gate, there[host], own=False)
+        inside = [
+            self._inside_down(own, plan.home, _Key(True, tree, 0, -1, -1), START)
+            for tree, (_, own) in enumerate(plan.made.own)
+        ]
+        for tree, (_, other) in enumerate(plan.made.others):
+            there = dict.fromkeys(range(plan.hosts), START)
+            for share, over, kind in self._across(tree):
+                ready = {plan.home: inside[plan.made.pairs[share][0]][other.root]}
+                for group, parent, colour in reversed(_leaves_first(over)):
+                    ready[group] = self._send(_Key(False, tree, other.root, share, colour), ready[parent])
+                    self._note([group], [parent], (other.root, other.root), kind)
+                    there[group] = _later(there[group], ready[group])
+            for host in range(plan.hosts):
+                if host != plan.home:
+                    self._inside_down(other, host, _Key(False, tree, 0, -1, -1), there[host])
 
-    def _inside_down(self, tree: int, host: int, root: int, at_root: _Ready, *, own: bool) -> dict[int, _Ready]:
-        plan = self.plan
-        ready = {root: at_root}
-        for parent, child, _ in (plan.pairs.own if own else plan.pairs.others)[tree].edges:
-            ready[child] = self._send(_Key(own, tree, child, -1), ready[parent])
-            self._inside(tree, [host], child, parent)
+    def _inside_down(self, which: Tree, host: int, key: _Key, at_root: _Ready) -> dict[int, _Ready]:
+        ready, kind = {which.root: at_root}, self._shares(key)
+        for parent, child, _ in which.edges:
+            ready[child] = self._send(key._replace(child=child), ready[parent])
+            self._note([host], [host], (child, parent), kind)
         return ready
+
+    def _across(self, tree: int) -> Iterator[tuple[int, Ints, int]]:
+        """Yield share, tree of hosts and chunks of what passes the gate of a tree."""
+        for share, (_, other) in enumerate(self.plan.made.pairs):
+            for part, over in enumerate(self.plan.over if other == tree else ()):
+                yield share, over, self._kind([share * self.plan.parts + part])
+
+    def _shares(self, key: _Key) -> int:
+        """Number the chunks of a tree."""
+        shares = np.array([at for at, pair in enumerate(self.plan.made.pairs) if pair[not key.own] == key.tree])
+        return self._kind((shares[:, None] * self.plan.parts + np.arange(self.plan.parts)).ravel().tolist())
+
+    def _kind(self, chunks: list[int]) -> int:
+        self.kinds.append(np.array(chunks, np.int64))
+        return len(self.kinds) - 1
 
     def _send(self, key: _Key, ready: _Ready) -> _Ready:
         """Take the first turn of a message from when its value is there; return when it has arrived."""
@@ -216,24 +252,17 @@ class _Walk:
         place = plan.keys[key]
         start, turn = plan.starts[place], self.turns[place]
         in_time = ceil((ready.time - start) / plan.period - SAME)
-        periods = max(0, in_time, -((turn - ready.round) // TURNS))
-        self.round = periods * TURNS + turn
+        periods = max(0, in_time, -((turn - ready.round) // self.stagger))
+        self.round = periods * self.stagger + turn
         arrives = start + periods * plan.period + self.lasts[place]
         self.takes = max(self.takes, arrives)
         return _Ready(arrives, self.round + 1)
 
-    def _inside(self, tree: int, hosts: Sequence[int], child: int, parent: int) -> None:
-        """Note the message just sent, in these hosts: all parts of the share."""
-        plan = self.plan
-        for host in hosts:
-            first = host * plan.members
-            for part in range(plan.parts):
-                self.edges.append((self.round, first + child, first + parent, tree * plan.parts + part))
-
-    def _across(self, tree: int, part: int, group: int, parent: int, gate: int) -> None:
-        plan = self.plan
-        ends = group * plan.members + gate, parent * plan.members + gate
-        self.edges.append((self.round, *ends, tree * plan.parts + part))
+    def _note(self, below: Sequence[int], above: Sequence[int], members: tuple[int, int], kind: int) -> None:
+        """Note the message just sent, from or to a child in each of these hosts."""
+        for child, parent in zip(below, above, strict=True):
+            ends = child * self.plan.members + members[0], parent * self.plan.members + members[1]
+            self.sent.append((self.round, *ends, kind))
 
 
 def _later(a: _Ready, b: _Ready) -> _Ready:

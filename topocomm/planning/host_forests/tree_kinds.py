@@ -35,6 +35,22 @@ Shares = list[tuple[float, Tree]]
 """Weights of trees, and the trees."""
 
 
+class PairedTrees(NamedTuple):
+    """Trees of a value inside its owner's host and inside others, joined at gates, and what goes along them.
+
+    Attributes:
+        shares: How many equal ones the value, or a part of it, has.
+        own: (number of shares, tree from the owner).
+        others: (number of shares, tree from a gate).
+        pairs: (number of an own tree, of one of others) of each share, member by member.
+    """
+
+    shares: int
+    own: list[tuple[int, Tree]]
+    others: list[tuple[int, Tree]]
+    pairs: list[tuple[int, int]]
+
+
 class TreeKinds(ABC):
     """What trees of each kind hold, and which are cheapest.
 
@@ -144,6 +160,21 @@ class TreeKinds(ABC):
             units[kind][to] += 1
             total = total - loads[kind][at] + loads[kind][to]
         return [[each for each in zip(own, of, strict=True) if each[0]] for own, of in zip(units, trees, strict=True)]
+
+
+def in_pairs(shares: int, others: list[tuple[int, Tree]], *own_of: list[tuple[int, Tree]]) -> PairedTrees:
+    """Join trees of owners and of other hosts: those first whose gate is reached by few edges."""
+    own = [each for kind in own_of for each in kind]
+    free = [[number for number, _ in kind] for kind in (own, others)]
+    depths = np.array([[tree.depths[other.root] for _, other in others] for _, tree in own])
+    pairs = list[tuple[int, int]]()
+    for place in np.argsort(depths, axis=None, kind="stable").tolist():
+        at, other = divmod(place, len(others))
+        number = min(free[0][at], free[1][other])
+        pairs += [(at, other)] * number
+        free[0][at] -= number
+        free[1][other] -= number
+    return PairedTrees(shares, own, others, sorted(pairs))
 
 
 class _Option(NamedTuple):

@@ -5,7 +5,7 @@ from math import ceil, log
 import numpy as np
 import pytest
 
-from topocomm.planning.algorithms.hosts.wide_trees import wide_trees
+from topocomm.planning.algorithms.hosts.wide_trees import edge_colours, wide_trees
 
 
 def levels(tree, home):
@@ -44,3 +44,15 @@ def test_as_many_children_as_there_are_others_is_one_level():
     assert [levels(tree, 0) for tree in trees] == [2] * 14
     tops = [int(tree[tree[:, 1] == 0, 0][0]) for tree in trees]
     assert len(set(tops)) == 14
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_edges_of_any_graph_have_as_many_colours_as_an_end_has_edges(seed):
+    """Also several edges between two ends: no two of one colour meet."""
+    rng = np.random.default_rng(seed)
+    edges = rng.integers(0, rng.integers(1, 9), (rng.integers(1, 60), 2))
+    colours = np.array(edge_colours([(int(child), int(parent)) for child, parent in edges]))
+    most = max(np.bincount(side).max() for side in edges.T)
+    assert set(colours.tolist()) <= set(range(most))
+    for side in edges.T:
+        assert len(np.unique([side, colours], axis=1).T) == len(edges)

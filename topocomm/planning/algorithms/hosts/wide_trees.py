@@ -35,12 +35,12 @@ def wide_trees(count: int, home: int, radix: int) -> tuple[Ints, int]:
         order = sorted(others, key=lambda group: -places[group])
         parents = [home, *(group for group in order for _ in range(places[group]))]
         edges += zip(order, parents, strict=True)
-    turns = _turns(edges)
+    turns = edge_colours(edges)
     made = np.column_stack([np.array(edges, np.int64), np.array(turns, np.int64)])
     return made.reshape(trees, count - 1, 3), max(turns) + 1
 
 
-def _turns(edges: list[tuple[int, int]]) -> list[int]:
+def edge_colours(edges: list[tuple[int, int]]) -> list[int]:
     """Colour (child, parent): edges of one child, or of one parent, differ; no more colours than some end has edges.
 
     Koenig 1916: a colour free at the child and one free at the parent change places along the path of their edges.
