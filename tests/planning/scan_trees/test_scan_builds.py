@@ -160,10 +160,15 @@ def test_operators_that_do_not_commute_are_folded_in_order():
         ("dgx-h100", 12, 256 * MIB, 1.25),
         ("dgx-h100", 40, 512 * MIB, 1.7),
         ("p3dn", 11, 96 * MIB, 1.2),
+        ("p4d", 8, 64 * MIB, 1.35),
+        ("dgx-2", 8, 64 * MIB, 2.0),
     ],
 )
 def test_over_many_hosts_they_have_short_spines_or_many_slices(system, count, payload_bytes, most):
-    """Before, they were not offered, or in 256 slices: 2.54, 1.74, 1.81 and 1.38 times the bound."""
+    """Before, they were not offered, or in 256 slices: 2.54, 1.74, 1.81, 1.38, 1.58 and 2.43 times the bound.
+
+    Of 7 or 8 hosts all are followed, since the last ones may be unlike: their slices were too many for that.
+    """
     machine = catalog(system, hosts=count)
     made = plan(machine, "scan", payload_bytes=payload_bytes)
     assert made.algorithm.startswith("scan-trees") and made.certificate.gap <= most

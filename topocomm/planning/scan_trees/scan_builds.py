@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.cost.pipeline_head import FIRST_HOSTS, MOST_MESSAGES, MOST_TRANSFERS, followed_hosts
+from topocomm.planning.cost.pipeline_head import (
+    FIRST_HOSTS,
+    MOST_MESSAGES,
+    MOST_TRANSFERS,
+    UNLIKE_HOSTS,
+    followed_hosts,
+)
 from topocomm.planning.forests.chain_flow import MOST_PERIOD, STRAIGHT, period_of
 from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
@@ -55,7 +61,7 @@ CHAINED_LATENCIES = 3
 """Times the latency from the first host to the last one that owners must take for a chain to be tried."""
 BELOW = 1.0 - 1e-9
 """Factor of a sum of times that is no more than the same sum in another order."""
-UNSTEADY_SLICES = 8
+UNSTEADY_SLICES = 7
 """Slices of a long pipeline that are followed beside those under way at once; those of which it would be more messages
 than that are not offered: their time would be that of rounds with barriers."""
 
@@ -184,8 +190,8 @@ class _Chained:
 
     def _us_of(self, first: float, slices: int, hosts: int = FIRST_HOSTS) -> float:
         """The time if the first slice takes so long; infinite where more messages are followed than can be."""
-        part = min(1.0, hosts / self.hosts.hosts)
-        followed = min(slices, first * part / self.turns.period + UNSTEADY_SLICES) * part * self.hosts.hosts
+        part = hosts / self.hosts.hosts if hosts + UNLIKE_HOSTS < self.hosts.hosts else 1.0
+        followed = min(slices, ceil(first * part / self.turns.period) + UNSTEADY_SLICES) * part * self.hosts.hosts
         us = (first + (slices - 1) * self.turns.period) * _slice_us(self.request, self.hosts, slices)
         too_many = slices > MANY_SLICES and slices * self.hosts.hosts * self._messages > MOST_SLICED
         return inf if too_many or followed * self._messages > MOST_MESSAGES else us
