@@ -13,6 +13,7 @@ import numpy as np
 from topocomm.planning.cost.pipeline_head import (
     FIRST_HOSTS,
     MOST_MESSAGES,
+    MOST_PIPELINED,
     MOST_TRANSFERS,
     UNLIKE_HOSTS,
     followed_hosts,
@@ -64,6 +65,8 @@ BELOW = 1.0 - 1e-9
 UNSTEADY_SLICES = 7
 """Slices of a long pipeline that are followed beside those under way at once; those of which it would be more messages
 than that are not offered: their time would be that of rounds with barriers."""
+LONG_FOLLOWED = 1.08
+"""How much sooner a scan must be that takes the planner longer to follow than it follows other schedules."""
 
 
 def packed_scans(request: Request, groups: RankPatterns) -> Builds:
@@ -189,12 +192,17 @@ class _Chained:
         return np.concatenate(of_hosts, axis=2).reshape(hosts, -1)
 
     def _us_of(self, first: float, slices: int, hosts: int = FIRST_HOSTS) -> float:
-        """The time if the first slice takes so long; infinite where more messages are followed than can be."""
+        """The time if the first slice takes so long; infinite where more messages are followed than can be.
+
+        Of many, which take the planner longer, some more.
+        """
         part = hosts / self.hosts.hosts if hosts + UNLIKE_HOSTS < self.hosts.hosts else 1.0
         followed = min(slices, ceil(first * part / self.turns.period) + UNSTEADY_SLICES) * part * self.hosts.hosts
         us = (first + (slices - 1) * self.turns.period) * _slice_us(self.request, self.hosts, slices)
         too_many = slices > MANY_SLICES and slices * self.hosts.hosts * self._messages > MOST_SLICED
-        return inf if too_many or followed * self._messages > MOST_MESSAGES else us
+        if too_many or followed * self._messages > MOST_PIPELINED:
+            return inf
+        return us if followed * self._messages <= MOST_MESSAGES else LONG_FOLLOWED * us
 
     @cached_property
     def _on_all(self) -> ScanTrees:
