@@ -245,7 +245,8 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
             with suppress(NoRouteError):
                 made.append((place, _candidate_of(name, build(), request, paths)))
                 least_us = min(least_us, made[-1][1].cost.predicted_within(least_us + SAME_US))
-    for first, others in sorted(pipelines.values(), key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us)):
+    several = [pipeline for pipeline in pipelines.values() if pipeline[1]]
+    for first, others in sorted(several, key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us)):
         if is_phased(others):
             more = worth_slices(first, others, least_us, partial(_candidate_of, request=request, paths=paths))
         else:
