@@ -246,7 +246,7 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder, *, every: b
             with suppress(NoRouteError):
                 made.append((place, _candidate_of(name, build(), request, paths)))
                 least_us = min(least_us, made[-1][1].cost.predicted_within(least_us + SAME_US))
-    several = list(pipelines.values())
+    several = [pipeline for pipeline in pipelines.values() if pipeline[1]]
     if len(several) > 1:  # else nobody asks how soon it is
         several.sort(key=lambda pipe: (is_phased(pipe[1]), pipe[0].cost.soon_us))
     for first, others in several:

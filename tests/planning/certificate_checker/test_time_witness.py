@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.machines import hosts, switch
+from tests.planning.bounds.time.test_weighted_groups import TRIANGLE, mesh
 from topocomm import PlanError, catalog, check_certificate, plan
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -20,8 +21,8 @@ CASES = {
     "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
     "group": (hosts(4, 4), "reduce", 64 * MIB, 1),
     "group of a broadcast": (hosts(4, 4), "broadcast", 64 * MIB, 1),
-    "group of a scan": (hosts(2, 9), "scan", 8 * MIB, 1),
-    "weights": (hosts(4, 4), "scan", 16 * MIB, 1),
+    "group of a scan": (hosts(2, 17), "scan", 64 * MIB, 1),
+    "weights": (mesh(TRIANGLE), "broadcast", 16 * MIB, 1),
     "prefix": (hosts(16, 2), "scan", MIB, 1),
     "prefix of endpoints": (switch(32), "exscan", MIB, 2),
     "flow": (catalog("mi250x"), "broadcast", 64 * KIB, 1),
@@ -151,7 +152,7 @@ def test_weights_of_messages_that_hold_no_port_so_long_are_found():
     refused(machine, one, "weights of at least 0", ports=[[ports[0][0], "out", -1.0], *ports[1:]])
     refused(machine, one, "weights of at least 0", groups=[[groups[0][0], "round", 0.1]])
     refused(machine, one, "names one twice", groups=[[groups[0][0] * 2, *groups[0][1:]], *groups[1:]])
-    refused(machine, one, "the cheapest message takes 0.6", cheapest_us=0.7)
+    refused(machine, one, "the cheapest message takes 1", cheapest_us=1.1)
     lighter = [[ids, way, weight * 0.9] for ids, way, weight in groups]
     refused(machine, one, "time bound is", groups=lighter)
 

@@ -125,7 +125,10 @@ def test_bytes_by_rounds_are_those_of_rounds_that_wait_for_each_other():
 def test_schedules_of_very_many_messages_are_reckoned_by_rounds(monkeypatch):
     ring = ring_allreduce(16, 16 * 800)
     assert cost(sliced(ring, 4, 1), switch(16)).predicted_us != cost(sliced(ring, 4, 1), switch(16)).by_rounds_us
-    monkeypatch.setattr("topocomm.planning.cost.pipeline_head.MOST_MESSAGES", 500)
+    monkeypatch.setattr("topocomm.planning.cost.pipeline_head.MOST_MESSAGES", 400)
+    assert cost(ring, switch(16)).adds_rounds
+    assert not cost(sliced(ring, 4, 1), switch(16)).adds_rounds, "of pipelines more messages are followed"
+    monkeypatch.setattr("topocomm.planning.cost.pipeline_head.MOST_PIPELINED", 500)
     many = cost(sliced(ring, 4, 1), switch(16))
     assert many.adds_rounds and many.predicted_us == many.by_rounds_us
     assert adds_rounds(sliced(ring, 4, 1), ring, 4 * 500) is False, "a head of as many messages is followed"

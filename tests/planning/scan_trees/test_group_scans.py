@@ -36,7 +36,7 @@ def test_scans_over_many_rails_go_from_host_to_host(name):
     assert offered(hosts(3, 4), name, 64 * MIB, "rails-chain") == [str(slices) for slices in TREE_SLICES]
     machine = catalog("p4d", hosts=8)
     made = plan(machine, name, payload_bytes=64 * MIB)
-    assert made.algorithm.startswith("rails-chain") and made.certificate.gap < 1.65
+    assert made.algorithm.startswith("scan-trees") and made.certificate.gap < 1.3  # by rails 1.6
     check_certificate(machine, made)
 
 

@@ -22,9 +22,11 @@ from topocomm.planning.scan_trees.tree_packing import packed_trees
 @pytest.mark.parametrize("name", ["scan", "exscan"])
 def test_they_are_offered_where_pairs_are_unlike(name):
     assert len(offered(catalog("dgx-1-v100"), name, MIB, "scan-trees")) == 1
-    for several in (catalog("mi250x", hosts=3), hosts(3, 4)):  # a chain of trees, perhaps also in many slices
-        few, *many = map(int, offered(several, name, 64 * MIB, "scan-trees"))
-        assert few <= scan_builds.MANY_SLICES and len(many) <= 1 and min(many, default=512) > scan_builds.MANY_SLICES
+    # a chain of trees, perhaps also in many slices, and others nearly as soon where ranks share a NIC
+    for several, most in ((catalog("mi250x", hosts=3), scan_builds.MOST_NEAR), (catalog("dgx-h100", hosts=3), 1)):
+        slices = [int(each) for each in offered(several, name, 64 * MIB, "scan-trees")]
+        many = [each > scan_builds.MANY_SLICES for each in slices]
+        assert many == sorted(many) and 1 <= many.count(False) <= most and many.count(True) <= most
     for machine, size in ((switch(8), MIB), (hosts(2, 4), 64), (catalog("gb200-nvl72"), MIB)):
         assert offered(machine, name, size, "scan-trees") == []
     assert offered(catalog("dgx-1-v100"), "allreduce", MIB, "scan-trees") == []
@@ -137,9 +139,9 @@ def test_any_number_of_ranks(name, ranks):
         wanted, endpoints=machine.endpoints[:ranks], collective=replace(wanted.collective, ranks=ranks), ports=1
     )
     builds = list(packed_scans(wanted, RankPatterns(wanted, PathFinder(machine))))
-    families = [each.rpartition("-")[0] for each, _ in builds]
-    trees = families.count("scan-trees")  # over several hosts perhaps also in many slices
-    assert trees in ([0] if ranks == 17 else [1] if ranks <= 8 else [1, 2])
+    families = [each.rpartition("-")[0].partition(".")[0] for each, _ in builds]
+    trees = families.count("scan-trees")  # over several hosts perhaps also in many slices, and others nearly as soon
+    assert trees in ([0] if ranks == 17 else [1] if ranks <= 8 else range(1, 2 * scan_builds.MOST_NEAR + 1))
     assert families == [*["scan-owners"] * (ranks in (16, 24)), *["scan-trees"] * trees]
     for family, (_, build) in zip(families, builds, strict=True):
         schedule = build()
@@ -160,10 +162,16 @@ def test_operators_that_do_not_commute_are_folded_in_order():
         ("dgx-h100", 12, 256 * MIB, 1.25),
         ("dgx-h100", 40, 512 * MIB, 1.7),
         ("p3dn", 11, 96 * MIB, 1.2),
+        ("p4d", 8, 64 * MIB, 1.35),
+        ("dgx-2", 8, 64 * MIB, 1.45),
     ],
 )
 def test_over_many_hosts_they_have_short_spines_or_many_slices(system, count, payload_bytes, most):
-    """Before, they were not offered, or in 256 slices: 2.54, 1.74, 1.81 and 1.38 times the bound."""
+    """Before, they were not offered, or in 256 slices: 2.54, 1.74, 1.81, 1.38, 1.58 and 2.43 times the bound.
+
+    Of 7 or 8 hosts all are followed, since the last ones may be unlike: their slices were too many for that. Those of
+    DGX-2 are more than 65,536 messages.
+    """
     machine = catalog(system, hosts=count)
     made = plan(machine, "scan", payload_bytes=payload_bytes)
     assert made.algorithm.startswith("scan-trees") and made.certificate.gap <= most
@@ -205,3 +213,31 @@ def test_many_slices_more_are_worth_a_part_of_the_time(monkeypatch):
         monkeypatch.setattr(scan_builds, "MORE", more)
         asked[more] = [each.slices > scan_builds.MANY_SLICES for each in scan_builds._soonest(request, hops, inf)]
     assert asked == {1.0: [False, True], scan_builds.MORE: [False]}
+
+
+def test_slices_that_take_long_to_follow_must_be_worth_it(monkeypatch):
+    machine = catalog("dgx-2", hosts=4)
+    request = request_on(machine, "scan", SUM, SUM.default_layout(16 * MIB))
+    hops = HostHops(machine.endpoints, PathFinder(machine), 16, 1)
+    made = {}
+    for most, dear in ((1 << 16, 1.08), (1 << 19, 1.08), (1 << 19, 1e3)):
+        monkeypatch.setattr(scan_builds, "MOST_PIPELINED", most)
+        monkeypatch.setattr(scan_builds, "LONG_FOLLOWED", dear)
+        made[most, dear] = scan_builds._soonest(request, hops, inf)[0]
+    few, many, too_dear = made.values()
+    assert many.us < 0.95 * few.us and (too_dear.slices, too_dear.us) == (few.slices, few.us)
+
+
+def test_where_ranks_share_a_nic_trees_that_take_little_longer_by_their_turns_are_tried():
+    """Messages that are early overlap at the NIC: of two GPUs by no turns. Before, 1.39 times the bound."""
+    machine = catalog("p4d", hosts=3)
+    request = request_on(machine, "scan", SUM, SUM.default_layout(16 * MIB))
+    groups = RankPatterns(request, PathFinder(machine))
+    names = [name for name, _ in packed_scans(request, groups) if name.startswith("scan-trees")]
+    assert 2 < len(names) == len(set(names)) <= 2 * scan_builds.MOST_NEAR
+    made = plan(machine, "scan", payload_bytes=64 * MIB)
+    assert made.algorithm.startswith("scan-trees") and made.certificate.gap <= 1.25
+    check_certificate(machine, made)
+    alone = request_on(catalog("dgx-h100", hosts=3), "scan", SUM, SUM.default_layout(16 * MIB))
+    found = packed_scans(alone, RankPatterns(alone, PathFinder(catalog("dgx-h100", hosts=3))))
+    assert sum(name.startswith("scan-trees") for name, _ in found) <= 2

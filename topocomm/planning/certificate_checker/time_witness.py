@@ -9,6 +9,7 @@ from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.flow_witness import least_flow_us
 from topocomm.planning.certificate_checker.lengths_witness import LengthsWitness
 from topocomm.planning.certificate_checker.matchings_witness import MatchingsWitness
+from topocomm.planning.certificate_checker.neighbours_witness import NeighboursWitness
 from topocomm.planning.certificate_checker.rederive_bounds import SAME, Witness, WitnessChecker
 from topocomm.planning.collectives import IN_PARTS, PARTS_GIVEN
 
@@ -31,6 +32,7 @@ class TimeWitnesses:
             ("time", "endpoint"): self._endpoint,
             ("time", "weights"): self._weights,
             ("time", "lengths"): self._lengths,
+            ("time", "neighbours"): self._neighbours,
             ("time", "matchings"): self._matchings,
             ("time", "prefix"): self._prefix,
             ("time", "flow"): self._flow,
@@ -167,6 +169,12 @@ class TimeWitnesses:
         return self._cheapest_us(witness) + self._us(
             lengths.gb_per_s(witness["links"], witness["ports"], witness.get("borders", ()))
         )
+
+    def _neighbours(self, witness: Witness) -> float:
+        """What results take of the ranks before them, by length, is at most what links and ports carry."""
+        neighbours = NeighboursWitness(self.graph, self.needs, self.plan)
+        group = self.checker.devices(witness["group"])
+        return self._cheapest_us(witness) + self._us(neighbours.gb_per_s(group, witness["links"], witness["ports"]))
 
     def _matchings(self, witness: Witness) -> float:
         """What pairs exchange takes of messages that go at once, by prices, what its cheapest ways have at least."""

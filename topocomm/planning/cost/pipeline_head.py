@@ -16,9 +16,9 @@ from topocomm.planning.routing.routes import Floats, Ints, Routes
 from topocomm.planning.schedule.schedule import IntTable, Repeat, Schedule, number_keys, row_keys, spans
 from topocomm.planning.schedule.transforms import most_slices
 
-MOST_MESSAGES, MOST_TRANSFERS = 1 << 16, 1 << 20
-"""Largest schedule, of long pipelines the largest head, whose events are followed; above, the time of each round's
-busiest link or port is added."""
+MOST_MESSAGES, MOST_PIPELINED, MOST_TRANSFERS = 1 << 16, 1 << 19, 1 << 20
+"""Largest schedule, and of pipelines the largest head, whose events are followed; above, the time of each round's
+busiest link or port is added. That says little of a pipeline, since its slices have no barriers."""
 STEADY_SLICES = 6
 """Slices that start in the steady state, from whose second half the period is taken."""
 CHAIN_SLICES = 24
@@ -255,4 +255,6 @@ def adds_rounds(schedule: Schedule, head: Schedule, messages: int) -> bool:
 
     `head` is the part of it that is followed, `messages` the number of all.
     """
-    return messages * part_of(head, schedule) > MOST_MESSAGES or moves_of(head) > MOST_TRANSFERS
+    in_slices = schedule.repeat is not None and schedule.repeat.stagger_rounds > 0
+    most = MOST_PIPELINED if in_slices else MOST_MESSAGES
+    return messages * part_of(head, schedule) > most or moves_of(head) > MOST_TRANSFERS

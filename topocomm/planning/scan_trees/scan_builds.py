@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.cost.pipeline_head import FIRST_HOSTS, MOST_MESSAGES, MOST_TRANSFERS, followed_hosts
+from topocomm.planning.cost.pipeline_head import (
+    FIRST_HOSTS,
+    MOST_MESSAGES,
+    MOST_PIPELINED,
+    MOST_TRANSFERS,
+    UNLIKE_HOSTS,
+    followed_hosts,
+)
 from topocomm.planning.forests.chain_flow import MOST_PERIOD, STRAIGHT, period_of
 from topocomm.planning.hierarchical.long_values import (
     LONG_BYTES,
@@ -49,15 +56,20 @@ pairs of a host are alike, and where they are not."""
 NEAR, CHAIN_NEAR = 1.15, 1.25
 """How much longer than the other owners, or hosts that tell all later ones, may take by their turns to be offered, and
 a chain of hosts, whose slices take long to follow, and which often takes less than its turns."""
+SHARED_NEAR, MOST_NEAR = 1.1, 3
+"""How much longer than the soonest trees others may take by their turns to be offered where ranks share a NIC, at which
+messages that are early overlap; and the most of these in few slices, and in many."""
 MOST_AS_ONE_HOST = 8
 """Most ranks on several hosts that have trees as on one: those of more are packed better for one host than for all."""
 CHAINED_LATENCIES = 3
 """Times the latency from the first host to the last one that owners must take for a chain to be tried."""
 BELOW = 1.0 - 1e-9
 """Factor of a sum of times that is no more than the same sum in another order."""
-UNSTEADY_SLICES = 8
+UNSTEADY_SLICES = 7
 """Slices of a long pipeline that are followed beside those under way at once; those of which it would be more messages
 than that are not offered: their time would be that of rounds with barriers."""
+LONG_FOLLOWED = 1.08
+"""How much sooner a scan must be that takes the planner longer to follow than it follows other schedules."""
 
 
 def packed_scans(request: Request, groups: RankPatterns) -> Builds:
@@ -85,7 +97,13 @@ def packed_scans(request: Request, groups: RankPatterns) -> Builds:
         if hosts is None or hosts.members != members:
             hosts = HostHops(ends, paths, members, request.ports)
         late = CHAINED_LATENCIES * (hosts.hosts - 1) * hosts.across_us > owned_us
-        for chained in () if late else _soonest(request, hosts, CHAIN_NEAR * owned_us):
+        known = set[bool]()
+        for number, chained in enumerate([] if late else _soonest(request, hosts, CHAIN_NEAR * owned_us)):
+            many = chained.slices > MANY_SLICES
+            if many in known:  # a pipeline of its own: the events of the others do not say what it takes
+                yield f"scan-trees.{number}-{chained.slices}", chained.schedule
+                continue
+            known.add(many)
             build = LikelyBuild(chained.schedule) if chained.us < owned_us else chained.schedule
             yield f"scan-trees-{chained.slices}", build
 
@@ -183,12 +201,17 @@ class _Chained:
         return np.concatenate(of_hosts, axis=2).reshape(hosts, -1)
 
     def _us_of(self, first: float, slices: int, hosts: int = FIRST_HOSTS) -> float:
-        """The time if the first slice takes so long; infinite where more messages are followed than can be."""
-        part = min(1.0, hosts / self.hosts.hosts)
-        followed = min(slices, first * part / self.turns.period + UNSTEADY_SLICES) * part * self.hosts.hosts
+        """The time if the first slice takes so long; infinite where more messages are followed than can be.
+
+        Of many, which take the planner longer, some more.
+        """
+        part = hosts / self.hosts.hosts if hosts + UNLIKE_HOSTS < self.hosts.hosts else 1.0
+        followed = min(slices, ceil(first * part / self.turns.period) + UNSTEADY_SLICES) * part * self.hosts.hosts
         us = (first + (slices - 1) * self.turns.period) * _slice_us(self.request, self.hosts, slices)
         too_many = slices > MANY_SLICES and slices * self.hosts.hosts * self._messages > MOST_SLICED
-        return inf if too_many or followed * self._messages > MOST_MESSAGES else us
+        if too_many or followed * self._messages > MOST_PIPELINED:
+            return inf
+        return us if followed * self._messages <= MOST_MESSAGES else LONG_FOLLOWED * us
 
     @cached_property
     def _on_all(self) -> ScanTrees:
@@ -208,28 +231,33 @@ class _Chained:
 def _soonest(request: Request, hosts: HostHops, most_us: float) -> list[_Chained]:
     """Return the trees and slices of the least time if every hop leaves at its turn, up to `most_us`.
 
-    Then those of the least in many slices, if that is much less: of short slices turns say less than events do. None
-    where there is no route, or all take longer.
+    Then those of the least in many slices, if that is much less: of short slices turns say less than events do. Where
+    ranks share a NIC they say less of any: trees that take little longer by them follow. None where there is no route,
+    or all take longer.
     """
     least = LEAST_SLICE_BYTES if hosts.on_gpus else PROCESSOR_SLICE_BYTES[0]
-    by_time = request.objective == "auto"
-    chosen, limits_us = dict[bool, _Chained](), {False: most_us, True: most_us}
+    by_time, near = request.objective == "auto", 1.0
+    found, limits_us = list[_Chained](), {False: most_us, True: most_us}
     for of, chunks, spine_price, hop_us in _packings(request, hosts):
         us_price = of.fastest * 1e3 / request.payload_bytes
         trees = packed_trees(of, chunks, us_price, spine_price=spine_price, spine_hop_us=hop_us)
         if trees is None:
             return []
+        near = SHARED_NEAR if by_time and of.loads.size > hosts.loads.size else near
         few, most = _Chained(request, of, trees), max(SCAN_SLICES[0], request.payload_bytes // chunks // least)
         made = {False: few, True: copy(few)}
         for slices in SCAN_SLICES if by_time else (THROUGHPUT_SLICES,):
             if slices <= most:
                 many = slices > MANY_SLICES
-                made[many].take(slices, limits_us[many])
+                made[many].take(slices, min(near * limits_us[many], most_us))
                 limits_us[many] = min(limits_us[many], made[many].us)
                 limits_us[True] = min(limits_us[True], MORE * limits_us[False])
-        chosen |= {many: each for many, each in made.items() if each.us < inf}
-    found = [chosen[many] for many in (False, True) if many in chosen]
-    return [each for each in found if each.us <= limits_us[each.slices > MANY_SLICES]]
+        found += [each for each in made.values() if each.us < inf]
+    found = [each for each in found if each.us <= min(near * limits_us[each.slices > MANY_SLICES], most_us)]
+    found.sort(key=lambda each: each.us)
+    most = MOST_NEAR if near > 1.0 else 1
+    by_slices = ([each for each in found if (each.slices > MANY_SLICES) == many] for many in (False, True))
+    return [each for own in by_slices for each in own[:most]]
 
 
 def _packings(request: Request, hosts: HostHops) -> Iterator[tuple[HostHops, int, float, float]]:

@@ -19,6 +19,7 @@ from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, payload_words, witness_of
 from topocomm.planning.bounds.time.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
 from topocomm.planning.bounds.time.flow_over_time import FlowOverTime, flows_over_time
+from topocomm.planning.bounds.time.neighbour_flow import neighbour_flows
 from topocomm.planning.bounds.time.prefix_bound import Prefix, prefix_arguments
 from topocomm.planning.bounds.time.weighted_groups import weighted_groups
 
@@ -108,6 +109,7 @@ def time_arguments(
         arguments += _at_ports_of_a_group(demand, single, level, ports, cheapest_us)
     arguments += _at_one_endpoint(demand, machine, ports, cheapest_us)
     arguments += _at_weighted_groups(demand, machine, ports, cheapest_us)
+    arguments += _at_neighbours(demand, machine, ports, cheapest_us)
     arguments += prefix_arguments(demand, single, others, ports)
     arguments += flows_over_time(demand, machine, ports)
     return tuple(arguments)
@@ -306,6 +308,19 @@ def _at_weighted_groups(demand: Demand, machine: Machine, ports: int, cheapest_u
             f"{_ports_text(ports)} of each of {len({name for name, *_ in weights})} endpoints around "
             f"{weights[0][0]} pass what must cross {len(groups)} borders among them, at the rates of their pairs",
             witness_of("time", "weights", cheapest_us=cheapest_us, groups=groups, ports=weights),
+        )
+
+
+def _at_neighbours(demand: Demand, machine: Machine, ports: int, cheapest_us: float) -> Iterator[Crossing]:
+    """What the result of each rank takes of the rank before it, of the links and ports of a host."""
+    for found in neighbour_flows(demand, machine, ports):
+        links, weights = ([list(row) for row in table] for table in (found.links, found.ports))
+        yield Crossing(
+            cheapest_us,
+            found.gb_per_s,
+            f"what results need of the ranks before them passes {len(links)} links of a length and {len(weights)} "
+            f"ports of a weight around {found.first}, which carry {found.gb_per_s:g} GB/s of payload",
+            witness_of("time", "neighbours", cheapest_us=cheapest_us, group=found.group, links=links, ports=weights),
         )
 
 

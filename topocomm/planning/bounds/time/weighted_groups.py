@@ -49,11 +49,8 @@ class _Pairs(NamedTuple):
 
 
 def weighted_groups(demand: Demand, machine: Machine) -> Iterator[WeightedGroups]:
-    """Yield the best weights of a host or two whose pairs have unlike rates; of a prefix with hosts also others.
-
-    Where all pairs are alike the bounds of single groups are as good, but for what a host hears, folds and passes on.
-    """
-    if demand.pairs is not None:  # `lengths_bound.py` is as good
+    """Yield the best weights of a host or two whose pairs have unlike rates: else single groups are as good."""
+    if demand.pairs is not None or demand.prefix:  # `lengths_bound.py` and `neighbour_flow.py` are as good
         return
     host_of = machine.host[machine.ends]
     starts = np.flatnonzero(np.diff(host_of, prepend=-1))
@@ -64,7 +61,7 @@ def weighted_groups(demand: Demand, machine: Machine) -> Iterator[WeightedGroups
         if 2 < len(members) <= MOST_MEMBERS:
             pairs = _pairs(machine, members)
             inside = pairs.rates[(pairs.ends < len(members)).all(axis=1)]
-            if inside.size and (inside.min() < inside.max() or (demand.prefix and len(starts) > 1)):
+            if inside.size and inside.min() < inside.max():
                 yield from _best(demand, machine, members, pairs)
 
 
