@@ -45,7 +45,7 @@ def test_slices_are_shorter_where_links_between_hosts_are_slow():
     ("system", "count", "name", "payload_bytes", "most"),
     [
         ("cpu-1-socket", 33, "allreduce", 1024, 1.25),  # was 2.4
-        ("cpu-1-socket", 33, "reduce", 2048, 1.4),  # 3.1
+        ("cpu-1-socket", 33, "reduce", 2048, 1.1),  # 3.1
         ("rtx3090-pair", 40, "allreduce", 2048, 1.5),
     ],
 )
@@ -53,7 +53,7 @@ def test_parts_of_short_values_go_over_slow_links(system, count, name, payload_b
     """A host hears from all others at once: whole values would wait for each other in its NIC."""
     machine = catalog(system, hosts=count)
     made = plan(machine, name, payload_bytes=payload_bytes)
-    assert made.algorithm.startswith("rails-by") and made.certificate.gap <= most
+    assert made.algorithm.startswith(("rails-by", "rails-straight")) and made.certificate.gap <= most
     check_certificate(machine, made)
     assert offered(machine, name, 64, "rails-by") == []
 
@@ -70,7 +70,7 @@ def test_values_fork_inside_hosts_behind_one_nic(system, count, payload_bytes, m
     """Along a chain of all members it was 2.28 to 2.58 times the bound."""
     machine = catalog(system, hosts=count)
     made = plan(machine, name, payload_bytes=payload_bytes)
-    assert made.algorithm.startswith("rails-fork") and made.certificate.gap <= most
+    assert made.algorithm.startswith(("rails-fork", "rails-straight")) and made.certificate.gap <= most
     check_certificate(machine, made)
 
 
