@@ -55,16 +55,21 @@ class _RailOwners(RailsInParts):
         rails = len(common_rails(groups))
         chunks = [(first + low, n) for first, own in split_rows(rows, rails) for low, n in split_rows(own, pieces)]
         super().__init__(groups, chunks, pieces, inside, groups.count)
-        number = self.pieces * rails + np.argsort(owning_order(rails))[:, None]
+        of_rail, of_piece = np.meshgrid(self.rails, self.pieces, indexing="ij")
+        if pieces < groups.count:  # then owners of a group have other numbers: by piece they are on rails far apart
+            of_rail, of_piece = of_rail.T, of_piece.T
+        self.of_rail, self.of_piece, self.chunk_at = of_rail, of_piece, self.chunk_of[of_rail, of_piece]
+        """Of all chunks in the order in which they are sent: rail, piece, and number."""
+        number = of_piece * rails + np.argsort(owning_order(rails))[of_rail]
         self.owner = number * groups.count // (pieces * rails)
-        """The group of the owner, [rails, pieces]."""
+        """The group of the owner of each."""
 
     def reduce(self, root: int) -> Schedule:
         """Return the phases to the owners, and from them to the root."""
         held, round_ = self._to_owners(0)
         owners, slots = self._held(self.owner, held)
         away = owners != root
-        self.send(round_, owners[away], slots[away], root, self.result, self.chunk_of[away])
+        self.send(round_, owners[away], slots[away], root, self.result, self.chunk_at[away])
         chunks = np.arange(len(self.chunks))
         own = np.stack([np.full_like(chunks, root), np.full_like(chunks, self.result), chunks], 1)
         return self.schedule(own)
@@ -74,7 +79,7 @@ class _RailOwners(RailsInParts):
         held = np.full((len(self.first), len(self.pieces)), self.result)
         owners = self._ranks(self.owner)
         away = owners != root
-        self.send(0, root, 0, owners[away], self.result, self.chunk_of[away])
+        self.send(0, root, 0, owners[away], self.result, self.chunk_at[away])
         self._from_owners(held, 1)
         ranks, chunks = np.indices((self.ranks, len(self.chunks))).reshape(2, -1)
         outputs = np.stack([ranks, np.full_like(ranks, self.result), chunks], 1)
@@ -84,21 +89,21 @@ class _RailOwners(RailsInParts):
         return len(self.first) - 1
 
     def _ranks(self, groups: Ints) -> Ints:
-        """The ranks of groups [rails, pieces] on their rails."""
-        ranks: Ints = self.on_rail[groups, self.rails[:, None]]
+        """The ranks of these groups, one for each chunk, on the rail of the chunk."""
+        ranks: Ints = self.on_rail[groups, self.of_rail]
         return ranks
 
     def _held(self, groups: Ints, held: Ints) -> tuple[Ints, Ints]:
-        """The ranks of groups [rails, pieces] on their rails, and the slots in which these have their pieces."""
-        return self._ranks(groups), held[groups, self.pieces]
+        """The ranks of these groups, one for each chunk, and the slots in which they have it."""
+        return self._ranks(groups), held[groups, self.of_piece]
 
     def _collect(self, held: Ints, round_: int) -> int:
         """All groups send their pieces to the owners; `held` becomes the slot of the sums. Return the round after."""
         others, arrived, owners = len(self.first) - 1, self.most + 2, self._ranks(self.owner)
         for behind in range(1, others + 1):
             sender = (self.owner - behind) % len(self.first)
-            self.send(round_, *self._held(sender, held), owners, arrived + behind - 1, self.chunk_of)
-        self.combine(round_, owners, self.result, self.chunk_of)
+            self.send(round_, *self._held(sender, held), owners, arrived + behind - 1, self.chunk_at)
+        self.combine(round_, owners, self.result, self.chunk_at)
         own = self._held(self.owner, held)[1].ravel()
         heard = np.broadcast_to(arrived + np.arange(others), (len(own), others))
         self.operands.append(np.column_stack([own, heard]))
@@ -109,6 +114,6 @@ class _RailOwners(RailsInParts):
         """Owners send to all groups; `held` becomes the slots of the pieces. Return the round after."""
         for ahead in range(1, len(self.first)):
             other = (self.owner + ahead) % len(self.first)
-            self.send(round_, *self._held(self.owner, held), self._ranks(other), self.result, self.chunk_of)
+            self.send(round_, *self._held(self.owner, held), self._ranks(other), self.result, self.chunk_at)
         held[:] = self.result
         return round_ + 1
