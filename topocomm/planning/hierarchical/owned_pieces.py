@@ -35,6 +35,7 @@ class OwnedPieces:
         self.request, self.groups, self.bare = request, groups, groups.hierarchy.groups
         self.ends = [request.endpoints[rank] for rank in groups.order]
         self.rails = common_rails(self.bare)
+        self.on_gpus = {groups.paths.topology.by_id[end].kind for end in self.ends} == {"gpu"}
         self.slowest_of = cache(self._slowest_of)
 
     def schedules(self, ways: Sequence[tuple[str, Inside]], most_transfers: int) -> Iterator[tuple[str, Schedule]]:
@@ -66,7 +67,7 @@ class OwnedPieces:
     def pieces(self, most_transfers: int) -> int:
         """Return the fewest pieces of a part with which what owners hear takes about as little as with any.
 
-        More over all rails, where the schedule stays short; 0 where one piece is too many.
+        More over all rails of GPUs, where the schedule stays short; 0 where one piece is too many.
         """
         bare, rails = self.bare, len(self.rails)
 
@@ -82,7 +83,7 @@ class OwnedPieces:
         nearly = NEARLY_STRAIGHT if self.straight else NEARLY
         enough_us = max(nearly * min(map(owner_us, options)), SHORT_OF_LATENCY * latency_us)
         enough = [n for n in options if owner_us(n) <= enough_us]
-        if self.straight:
+        if self.straight or not self.on_gpus:
             return enough[0]
         return max(n for n in enough if n in (enough[0], bare.count) or owners_transfers(bare, n) <= FEW_TRANSFERS)
 
