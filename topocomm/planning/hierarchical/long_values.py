@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from math import log2
 
 import numpy as np
 
@@ -37,9 +38,9 @@ from topocomm.planning.schedule.transforms import relabelled, sliced
 
 MOST_FLAT_RANKS = 72
 """Largest rank count for algorithms in which everybody sends to everybody, an NVLink domain: beyond, others win."""
-LONG_BYTES, HEARD_LATENCIES = 8 << 10, 1
-"""Least payload for pipelined trees with objective auto; over rails also one that, heard from every group as a whole,
-takes so many times the latency of a message."""
+LONG_BYTES, HEARD_LATENCIES = 8 << 10, 0.3
+"""Least payload for pipelined trees with objective auto; over rails also one that as a whole takes this part of the
+latency of a message, heard from every group, or once for each doubling of those who know it inside groups."""
 HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
 MOST_TRANSFERS = 1 << 21
@@ -147,12 +148,13 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _suits(request: Request, groups: RankPatterns, family: str) -> bool:
-    """Whether trees are worth a plan: turns of one port, on a mesh around its ring, of shorter values also straight."""
+    """Whether trees are worth a plan: turns of one port and alike groups, around a mesh's ring, if short also straight."""
     if family not in ("rails-turns", "rails-around"):
         return True
     straight, around = family == "rails-turns", groups.rings() is not None
     short = request.payload_bytes <= MOST_AT_ONCE_BYTES
-    return request.ports == 1 and (straight if not around else short or not straight)
+    alike = len(groups.hierarchy.groups.insides) == 1
+    return alike and request.ports == 1 and (straight if not around else short or not straight)
 
 
 def _tree_options(request: Request, groups: RankPatterns, family: str) -> Iterator[tuple[float, int, str, Build]]:
@@ -337,16 +339,19 @@ def is_long(request: Request) -> bool:
 
 
 def _is_long_across(request: Request, groups: RankPatterns) -> bool:
-    """Whether parts over rails are worth a plan: of a long value, or of one that takes slow links long."""
+    """Whether parts over rails are worth a plan: of a long value, or a whole one takes long inside groups or between."""
     bare = groups.hierarchy.groups
     if groups.hierarchy.flat or is_long(request) or not _may_cut(request):
         return long_enough(request, bare)
-    rails = common_rails(bare)
-    across = _across(request, groups, bare, rails=rails)
-    if across is None:
+    rails, ends = common_rails(bare), [request.endpoints[rank] for rank in groups.order]
+    if bare.count < 2 or not rails:
         return False
-    heard_us = (bare.count - 1) / len(rails) * request.payload_bytes * across.us_of_byte
-    return heard_us >= HEARD_LATENCIES * across.latency_us
+    with suppress(NoRouteError):
+        pace = pace_of(bare, ends, groups.paths, groups.rings(), rails=rails).times(request.payload_bytes)
+        values = log2(max(inside.members for inside in bare.insides)), (bare.count - 1) / len(rails)
+        both = zip(values, pace.slice_us, pace.latency_us, strict=True)
+        return any(count * us >= HEARD_LATENCIES * latency_us > 0 for count, us, latency_us in both)
+    return False
 
 
 def long_enough(request: Request, groups: Groups) -> bool:
