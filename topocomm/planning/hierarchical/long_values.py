@@ -148,7 +148,7 @@ def _up_trees(request: Request, groups: RankPatterns) -> Builds:
 
 
 def _suits(request: Request, groups: RankPatterns, family: str) -> bool:
-    """Whether trees are worth a plan: turns of one port and alike groups, around a mesh's ring, if short also straight."""
+    """Whether trees are worth a plan: turns of one port and groups alike, around rings, if short also straight."""
     if family not in ("rails-turns", "rails-around"):
         return True
     straight, around = family == "rails-turns", groups.rings() is not None
@@ -339,7 +339,7 @@ def is_long(request: Request) -> bool:
 
 
 def _is_long_across(request: Request, groups: RankPatterns) -> bool:
-    """Whether parts over rails are worth a plan: of a long value, or a whole one takes long inside groups or between."""
+    """Whether parts over rails are worth a plan: of a long value, or one that whole takes long inside or between."""
     bare = groups.hierarchy.groups
     if groups.hierarchy.flat or is_long(request) or not _may_cut(request):
         return long_enough(request, bare)

@@ -43,17 +43,13 @@ def _messages(count: int, size: int) -> Ints:
     """Columns: round, chunk, source, destination; of every endpoint in turns that no other has."""
     owner = np.arange(count)
     cluster, place = owner // size, owner % size
-    rows = []
-    for ahead in range(size, count, size):
-        rows.append(np.stack([np.full(count, CROSS), owner, owner, (owner + ahead) % count], 1))
-    for step in range(1, size):
-        rows.append(np.stack([np.full(count, OWN), owner, owner, cluster * size + (place + step) % size], 1))
-    for ahead in range(size, count, size):
-        passing = (owner + ahead) % count
-        for step in range(1, size):
-            to = passing // size * size + (place + step) % size
-            rows.append(np.stack([np.full(count, PASSED), owner, passing, to], 1))
-    return np.concatenate(rows)
+    aheads, steps = range(size, count, size), range(1, size)
+    near = [cluster * size + (place + step) % size for step in steps]
+    rows = [(CROSS, owner, (owner + ahead) % count) for ahead in aheads] + [(OWN, owner, to) for to in near]
+    for ahead in aheads:
+        rows += [(PASSED, (owner + ahead) % count, (to + ahead) % count) for to in near]
+    columns = [np.stack([np.full(count, round_), owner, src, dst], 1) for round_, src, dst in rows]
+    return np.concatenate(columns)
 
 
 def _busiest_us(messages: Ints, routes: Routes, paths: PathFinder) -> float:
