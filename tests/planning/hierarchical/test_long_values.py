@@ -246,3 +246,9 @@ def test_short_values_of_many_gpus_behind_one_nic(payload_bytes, gap):
 def test_an_nvlink_domain_sends_short_values_at_once(name):
     made = plan(catalog("gb200-nvl72"), name, payload_bytes=1024)
     assert made.algorithm == "flat" and made.certificate.gap < 1.2
+
+
+def test_short_parts_of_many_hosts_go_by_patterns():
+    """By parts over rails, to 15 hosts at once, it was 1.9 times the bound: four messages in a row."""
+    made = plan(catalog("dgx-h100-taper2", hosts=123), "allgather", payload_bytes=6060)
+    assert made.algorithm.startswith("rails-123") and made.certificate.gap <= 1.15

@@ -317,7 +317,8 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
     wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
     if wanted:
         yield from _around_hosts(request, groups)
-    if not wanted or not _is_long_across(request, groups) or not fits_parts(bare):
+    few = is_long(request) or bare.count <= MOST_DIRECT_GROUPS  # of short values of more hosts patterns are sooner
+    if not wanted or not few or not _is_long_across(request, groups) or not fits_parts(bare):
         return
     radices = _radices(request, groups.hierarchy)
     for radix in radices:
