@@ -56,7 +56,9 @@ _PARTS = {
     **dict.fromkeys(_TREES, "rails-halving, rails-by"),
 }
 _PARTS.update(
-    dict.fromkeys(("reduce", "broadcast"), "rails-halving, rails-by, rails-blocks, rails-trees, rails-through")
+    dict.fromkeys(
+        ("reduce", "broadcast"), "rails-halving, rails-by, rails-straight, rails-blocks, rails-trees, rails-through"
+    )
 )
 _PARTS["allreduce"] = "rails-halving, rails-by, rails-blocks"
 _FOLDS = ("allreduce", "reduce", "reduce_scatter")

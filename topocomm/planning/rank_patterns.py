@@ -23,7 +23,8 @@ from topocomm.planning.algorithms.hosts.rails import levels_of, rails_gossip, ra
 from topocomm.planning.algorithms.hosts.rails_parts import MemberTrees
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.request import BoundedBuild, Build, Request
-from topocomm.planning.routing.earliest_edges import MOST_EDGE_MEMBERS, earliest_edges, pairs_differ
+from topocomm.planning.routing.cluster_trees import cluster_trees
+from topocomm.planning.routing.earliest_edges import earliest_edges, pairs_differ
 from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
 from topocomm.planning.routing.member_ring import member_ring
 from topocomm.planning.routing.paths import PathFinder
@@ -189,12 +190,15 @@ class RankPatterns:
         for sort, inside in enumerate(groups.insides):
             low, high = groups.starts[groups.sorts.index(sort) :][:2]
             members = [self.request.endpoints[rank] for rank in self.order[low:high]]
-            if not 1 < len(members) <= MOST_EDGE_MEMBERS or not pairs_differ(members, self.paths):
+            if len(members) < 2 or not pairs_differ(members, self.paths):
                 return None
-            order = earliest_edges(members, self.paths, range(high - low), payload_bytes / inside.members)
-            if order is None:
+            chunk_bytes = payload_bytes / inside.members
+            ways = [earliest_edges(members, self.paths, range(high - low), chunk_bytes)]  # None for many
+            ways.append(cluster_trees(members, self.paths, chunk_bytes))
+            found = [order for order in ways if order is not None]
+            if not found:
                 return None
-            orders.append(order)
+            orders.append(min(found, key=lambda order: order.us))
         return MemberTrees(max(order.rounds for order in orders), tuple(order.messages for order in orders))
 
     def patterns(self) -> Iterator[GossipPattern]:

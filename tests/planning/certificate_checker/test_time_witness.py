@@ -12,12 +12,15 @@ from topocomm import PlanError, catalog, check_certificate, plan
 KIB, MIB = 1 << 10, 1 << 20
 CASES = {
     "border": (switch(4), "allreduce", MIB, 1),
-    "relays": (hosts(8, 4), "allreduce", MIB, 1),
-    "relays of a reduce": (hosts(8, 4), "reduce", MIB, 1),
+    "relays": (hosts(4, 4), "allreduce", MIB, 1),
+    "relays of a reduce": (hosts(4, 4), "reduce", MIB, 1),
     "relays of a broadcast": (hosts(8, 4), "broadcast", MIB, 1),
     "relays of a scan": (hosts(8, 4), "scan", MIB, 1),
     "relays of endpoints": (switch(8), "reduce", MIB, 1),
     "relays over ports": (catalog("mi300x-8"), "broadcast", MIB, 3),
+    "leaving": (hosts(8, 4), "allreduce", MIB, 1),
+    "leaving of a reduce": (hosts(8, 4), "reduce", MIB, 1),
+    "leaving by several ports": (catalog("dgx-1-p100", hosts=8), "allreduce", 64 * KIB, 2),
     "ports": (hosts(4, 4), "allreduce", 64 * MIB, 1),
     "group": (hosts(4, 4), "reduce", 64 * MIB, 1),
     "group of a broadcast": (hosts(4, 4), "broadcast", 64 * MIB, 1),

@@ -45,7 +45,7 @@ def test_slices_are_shorter_where_links_between_hosts_are_slow():
     ("system", "count", "name", "payload_bytes", "most"),
     [
         ("cpu-1-socket", 33, "allreduce", 1024, 1.25),  # was 2.4
-        ("cpu-1-socket", 33, "reduce", 2048, 1.4),  # 3.1
+        ("cpu-1-socket", 33, "reduce", 2048, 1.1),  # 3.1
         ("rtx3090-pair", 40, "allreduce", 2048, 1.5),
     ],
 )
@@ -53,9 +53,9 @@ def test_parts_of_short_values_go_over_slow_links(system, count, name, payload_b
     """A host hears from all others at once: whole values would wait for each other in its NIC."""
     machine = catalog(system, hosts=count)
     made = plan(machine, name, payload_bytes=payload_bytes)
-    assert made.algorithm.startswith("rails-by") and made.certificate.gap <= most
+    assert made.algorithm.startswith(("rails-by", "rails-straight")) and made.certificate.gap <= most
     check_certificate(machine, made)
-    assert offered(machine, name, 64, "rails-by") == []
+    assert offered(machine, name, 16, "rails-by") == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_values_fork_inside_hosts_behind_one_nic(system, count, payload_bytes, m
     """Along a chain of all members it was 2.28 to 2.58 times the bound."""
     machine = catalog(system, hosts=count)
     made = plan(machine, name, payload_bytes=payload_bytes)
-    assert made.algorithm.startswith("rails-fork") and made.certificate.gap <= most
+    assert made.algorithm.startswith(("rails-fork", "rails-straight")) and made.certificate.gap <= most
     check_certificate(machine, made)
 
 
@@ -102,6 +102,16 @@ def test_turns_straight_and_around():
     for system, payload_bytes, tried in [("dgx-2", 64 * MIB, (1, 0)), ("p3dn", MIB, (1, 1)), ("p3dn", 2 * MIB, (0, 1))]:
         made = [len(offered(catalog(system, hosts=2), "reduce", payload_bytes, family)) for family in families]
         assert tuple(made) == tried
+
+
+@pytest.mark.parametrize("name", ["reduce", "broadcast"])
+def test_hosts_of_unlike_members_have_no_turns(name):
+    """Two GPUs of a DGX-1 are left out: what others sent inside was counted by the members of the first host."""
+    machine = catalog("dgx-1-v100", hosts=3)
+    ranks = [end for end in machine.endpoints if end not in ("h0/GPU6", "h0/GPU7")]
+    made = plan(machine, name, payload_bytes=64 << 10, ranks=ranks)
+    assert not made.algorithm.startswith(("rails-turns", "rails-around"))
+    check_certificate(machine, made)
 
 
 @pytest.mark.parametrize(("part_bytes", "phased"), [(MIB - 4, True), (MIB, False)])
@@ -247,3 +257,9 @@ def test_meshes_of_several_sizes_have_no_turns_around_a_ring_of_one(name, taken)
     made = plan(machine, name, payload_bytes=16 * MIB, ranks=ranks)
     assert not any(each.algorithm.startswith("rails-around") for each in made.candidates)
     assert made.certificate.gap < 2
+
+
+def test_short_parts_of_many_hosts_go_by_patterns():
+    """By parts over rails, to 15 hosts at once, it was 1.9 times the bound: four messages in a row."""
+    made = plan(catalog("dgx-h100-taper2", hosts=123), "allgather", payload_bytes=6060)
+    assert made.algorithm.startswith("rails-123") and made.certificate.gap <= 1.15

@@ -42,9 +42,14 @@ class Level:
         border_of: Floats = self._borders[direction == "out"].min(axis=0)
         return border_of
 
+    def assignments(self, direction: str) -> Ints:
+        """Return the number of the assignment that makes `border` least, of each group."""
+        numbers: Ints = self._borders[direction == "out"].argmin(axis=0)
+        return numbers
+
     def devices(self, groups: list[int], direction: str) -> list[Ints]:
         """Return the devices of groups, in the assignments that make `border` least."""
-        option = self._borders[direction == "out"].argmin(axis=0)
+        option = self.assignments(direction)
         sorted_by = [np.argsort(labels, kind="stable") for labels in self.owned]
         devices = []
         for group in groups:

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.flow_witness import least_flow_us
+from topocomm.planning.certificate_checker.leaving_witness import least_leaving_us
 from topocomm.planning.certificate_checker.lengths_witness import LengthsWitness
 from topocomm.planning.certificate_checker.matchings_witness import MatchingsWitness
 from topocomm.planning.certificate_checker.neighbours_witness import NeighboursWitness
@@ -27,6 +28,7 @@ class TimeWitnesses:
             ("time", "latency"): lambda _: alpha_us,
             ("time", "border"): self._border,
             ("time", "relays"): self._relays,
+            ("time", "leaving"): self._leaving,
             ("time", "ports"): self._ports,
             ("time", "group"): self._group,
             ("time", "endpoint"): self._endpoint,
@@ -98,6 +100,11 @@ class TimeWitnesses:
             third = (high - low) / 3
             low, high = (low, high - third) if late_us(low + third) <= late_us(high - third) else (low + third, high)
         return min(across_us + every * value_us, late_us((low + high) / 2))
+
+    def _leaving(self, witness: Witness) -> float:
+        """Rows get from a group to all others at first hand, or have left its ranks two messages before the end."""
+        groups = self.checker.every_endpoint_once(witness["groups"])
+        return least_leaving_us(self.checker, self._across_us(witness, witness["groups"]), groups)
 
     def _by_ports(self, groups: Sequence[set[str]], *, into: bool) -> float:
         """Return the GB/s of as many of the fastest links of each endpoint, a group of its own, as it has ports."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from math import log2
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from topocomm.planning.algorithms.hosts.rails_parts import (
     transfer_count,
 )
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
+from topocomm.planning.hierarchical.owned_pieces import OwnedPieces
 from topocomm.planning.hierarchical.tiered import tiered_allreduces
 from topocomm.planning.phased_builds import PhasedBuild
 from topocomm.planning.rank_patterns import MOST_RING_RANKS, RankPatterns
@@ -36,9 +38,9 @@ from topocomm.planning.schedule.transforms import relabelled, sliced
 
 MOST_FLAT_RANKS = 72
 """Largest rank count for algorithms in which everybody sends to everybody, an NVLink domain: beyond, others win."""
-LONG_BYTES, HEARD_LATENCIES = 8 << 10, 2
-"""Least payload for pipelined trees with objective auto; over rails also one that, heard from every group as a whole,
-takes so many times the latency of a message."""
+LONG_BYTES, HEARD_LATENCIES = 8 << 10, 0.3
+"""Least payload for pipelined trees with objective auto; over rails also one that as a whole takes this part of the
+latency of a message, heard from every group, or once for each doubling of those who know it inside groups."""
 HALVED_PIECES, MOST_HALVED_TRANSFERS = (1, 2, 4, 8, 16), 1 << 19
 """Pieces of a part that is reduced over rails, the most with which all slices have at most so many transfers."""
 MOST_TRANSFERS = 1 << 21
@@ -46,7 +48,7 @@ MOST_TRANSFERS = 1 << 21
 PART_RADICES = (16,)
 """Ranks on a rail, one more than a rank sends to at once, tried beside two and all."""
 MOST_DIRECT_GROUPS = 96
-"""Most hosts of which all send to each other."""
+"""Most hosts of which all send to each other in an allgather or reduce_scatter, whose parts are many."""
 HALVED_SLICES = (1, 2, 4, 8, 16, 32)
 """Slices of such a piece."""
 TREE_SLICES, MOST_TREE_TRANSFERS = (4, 8, 16, 32, 64, 128, 256), 1 << 19
@@ -89,6 +91,7 @@ def over_rails(request: Request, groups: RankPatterns) -> Builds:
         trees = list(_up_trees(request, groups)) if one_root and not request.cores else []
         yield from trees
         yield from _halved(request, groups, in_slices=request.ports == 1 or not trees)
+        yield from _owned(request, groups, in_slices=request.ports == 1 or not trees)
         yield from _in_blocks(request, groups)
 
 
@@ -248,10 +251,8 @@ def chain_slices(
 def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Builds:
     """Long values over rails, in as many slices as are worth their messages and can be planned at once, or in one."""
     bare = groups.hierarchy.groups
-    for radix in _radices(request, groups.hierarchy):
+    for radix in _radices(request, groups.hierarchy, most_direct=0):
         options = [n for n in sorted({*HALVED_PIECES, min(bare.count, radix)}) if n <= max(radix, HALVED_PIECES[-1])]
-        if radix == bare.count > HALVED_PIECES[-1]:  # one step: every piece less is more for the owners of the others
-            options = list(range(1, radix + 1))
         fits = [n for n in options if transfer_count(bare, n, radix) <= MOST_HALVED_TRANSFERS]
         if not fits:
             continue
@@ -261,6 +262,17 @@ def _halved(request: Request, groups: RankPatterns, *, in_slices: bool) -> Build
                 schedule = relabelled(schedule, groups.order)
             builds = in_few_slices(request, groups, _rooted(request, schedule), _name(radix) + inside)
             yield from builds if in_slices else islice(builds, 1)
+
+
+def _owned(request: Request, groups: RankPatterns, *, in_slices: bool) -> Builds:
+    """Pieces with one owner each, which all groups send to at once; in as many slices as above."""
+    count, rails = groups.hierarchy.groups.count, len(common_rails(groups.hierarchy.groups))
+    if count <= 2 or count not in _radices(request, groups.hierarchy, most_direct=count):
+        return
+    made = OwnedPieces(request, groups).schedules(list(_ways_inside(request, groups)), MOST_HALVED_TRANSFERS)
+    for name, schedule in made:
+        builds = in_few_slices(request, groups, schedule, name, few=count * rails // len(schedule.chunks))
+        yield from builds if in_slices else islice(builds, 1)
 
 
 def _in_blocks(request: Request, groups: RankPatterns) -> Builds:
@@ -309,7 +321,8 @@ def parts_over_rails(request: Request, groups: RankPatterns) -> Builds:
     wanted = groups.in_order and all(parts) and (request.operator.commutative or not reduces)
     if wanted:
         yield from _around_hosts(request, groups)
-    if not wanted or not _is_long_across(request, groups) or not fits_parts(bare):
+    few = is_long(request) or bare.count <= MOST_DIRECT_GROUPS  # of short values of more hosts patterns are sooner
+    if not wanted or not few or not _is_long_across(request, groups) or not fits_parts(bare):
         return
     radices = _radices(request, groups.hierarchy)
     for radix in radices:
@@ -331,16 +344,19 @@ def is_long(request: Request) -> bool:
 
 
 def _is_long_across(request: Request, groups: RankPatterns) -> bool:
-    """Whether parts over rails are worth a plan: of a long value, or of one that takes slow links long."""
+    """Whether parts over rails are worth a plan: of a long value, or one that whole takes long inside or between."""
     bare = groups.hierarchy.groups
     if groups.hierarchy.flat or is_long(request) or not _may_cut(request):
         return long_enough(request, bare)
-    rails = common_rails(bare)
-    across = _across(request, groups, bare, rails=rails)
-    if across is None:
+    rails, ends = common_rails(bare), [request.endpoints[rank] for rank in groups.order]
+    if bare.count < 2 or not rails:
         return False
-    heard_us = (bare.count - 1) / len(rails) * request.payload_bytes * across.us_of_byte
-    return heard_us >= HEARD_LATENCIES * across.latency_us
+    with suppress(NoRouteError):
+        pace = pace_of(bare, ends, groups.paths, groups.rings(), rails=rails).times(request.payload_bytes)
+        values = log2(max(inside.members for inside in bare.insides)), (bare.count - 1) / len(rails)
+        both = zip(values, pace.slice_us, pace.latency_us, strict=True)
+        return any(count * us >= HEARD_LATENCIES * latency_us > 0 for count, us, latency_us in both)
+    return False
 
 
 def long_enough(request: Request, groups: Groups) -> bool:
@@ -348,7 +364,7 @@ def long_enough(request: Request, groups: Groups) -> bool:
     return is_long(request) and groups.count > 1 and bool(common_rails(groups))
 
 
-def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:
+def _radices(request: Request, hierarchy: Hierarchy, most_direct: int = MOST_DIRECT_GROUPS) -> list[int]:
     """2, and larger ones where messages of a port wait for each other's bytes only.
 
     Of few ranks that are all alike `flat` and `direct` are the same.
@@ -356,15 +372,15 @@ def _radices(request: Request, hierarchy: Hierarchy) -> list[int]:
     count, one_root = hierarchy.groups.count, request.collective.name in ("reduce", "broadcast")
     if request.port_model != "loggp" or (hierarchy.flat and count <= MOST_FLAT_RANKS and not one_root):
         return [2]
-    return [2, *(radix for radix in PART_RADICES if radix < count), *[count] * (2 < count <= MOST_DIRECT_GROUPS)]
+    return [2, *(radix for radix in PART_RADICES if radix < count), *[count] * (2 < count <= most_direct)]
 
 
 def _name(radix: int) -> str:
     return "rails-halving" if radix == 2 else f"rails-by-{radix}"
 
 
-def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, name: str) -> Builds:
-    """The schedule in as many slices as are worth their messages and can be planned at once.
+def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, name: str, few: int = 1) -> Builds:
+    """The schedule in as many slices as are worth their messages, `few` in any case, and can be planned at once.
 
     With one port phase by phase, since an endpoint then sends by NVLink or by its NIC. With several both are busy at
     once where a slice follows a round after the other; so does an allreduce of ranks that are all alike, as `direct`.
@@ -375,7 +391,7 @@ def in_few_slices(request: Request, groups: RankPatterns, schedule: Schedule, na
     least = min(SLICE_BYTES[1], slice_bytes(request, groups))
     if in_phases and on_gpus(request, groups.paths):
         least = max(SLICE_BYTES[0], least // 2)
-    most = min(chunk_bytes // least, MOST_HALVED_TRANSFERS // len(schedule.transfers))
+    most = min(max(chunk_bytes // least, few), MOST_HALVED_TRANSFERS // len(schedule.transfers))
     options = HALVED_SLICES if request.ports > 1 else HALVED_SLICES[: 5 if in_phases else 3]
     for slices in dict.fromkeys(n if n <= most else 1 for n in options):
         build = PhasedBuild(schedule, slices) if in_phases else partial(sliced, schedule, slices, 1)

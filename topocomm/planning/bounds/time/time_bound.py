@@ -19,6 +19,7 @@ from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
 from topocomm.planning.bounds.rounds_bound import Bound, payload_words, witness_of
 from topocomm.planning.bounds.time.fastest_links import fastest_across, fastest_at, fastest_of, ids_of
 from topocomm.planning.bounds.time.flow_over_time import FlowOverTime, flows_over_time
+from topocomm.planning.bounds.time.leaving_bound import Leaving, leaving_arguments
 from topocomm.planning.bounds.time.neighbour_flow import neighbour_flows
 from topocomm.planning.bounds.time.prefix_bound import Prefix, prefix_arguments
 from topocomm.planning.bounds.time.weighted_groups import weighted_groups
@@ -64,7 +65,7 @@ class Relayed:
         return relayed_us(self.across_us, value_us, self.groups, rooted=self.rooted, late_us=max(value_us, late_us))
 
 
-TimeArgument = Crossing | Relayed | Prefix | FlowOverTime
+TimeArgument = Crossing | Relayed | Leaving | Prefix | FlowOverTime
 
 
 def relayed_us(across_us: float, value_us: float, groups: int, *, rooted: bool, late_us: float) -> float:
@@ -102,6 +103,7 @@ def time_arguments(
         if 0 < across_us < np.inf:
             arguments += _borders(demand, level)
             arguments += _relays(demand, level, across_us, ports)
+            arguments += leaving_arguments(demand, single, level, across_us, ports)
     if 0 < (across_us := machine.cheapest_across_us(_labels(single))) < np.inf:
         arguments += _relays(demand, single, across_us, ports, by_ports=True)
     arguments += [_at_ports(demand, [single, *levels], ports, cheapest_us) for levels in _chains(nested)]
