@@ -137,3 +137,8 @@ def test_beyond_its_ranks_it_is_named_as_left_out():
     assert line in left_out(machine, beyond) and not offered(machine, "allreduce", 16 * MIB, "host-forest")
     within = request_on(catalog("mi250x", hosts=2), "allreduce", SUM, SUM.default_layout(4 * MIB))
     assert line not in left_out(catalog("mi250x", hosts=2), within)
+
+
+def test_processors_that_share_a_nic_have_no_reduce_of_many_messages():
+    assert offered(catalog("dgx-2", hosts=2), "reduce", 16 * MIB, "host-forest")
+    assert not offered(catalog("cpu-1-socket", hosts=4), "reduce", 16 * MIB, "host-forest")

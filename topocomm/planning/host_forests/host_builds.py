@@ -10,7 +10,7 @@ from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.cost.pipeline_head import MOST_MESSAGES
 from topocomm.planning.forests.chain_flow import period_of
 from topocomm.planning.forests.port_forest import has_unlike_links
-from topocomm.planning.hierarchical.long_values import is_long, slice_bytes
+from topocomm.planning.hierarchical.long_values import is_long, on_gpus, slice_bytes
 from topocomm.planning.host_forests.host_allreduce import HostAllreduce, host_allreduce
 from topocomm.planning.host_forests.host_packing import HostForest, HostLoads, equal_trees, host_forest
 from topocomm.planning.host_forests.parts_hosts import HostParts
@@ -106,13 +106,16 @@ def _allreduces(request: Request, groups: RankPatterns, ends: tuple[str, ...], m
 
 
 def _rooted(request: Request, groups: RankPatterns, ends: tuple[str, ...], members: int) -> list[RootedHosts]:
-    """Of reduces and broadcasts, where links of a host are unlike: else chains and trees of stars are as good."""
+    """Of reduces and broadcasts, where links of a host are unlike or GPUs share NICs: else trees of stars are as good.
+
+    What a message costs a processor is in no model, and these are many.
+    """
     name, root, paths = request.collective.name, groups.order.index(request.collective.root), groups.paths
     if members == len(ends):
         return []
     loads = HostLoads(ends, paths, members)
     unlike = has_unlike_links(paths, ends[:members])
-    if not unlike and not loads.gates_share:
+    if not unlike and not (loads.gates_share and on_gpus(request, paths)):
         return []
     if request.payload_bytes < loads.latency_us.max() * loads.fastest * 1e3:  # by far fewer bytes than have slices
         return []
