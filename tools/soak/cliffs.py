@@ -47,11 +47,11 @@ LIMITS = (
         ("dgx-1", "p3dn"),
         PREFIXES,
         4.0,
-        2.5,
+        2.2,
         "in rank order values pass pairs without a link, and NICs that two GPUs share",
     ),
     Limit(("cpu",), PREFIXES, 5.0, 3.5, "phases of all cores wait for each other, chains of long values for buses"),
-    Limit(("mi250x", "mi100"), PREFIXES, 4.5, 2.5, "in rank order values pass pairs without a link"),
+    Limit(("mi250x", "mi100"), PREFIXES, 4.5, 2.3, "in rank order values pass pairs without a link"),
     Limit(("dgx-2", "v100-4"), PREFIXES, 3.0, 2.2, "ranks share a NIC, which the chain over hosts waits for"),
     Limit(("",), PREFIXES, 3.0, 1.9, "what goes to owners of pieces inside hosts does not overlap what goes between"),
     Limit(
