@@ -90,3 +90,19 @@ def test_ports_at_once_share_what_a_group_is_told():
     for ports in (1, 4):
         own = patterns_on(machine, collective=collective, layout=layout, ports=ports)
         assert own._least_us(own.hierarchy.groups, (33,)) == pytest.approx(4 / ports * (1 << 20) / 50e3)
+
+
+@pytest.mark.parametrize(("name", "payload_bytes", "most"), [("allgather", 1024, 1.85), ("allreduce", 64, 2.0)])
+def test_up_to_256_hosts_send_short_values_to_all_at_once(name, payload_bytes, most):
+    """By radices it was 3.07 and 3.08 times the bound: two messages in a row between hosts, in many rounds."""
+    made = plan(catalog("a100-pcie-4", hosts=204), name, payload_bytes=payload_bytes)
+    assert made.algorithm == "rails-204-k51" and made.certificate.gap <= most
+
+
+def test_of_many_hosts_no_other_widths_are_tried():
+    """They lose by far, and take as long to plan."""
+    names = {
+        count: [each.name for each in patterns_on(catalog("rtx3090-pair", hosts=count)).patterns()]
+        for count in (150, 200)
+    }
+    assert [sum("-k" in name for name in names[count]) for count in (150, 200)] == [3, 1]

@@ -57,18 +57,18 @@ LIMITS = (
     Limit(
         ("rtx", "a100-pcie", "cpu"),
         (),
-        3.8,
+        3.0,
         1.9,
         "over 32 ranks, or behind a bus and a NIC, ports wait for what is shared",
     ),
     Limit(
         ("dgx-1", "p3dn"),
         (),
-        3.6,
+        2.8,
         1.8,
         "not all pairs have a link: short values pass others, long ones over several NICs too",
     ),
-    Limit(("mi250x", "mi100"), (), 4.2, 2.6, "pairs without a link pass others, whose links they share"),
+    Limit(("mi250x", "mi100"), (), 3.0, 2.7, "pairs without a link pass others, whose links they share"),
     Limit(("gb200",), (), 2.3, 2.2, "72 x 72 transfers a slice leave few slices to fill trees of several racks with"),
     Limit(("dgx-2",), (), 2.5, 1.4, "two GPUs share a NIC, and hold their ports while it serves both"),
     Limit(

@@ -40,8 +40,8 @@ WIDTHS, MOST_WIDE_BYTES = (2, 4), 256 << 10
 """Messages of a port at once under loggp, tried beside the ports, and the largest payload for which they are."""
 ROUNDED = 1.0 - 1e-12
 """Factor of a bound that is no more than a sum of the same times."""
-MOST_WIDE_RANKS, MOST_DIRECT_HOSTS = 1280, 160
-"""Most ranks for that, and most hosts that may all send to each other."""
+MOST_WIDE_RANKS, MOST_DIRECT_HOSTS, WIDE_HOSTS = 1280, 256, 160
+"""Most ranks for that, most hosts that may all send to each other, and of how many in no other number at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class RankPatterns:
         short = request.payload_bytes <= MOST_WIDE_BYTES and request.collective.ranks <= MOST_WIDE_RANKS
         if request.port_model != "loggp" or self.hierarchy.flat or not short:
             return []
-        widths = set(WIDTHS)
+        widths = set[int]() if WIDE_HOSTS < groups.count <= MOST_DIRECT_HOSTS else set(WIDTHS)
         if groups.count <= most_direct:
             widths.add(-(-(groups.count - 1) // max(1, len(groups.members_on[0]))))
         return sorted((width for width in widths if width > request.ports), reverse=True)

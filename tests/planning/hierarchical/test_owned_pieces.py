@@ -50,6 +50,7 @@ def test_owners_send_straight_where_the_rail_of_the_root_carries_enough():
         for name in ("reduce", "broadcast"):
             assert owned(system, 16, name, 256 * KIB).straight == straight
         assert not owned(system, 16, "allreduce", 256 * KIB).straight
+    assert owned("gb200-nvl72", 1, "broadcast", 1024 * KIB).pieces(MOST) == 72  # each rank a group: nobody to pass by
 
 
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast"])

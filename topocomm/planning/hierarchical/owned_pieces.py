@@ -96,7 +96,7 @@ class OwnedPieces:
     @cached_property
     def straight(self) -> bool:
         """Whether one root by its own rail takes no longer than over all rails, and inside its group."""
-        if self.request.collective.name == "allreduce":
+        if self.request.collective.name == "allreduce" or len(self.rails) == 1:  # on one rail both are the same
             return False
         pace = pace_of(self.bare, self.ends, self.groups.paths, self.groups.rings(), rails=self.rails)
         (inside_us, across_us), latency_us = pace.slice_us, pace.latency_us[0]  # of a byte, on every rail
