@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.machines import hosts, switch
+from tests.machines import hosts, line, switch
 from tests.plans import request_on
 from topocomm import SUM, catalog, check_certificate, plan
 from topocomm.planning.candidates import candidate_builds
@@ -261,6 +261,15 @@ def test_meshes_of_several_sizes_have_no_turns_around_a_ring_of_one(name, taken)
     made = plan(machine, name, payload_bytes=16 * MIB, ranks=ranks)
     assert not any(each.algorithm.startswith("rails-around") for each in made.candidates)
     assert made.certificate.gap < 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "allreduce"])
+def test_ranks_of_one_endpoint_have_turns_without_time(name):
+    """No link between them holds a slice: a place in a period was 0 over 0."""
+    machine = line(1)
+    made = plan(machine, name, payload_bytes=MIB, objective="throughput", ranks=machine.endpoints * 4)
+    assert made.figures.predicted_us == 0
 
 
 def test_short_parts_of_many_hosts_go_by_patterns():

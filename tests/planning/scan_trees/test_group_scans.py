@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.machines import hosts, joined, switch
+from tests.machines import hosts, joined, line, switch
 from tests.planning.hierarchical.test_long_values import MIB, offered
 from tests.planning.scan_trees.test_tree_scan import right
 from tests.plans import request_on
@@ -27,6 +27,14 @@ def test_scans_go_along_a_chain_in_slices(name):
     assert made.algorithm.startswith("chain-") and made.certificate.gap < 1.05
     made = plan(catalog("cpu-2-socket", hosts=2), name, payload_bytes=64 * MIB)
     assert made.algorithm.startswith(("chain-", "scan-trees-")) and made.certificate.gap < 1.2
+
+
+def test_ranks_of_one_endpoint_scan_along_a_chain():
+    """No link between them holds a slice: the turns of a chain were 0 over 0."""
+    machine = line(1)
+    made = plan(machine, "scan", payload_bytes=64 * MIB, ranks=machine.endpoints * 5)
+    assert made.figures.predicted_us == 0
+    check_certificate(machine, made)
 
 
 @pytest.mark.parametrize("name", ["scan", "exscan"])

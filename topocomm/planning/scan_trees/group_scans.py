@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -79,7 +80,8 @@ def _chains(request: Request, groups: RankPatterns) -> Builds:
         return
     for slices in chain_slices(request, groups, chain()):
         slice_us = request.payload_bytes / slices / (routes.gb_per_s * 1e3)
-        sends = np.concatenate([[0.0], np.cumsum(routes.latency_us + slice_us)])[:-1] / slice_us.max()
+        turn_us = slice_us.max() or inf  # links without a rate hold nothing
+        sends = np.concatenate([[0.0], np.cumsum(routes.latency_us + slice_us)])[:-1] / turn_us
         at = np.maximum.accumulate(np.floor(sends + SAME).astype(np.int64) - ranks) + ranks
         yield f"chain-{slices}", partial(_in_slices, chain, at.tolist(), slices)
 

@@ -1,7 +1,10 @@
 """What leaves a group goes to all others at first hand, or two messages before the end."""
 
+from dataclasses import replace
+
 import pytest
 
+from tests.machines import line
 from topocomm import catalog, check_certificate, plan
 from topocomm.planning.bounds.time.leaving_bound import leaving_us
 
@@ -42,3 +45,15 @@ def test_gaps(system, count, name, payload_bytes, most):
     made = plan(machine, name, payload_bytes=payload_bytes)
     assert made.certificate.gap <= most
     check_certificate(machine, made)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_root_that_cannot_send():
+    """It need not, and what it would take was 0 over 0."""
+    whole, rates = line(4), {(0, 1): 50, (0, 2): 450, (2, 0): 450, (2, 3): 50, (3, 2): 50}
+    first, ids = whole.links[0], whole.endpoints
+    links = [first._replace(src=ids[a], dst=ids[b], gb_per_s=rate, latency_us=5.0) for (a, b), rate in rates.items()]
+    machine = replace(whole, links=tuple(links))
+    for payload_bytes in (0, KIB):
+        made = plan(machine, "reduce", payload_bytes=payload_bytes, root=1)
+        check_certificate(machine, made)

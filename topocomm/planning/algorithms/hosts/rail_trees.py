@@ -44,6 +44,8 @@ FEWEST_SHARES = 4
 """Shares of the root's own part where its group has as many members, so that none has much more of it than others."""
 SAME = 1e-9
 """Part of a period by which equal times may differ: sums in another order."""
+ANY_US = 1.0
+"""A turn in which no link is held: turns order messages also where they take no time."""
 
 
 class Pace(NamedTuple):
@@ -283,11 +285,12 @@ class RailTrees:
         """What each turn takes: the bytes of its messages at the port that has most."""
         if self.held is not None:
             across_us = pace.slice_us[1] * self.copies / len(self.parents) + pace.gap_us[1]
-            return np.full(self.period, across_us * self.turn)
+            return np.full(self.period, across_us * self.turn or ANY_US)
         ranks, (across, ports) = self.parents.shape[1], self._ports
         held_us = (np.array(pace.slice_us) / len(self.parents) + pace.gap_us)[across]
         busy_us = [np.bincount(port, held_us, self.period * ranks).reshape(self.period, ranks) for port in ports]
-        return np.asarray(np.maximum(*busy_us).max(axis=1))
+        turn_us: Floats = np.maximum(*busy_us).max(axis=1)
+        return turn_us if turn_us.any() else np.full(self.period, ANY_US)
 
     def _held_us(self, turn_us: Floats) -> Floats:
         """What each message takes, in its turns, [chunks, ranks]."""
