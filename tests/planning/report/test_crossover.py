@@ -19,6 +19,7 @@ from topocomm.planning.report.crossover import (
     human,
 )
 from topocomm.planning.report.plan_comparison import ranked
+from topocomm.topology.draw.svg.svg_page import LETTER
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,20 @@ def test_the_bound_is_below_all_times(sizes):
     dots = {float(dot.get("cx")): float(dot.get("cy")) for dot in root.iter(f"{SVG}circle")}
     assert bound.keys() == dots.keys() and len(dots) == len(plans)
     assert all(dots[x] <= bound[x] for x in dots)
+
+
+def test_names_without_room_are_in_rows_on_the_page():
+    """Of a machine with many best algorithms the row of their names ran out of the picture."""
+    machine = catalog("dgx-h100", hosts=2)
+    plans = [plan(machine, payload_bytes=64 << shift) for shift in range(0, 21, 2)]
+    root = ElementTree.fromstring(crossover_svg([Size(one, ranked(one, machine, SUM)) for one in plans], "x"))
+    width, height = map(float, root.get("viewBox").split()[2:])
+    said = {item.text: item for item in root.iter(f"{SVG}text")}
+    names = {one.algorithm for one in plans}
+    assert len(names) > 6 and names <= said.keys()
+    for name in names:
+        x, y, half = float(said[name].get("x")), float(said[name].get("y")), len(name) * LETTER * 12 / 2
+        assert x + half * (1 if said[name].get("text-anchor") == "middle" else 2) <= width and y < height
 
 
 def test_one_size_is_a_picture_too(sizes):

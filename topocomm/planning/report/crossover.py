@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
 from math import ceil, floor, log10
@@ -20,6 +20,7 @@ UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 WIDTH, HEIGHT = 800.0, 520.0
 EDGE, LEFT, RIGHT, TOP, BOTTOM = 20.0, 100.0, 36.0, 110.0, 84.0
 """The picture and its margins, in px."""
+LEGEND_ROW = 20.0
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,8 @@ def crossover_svg(sizes: Sequence[Size], machine: str) -> str:
         page.line(frame.at(a), frame.at(b), hue_class(names.index(size.plan.algorithm)), width=3)
     for point, size in zip(best, sizes, strict=True):
         page.circle(frame.at(point), 4, f"{hue_class(names.index(size.plan.algorithm))} head")
-    _strip(page, frame, stretches, names, [size.plan.payload_bytes for size in sizes])
-    return page.render(WIDTH, HEIGHT)
+    named = _strip(page, frame, stretches, names, [size.plan.payload_bytes for size in sizes])
+    return page.render(WIDTH, _legend(page, names, named))
 
 
 def _bound_us(size: Size) -> float:
@@ -168,11 +169,11 @@ def _bound_us(size: Size) -> float:
 
 def _strip(
     page: Page, frame: _Frame, stretches: Sequence[tuple[str, int, int]], names: Sequence[str], sizes: Sequence[int]
-) -> None:
-    """Which algorithm is best where: a bar for each stretch with its name; names without room are in a legend."""
+) -> set[str]:
+    """Which algorithm is best where: a bar for each stretch with its name; return the names that had room."""
     at = [frame.at((float(size), frame.lowest_us))[0] for size in sizes]
     middles = [at[0], *((a + b) / 2 for a, b in pairwise(at)), at[-1]]
-    x, named = LEFT, set[str]()
+    named = set[str]()
     for name, low, high in stretches:
         left, right = middles[sizes.index(low)], middles[sizes.index(high) + 1]
         css = hue_class(names.index(name))
@@ -180,10 +181,20 @@ def _strip(
         if len(name) * BOLD_LETTER * 12 <= right - left:
             page.text(((left + right) / 2, TOP - 24), name, "ink bold", anchor="middle")
             named.add(name)
+    return named
+
+
+def _legend(page: Page, names: Sequence[str], named: Collection[str]) -> float:
+    """The names that had no room elsewhere, in rows below the axes; return the height of the page."""
+    x, y = LEFT, HEIGHT - 10
     for name in (name for name in names if name not in named):
-        page.line((x, HEIGHT - 14), (x + 22, HEIGHT - 14), hue_class(names.index(name)), width=4)
-        page.text((x + 28, HEIGHT - 10), name)
-        x += 28 + len(name) * LETTER * 12 + 22
+        right = x + 28 + len(name) * LETTER * 12
+        if right > WIDTH - EDGE and x > LEFT:
+            x, y, right = LEFT, y + LEGEND_ROW, right - x + LEFT
+        page.line((x, y - 4), (x + 22, y - 4), hue_class(names.index(name)), width=4)
+        page.text((x + 28, y), name)
+        x = right + 22
+    return y + 10
 
 
 class _Frame:
