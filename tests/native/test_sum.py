@@ -39,9 +39,8 @@ class Steps:
             "sent": tuple(block.tail for block in self.items.blocks),
             "received": self.items.own.tail,
             **dict.fromkeys(("ours", "theirs", "sums"), bytearray()),
-            **self.mpi(),
+            "requests": self.mpi(),
             "ranks": 2,
-            "tests": 3,
             "tag": 34,
             "record": self.recorder.record,
             "sweep_mask": SWEEP_MASK,
@@ -54,19 +53,13 @@ class Steps:
         return self.precise
 
     def mpi(self):
-        """What stands for MPI: two functions with addresses, which C calls."""
+        """Requests of what stands for MPI: two functions with addresses, which C calls."""
         start_all = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(self.start)
         whole = ctypes.POINTER(ctypes.c_int)
         test_all = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, whole, ctypes.c_void_p)(self.test)
         self.functions = start_all, test_all
         addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self.functions]
-        return {
-            "start_all": addresses[0],
-            "test_all": addresses[1],
-            "requests": bytearray(b"handle Ahandle B"),
-            "statuses": bytearray(48),
-            "n_requests": 2,
-        }
+        return native.Requests(*addresses, bytearray(b"handle Ahandle B"), bytearray(48), count=2, tests=3)
 
     def start(self, count, requests):
         self.log.append("start")
@@ -207,11 +200,7 @@ def test_what_does_not_fit_is_refused():
         {"parts": (None, None)},
         {"received": bytearray(128)},
         {"record": array("q", [0] * (2 * KEPT))},
-        {"start_all": 0},
-        {"test_all": 0},
-        {"n_requests": 0},
-        {"n_requests": 3},
-        {"statuses": bytearray(47)},
+        {"requests": None},
         {"ours": bytearray(4)},
         {"sums": bytearray(4)},
     ):

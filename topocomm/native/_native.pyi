@@ -278,13 +278,8 @@ def bind_sum(
     ours: object,
     theirs: object,
     sums: object,
-    start_all: int,
-    test_all: int,
-    requests: bytearray,
-    statuses: bytearray,
-    n_requests: int,
+    requests: Requests,
     ranks: int,
-    tests: int,
     tag: int,
     record: array[int],
     sweep_mask: int,
@@ -309,13 +304,8 @@ def bind_sum(
         ours: What this rank adds to `theirs`, which requests receive, where they are no sum; else all three are empty.
         theirs: See ours.
         sums: Where they are added.
-        start_all: Address of MPI_Startall; test_all: of MPI_Testall.
-        test_all: See start_all.
-        requests: Handles of persistent requests that move or sum it, one after the other.
-        statuses: Memory for as many statuses.
-        n_requests: How many.
+        requests: What moves or sums it; tested so often before the caller waits.
         ranks: How many add up.
-        tests: Tests before the caller waits.
         tag: Of the call, for the record.
         record: The recorder's.
         sweep_mask: Calls between two sweeps, less one.
@@ -340,9 +330,11 @@ class Requests:
 
     Attributes:
         code: What a function returned last: 0, or an error of MPI's.
+        count: How many.
     """
 
     code: int
+    count: int
     def __new__(
         cls, start_all: int, test_all: int, handles: bytearray, statuses: bytearray, count: int, tests: int
     ) -> Requests: ...

@@ -18,23 +18,13 @@ typedef struct {
     uint8_t *reached;                      /* by name */
 } Work;
 
-static void take_less_row(Work *w, int64_t keep, int64_t row) {
-    int64_t n = w->count;
-    for (int64_t at = 0; at < n; at++)
-        if (w->costs[row * n + at] < w->costs[keep * n + at]) {
-            w->costs[keep * n + at] = w->costs[row * n + at];
-            w->sources[keep * n + at] = w->sources[row * n + at];
-            w->targets[keep * n + at] = w->targets[row * n + at];
-        }
-}
-
-static void take_less_column(Work *w, int64_t keep, int64_t column) {
-    int64_t n = w->count;
-    for (int64_t at = 0; at < n; at++)
-        if (w->costs[at * n + column] < w->costs[at * n + keep]) {
-            w->costs[at * n + keep] = w->costs[at * n + column];
-            w->sources[at * n + keep] = w->sources[at * n + column];
-            w->targets[at * n + keep] = w->targets[at * n + column];
+/* Take the edges of another row (column) that cost less; both by their first place and the step to the next. */
+static void take_less(Work *w, int64_t keep, int64_t other, int64_t step) {
+    for (int64_t at = 0; at < w->count; at++, keep += step, other += step)
+        if (w->costs[other] < w->costs[keep]) {
+            w->costs[keep] = w->costs[other];
+            w->sources[keep] = w->sources[other];
+            w->targets[keep] = w->targets[other];
         }
 }
 
@@ -52,8 +42,8 @@ static int32_t contract(Work *w, int32_t begin) {
         w->place[w->path[at]] = -1;
         if (row == keep)
             continue;
-        take_less_row(w, keep, row);
-        take_less_column(w, keep, row);
+        take_less(w, keep * n, row * n, 1);
+        take_less(w, keep, row, n);
         for (int64_t other = 0; other < n; other++)
             w->costs[row * n + other] = w->costs[other * n + row] = INFINITY;
     }

@@ -151,9 +151,10 @@ int await_counters(const Engine *engine, const Wait *wait, int64_t count);
 void publish_addresses(const Engine *engine);
 void withdraw_addresses(const Engine *engine);
 
-/* Start requests; test them, once or, where a limit is given, for so long after the first tests: whether all are through.
- * An error is their `code`. */
+/* Start requests; test them so often; test them once or, where a limit is given, for so long after the first tests:
+ * whether all are through. An error is their `code`. */
 void start_requests(Requests *requests);
+int test_requests(Requests *requests, long long tests);
 int await_requests(Requests *requests, long long limit_us);
 
 /* Pull the next pieces; 0 where one cannot be read, with what is `unread`. */

@@ -6,9 +6,10 @@
 #include "types.h"
 
 #include <sched.h>
+#include <structmember.h>
 #include <time.h>
 
-enum { CLOCK_EVERY = 64 }; /* tests between two looks at the clock */
+static const struct timespec NAP = {0, 20000}; /* of a rank that shares its core, once it has waited */
 
 static int64_t now_us(void) {
     struct timespec now;
@@ -16,26 +17,29 @@ static int64_t now_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static int test(Requests *requests, int *through) {
-    requests->code = requests->test_all((int)requests->count, requests->handles, through, requests->statuses);
-    return *through || requests->code != 0;
-}
-
 void start_requests(Requests *requests) {
     requests->code = requests->start_all((int)requests->count, requests->handles);
 }
 
-int await_requests(Requests *requests, long long limit_us) {
+int test_requests(Requests *requests, long long tests) {
     int through = 0;
-    for (long long i = 0; i < (limit_us > 0 ? requests->tests : 1) && requests->code == 0; i++)
-        if (test(requests, &through))
-            return through && requests->code == 0;
-    for (int64_t until_us = limit_us > 0 ? now_us() + limit_us : 0; requests->code == 0 && now_us() < until_us;)
-        for (int i = 0; i < CLOCK_EVERY; i++) {
-            sched_yield(); /* before the test: what comes meanwhile is seen at once */
-            if (test(requests, &through))
-                return through && requests->code == 0;
-        }
+    for (long long i = 0; i < tests && requests->code == 0 && !through; i++)
+        requests->code = requests->test_all((int)requests->count, requests->handles, &through, requests->statuses);
+    return through && requests->code == 0;
+}
+
+int await_requests(Requests *requests, long long limit_us) {
+    if (test_requests(requests, limit_us > 0 ? requests->tests : 1))
+        return 1;
+    int64_t began_us = limit_us > 0 ? now_us() : 0, now = began_us;
+    for (; requests->code == 0 && now < began_us + limit_us; now = now_us()) {
+        if (requests->tests > 1 || now < began_us + PATIENCE_NS / 1000)
+            sched_yield();
+        else
+            nanosleep(&NAP, NULL);
+        if (test_requests(requests, 1))
+            return 1;
+    }
     return 0;
 }
 
@@ -64,11 +68,6 @@ static PyObject *requests_new(PyTypeObject *type, PyObject *args, PyObject *name
     return (PyObject *)self;
 }
 
-static PyObject *requests_code(PyObject *object, void *none) {
-    (void)none;
-    return PyLong_FromLong(((RequestsObject *)object)->requests.code);
-}
-
 static void requests_dealloc(PyObject *object) {
     RequestsObject *self = (RequestsObject *)object;
     PyTypeObject *type = Py_TYPE(object);
@@ -82,12 +81,16 @@ int are_requests(PyObject *object) {
     return (destructor)PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == requests_dealloc;
 }
 
-static PyGetSetDef requests_properties[] = {{"code", requests_code, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+static PyMemberDef requests_members[] = {
+    {"code", T_INT, offsetof(RequestsObject, requests.code), READONLY, NULL},
+    {"count", T_LONGLONG, offsetof(RequestsObject, requests.count), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
 
 static PyType_Slot requests_slots[] = {
     {Py_tp_new, requests_new},
     {Py_tp_dealloc, requests_dealloc},
-    {Py_tp_getset, requests_properties},
+    {Py_tp_members, requests_members},
     {0, NULL},
 };
 

@@ -1,28 +1,25 @@
 /* A reduction by MPI's SUM, or by an exchange of two ranks, bound to the arrays of a call: see `bind_sum` in _native.pyi.
  *
  * What computes shares are Python's objects, compiled by others; here are the steps between, which in Python take as long
- * as a short message. sum_call.py and sum_items.py have the same steps. MPI is called by two addresses, which Python finds
- * in the library that mpi4py loaded. Requests and statuses are opaque memory, so that no header of a library is needed. */
+ * as a short message. sum_call.py and sum_items.py have the same steps. MPI is called as in requests.c. */
 #include "record.h"
 #include "types.h"
 
 #include <string.h>
 
 enum { DONE = 1, IMPRECISE = 2, MISMATCH = 3, UNDER_WAY = 4, SWEEP_DUE = 8 };
-enum { DIGITS = 8, DIGEST_ITEMS = 2 * DIGITS, HELD = 11, BUFFERS = 7 };
+enum { DIGITS = 8, DIGEST_ITEMS = 2 * DIGITS, HELD = 12, BUFFERS = 5 };
 
 typedef struct {
     PyObject *x, *out, *names, *arrays; /* arrays: those of x, then those of out, in the order of the names */
     PyObject *leading, *sends, *parts;  /* for each block what writes its share, and which part of a reference is its */
     PyObject *receive, *error, *hash;   /* error: makes an exception of what MPI returned */
+    PyObject *requests;                 /* MPI's */
     PyObject *own;                      /* the part of a reference that the sums received here belong to */
     Py_buffer *sent, received, record;  /* tails of what is sent, one a block, and received; the recorder's memory */
-    Py_buffer requests, statuses;       /* MPI's */
     Py_buffer ours, theirs, sums;       /* of an exchange what is added here; else empty */
     Py_ssize_t blocks, held;            /* tails to give back */
-    StartAll start_all;
-    TestAll test_all;
-    long long count, ranks, tests, tag, sweep_mask; /* count: of requests */
+    long long ranks, tag, sweep_mask;
     uint32_t code; /* hash of the reference of the call under way */
 } Sum;
 
@@ -144,17 +141,16 @@ static void add_shares(const Sum *self) {
 
 /* Start the requests and test them, as often as a rank keeps its core: whether all are complete; -1 and an exception. */
 static int move(const Sum *self) {
-    int through = 0, count = (int)self->count;
+    Requests *requests = &((RequestsObject *)self->requests)->requests;
     PyThreadState *thread = PyEval_SaveThread();
-    int code = self->start_all(count, self->requests.buf);
-    for (long long i = 0; i < self->tests && code == 0 && !through; i++)
-        code = self->test_all(count, self->requests.buf, &through, self->statuses.buf);
-    if (code == 0 && through && self->sums.len > 0)
+    start_requests(requests);
+    int through = test_requests(requests, requests->tests);
+    if (through && self->sums.len > 0)
         add_shares(self);
     PyEval_RestoreThread(thread);
-    if (code == 0)
+    if (requests->code == 0)
         return through;
-    PyObject *error = PyObject_CallFunction(self->error, "i", code);
+    PyObject *error = PyObject_CallFunction(self->error, "i", requests->code);
     if (error != NULL)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);
@@ -192,13 +188,12 @@ static PyObject *finish_sum(PyObject *capsule, PyObject *reference) {
 
 static void list_held(Sum *self, PyObject **held[HELD]) {
     PyObject **all[HELD] = {&self->x,     &self->out,     &self->names, &self->arrays, &self->leading, &self->sends,
-                            &self->parts, &self->receive, &self->error, &self->hash,   &self->own};
+                            &self->parts, &self->receive, &self->error, &self->hash,   &self->own,   &self->requests};
     memcpy(held, all, sizeof all);
 }
 
 static void list_buffers(Sum *self, Py_buffer *buffers[BUFFERS]) {
-    Py_buffer *all[BUFFERS] = {&self->received, &self->record, &self->requests, &self->statuses,
-                               &self->ours,     &self->theirs, &self->sums};
+    Py_buffer *all[BUFFERS] = {&self->received, &self->record, &self->ours, &self->theirs, &self->sums};
     memcpy(buffers, all, sizeof all);
 }
 
@@ -239,10 +234,8 @@ static int take_tails(Sum *self, PyObject *tails) {
 static int fits_sum(const Sum *self) {
     Py_ssize_t places = places_of(self->record.len);
     return PyTuple_Size(self->names) > 0 && PyTuple_Size(self->arrays) == 2 * PyTuple_Size(self->names) && places > 0 &&
-           (places & (places - 1)) == 0 && self->start_all != NULL && self->test_all != NULL && self->count > 0 &&
-           self->count <= self->requests.len && self->requests.len % self->count == 0 &&
-           self->count <= self->statuses.len && self->statuses.len % self->count == 0 &&
-           self->ours.len == self->sums.len && self->theirs.len == self->sums.len;
+           (places & (places - 1)) == 0 && are_requests(self->requests) && self->ours.len == self->sums.len &&
+           self->theirs.len == self->sums.len;
 }
 
 PyObject *bind_sum(PyObject *module, PyObject *args, PyObject *named) {
@@ -250,21 +243,18 @@ PyObject *bind_sum(PyObject *module, PyObject *args, PyObject *named) {
                                     {"finish", finish_sum, METH_O, NULL}};
     static char *keys[] = {"x",     "out",      "names",     "arrays",   "leading",  "sends", "parts", "receive",
                            "error", "hash",     "own",       "sent",     "received", "ours",  "theirs", "sums",
-                           "start_all", "test_all", "requests", "statuses", "n_requests", "ranks", "tests", "tag",
-                           "record", "sweep_mask", NULL};
-    unsigned long long start_all, test_all;
+                           "requests", "ranks", "tag", "record", "sweep_mask", NULL};
     PyObject *made = NULL, *o[HELD] = {NULL}, *tails, **held[HELD], *functions[2] = {NULL};
     Sum *self = PyMem_Calloc(1, sizeof *self);
     PyObject *capsule = self == NULL ? PyErr_NoMemory() : PyCapsule_New(self, NULL, free_sum);
     PyTypeObject *tuple = &PyTuple_Type;
     (void)module;
     if (capsule != NULL &&
-        PyArg_ParseTupleAndKeywords(args, named, "OOO!O!O!O!O!OOOOO!y*y*y*w*KKw*w*LLLLw*L:bind_sum", keys, &o[0], &o[1],
+        PyArg_ParseTupleAndKeywords(args, named, "OOO!O!O!O!O!OOOOO!y*y*y*w*OLLw*L:bind_sum", keys, &o[0], &o[1],
                                     tuple, &o[2], tuple, &o[3], tuple, &o[4], tuple, &o[5], tuple, &o[6], &o[7], &o[8],
                                     &o[9], &o[10], tuple, &tails, &self->received, &self->ours, &self->theirs,
-                                    &self->sums, &start_all, &test_all, &self->requests, &self->statuses, &self->count,
-                                    &self->ranks, &self->tests, &self->tag, &self->record, &self->sweep_mask)) {
-        self->start_all = (StartAll)(uintptr_t)start_all, self->test_all = (TestAll)(uintptr_t)test_all;
+                                    &self->sums, &o[11], &self->ranks, &self->tag, &self->record,
+                                    &self->sweep_mask)) {
         list_held(self, held);
         for (int i = 0; i < HELD; i++)
             *held[i] = Py_NewRef(o[i]);

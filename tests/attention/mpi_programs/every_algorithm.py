@@ -80,7 +80,7 @@ def check(comm):
         layout = LOGSUMEXP.layout({name: (array.shape, array.dtype) for name, array in mine.items()})
         for plan in every_plan(comm.topology, "allreduce", LOGSUMEXP, layout):
             call = comm.prepare("allreduce", like=mine, operator=LOGSUMEXP, plan=plan)
-            assert isinstance(call.engines[0], CompiledEngine) and not call.engines[0].outer
+            assert isinstance(call.engines[0], CompiledEngine) and not call.engines[0].from_python
             for way, result in results_of(call, mine):
                 what = f"{plan.algorithm} {shape} {way}, {len(set(comm.session.transport.hosts))} hosts"
                 assert_close(result, wanted, size, what)

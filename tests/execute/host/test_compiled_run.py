@@ -71,7 +71,7 @@ def run_of(engine, **parts):
 def test_folds_and_messages_outside_are_done_where_the_engine_stands():
     folded, messages = [], Messages()
     engine = Engine((TO_FOLD, 0), (TO_EXCHANGE, 1), (TO_FOLD, 1), (THROUGH, -1))
-    run = run_of(engine, outside=SimpleNamespace(run=folded.append), exchanges={1: messages}, outer={1})
+    run = run_of(engine, outside=SimpleNamespace(run=folded.append), exchanges={1: messages}, from_python={1})
     assert run.follow(engine.state)
     assert folded == [0, 1] and messages.did == ["start", "wait"]
 
@@ -79,7 +79,7 @@ def test_folds_and_messages_outside_are_done_where_the_engine_stands():
 def test_messages_outside_are_started_once_and_named_while_they_are_awaited():
     messages = Messages(looks=3)
     engine = Engine((TO_EXCHANGE, 1), (WAITING, 2), (THROUGH, -1))
-    run = run_of(engine, exchanges={1: messages}, outer={1})
+    run = run_of(engine, exchanges={1: messages}, from_python={1})
     assert not run.follow(engine.state)
     assert run.pending() == ([], [Message(9, ((0, 4),))])
     assert not run.wait(0.0)

@@ -56,7 +56,7 @@ def check_exchange(comm):
             tag = comm.session.next_tag()
             batch = library_sum(transport, sent, sums, counts, tag)
             pieces = max(1, -(-sums.nbytes // EAGER_BYTES)) if sums.nbytes <= MOST_CUT_BYTES else 1
-            assert counts or batch.calls.n_requests == 2 * pieces
+            assert counts or batch.calls.requests.count == 2 * pieces
             for turn in range(2):
                 batch.start()
                 while not batch.wait(0.01):

@@ -107,7 +107,7 @@ def test_a_failure_that_a_look_finds_ends_a_wait_in_compiled_code(batch):
 
 @pytest.mark.parametrize("lacking", ["functions", "compiled code", "messages"])
 def test_messages_go_by_python_where_something_is_lacking(batch, monkeypatch, lacking):
-    monkeypatch.setattr(mpi, "c_functions", lambda: None if lacking == "functions" else (1, 1))
+    monkeypatch.setattr(mpi, "_c_functions", lambda: None if lacking == "functions" else (1, 1))
     monkeypatch.setattr(mpi, "kernels_available", lambda: lacking != "compiled code")
     if lacking == "messages":
         batch._requests = []

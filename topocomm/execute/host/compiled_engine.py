@@ -1,7 +1,6 @@
-"""An engine that runs in C: writing the value, waiting for ranks of the host, the operator's folds, the result.
+"""An engine that runs in C: it writes the value, waits, exchanges MPI messages, folds and writes the result.
 
-Messages with other hosts are sent and received here, stage by stage, and so are the folds of an operator that has none
-in C.
+Messages of other transports are sent and received from Python, stage by stage. So are folds run that have no C code.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class CompiledEngine(CallEngine):
         credits: Credits by messages, such as compiled code can take.
 
     Attributes:
-        outer: The stages whose messages are sent and received in Python.
+        from_python: The stages whose messages are sent and received in Python.
     """
 
     shared: SharedMemory
-    outer: Collection[int] = ()
+    from_python: Collection[int] = ()
 
     def __init__(
         self,
@@ -66,14 +65,14 @@ class CompiledEngine(CallEngine):
         encoder = _Encoder(work, program, shared, exchanges)
         fold = work.operator.compiled_fold(work.layout)
         requests = tuple([exchanges[s].requests() if s in exchanges else None for s in range(len(program.stages))])
-        credited = () if credits is None else credits.requests()
-        assert credited is not None, "compiled code takes no other credits"
-        self.native = native_engine(shared, number, encoder.sections(), work, fold or 0, requests, credited)
+        taken_by = () if credits is None else credits.requests()
+        assert taken_by is not None, "compiled code takes no other credits"
+        self.native = native_engine(shared, number, encoder.sections(), work, fold or 0, requests, taken_by)
         outside = None if fold else OutsideFolds(work, program, encoder.results, self.memory, self.native)
         self.in_python = outside is not None and any(outside.folds)
-        self.outer = {stage for stage in exchanges if requests[stage] is None}
+        self.from_python = {stage for stage in exchanges if requests[stage] is None}
         sizes = awaited_bytes(work, program, shared)
-        self._run = CompiledRun(shared, self.native, sizes, outside, exchanges, self.outer, credits)
+        self._run = CompiledRun(shared, self.native, sizes, outside, exchanges, self.from_python, credits)
         self._shapes = {f.name: (*work.value.leading, *f.row_shape) for f in work.layout.fields}
         self.views = work.send_buffer(self.memory, program.offsets, program.input_pieces)
 

@@ -31,7 +31,7 @@ class CompiledRun(Batch):
     Args:
         outside: Its folds that are not compiled.
         exchanges: Messages with other hosts, by the number of their stage.
-        outer: The stages whose messages are sent and received here.
+        from_python: The stages whose messages are sent and received here.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class CompiledRun(Batch):
         sizes: Sizes,
         outside: OutsideFolds | None = None,
         exchanges: Mapping[int, Batch] = NO_EXCHANGES,
-        outer: Collection[int] = (),
+        from_python: Collection[int] = (),
         credits: Credits | None = None,
     ) -> None:
         self.sends: tuple[Message, ...] = ()
         self._ranks, self._native, self._sizes, self._outside = shared.ranks, native, sizes, outside
-        self._exchanges, self._outer, self._under_way = exchanges, outer, False
+        self._exchanges, self._from_python, self._under_way = exchanges, from_python, False
         self._credits = credits
         self.receives = tuple(self._message(*key) for key in sorted(sizes))
 
@@ -79,7 +79,7 @@ class CompiledRun(Batch):
 
     def _waits_in_c(self) -> bool:
         """Whether the engine waits, in shared memory or for messages that it sends and receives."""
-        if self._native.state == TO_EXCHANGE and self._native.stage not in self._outer:
+        if self._native.state == TO_EXCHANGE and self._native.stage not in self._from_python:
             self._check()  # what was heard meanwhile
             return True
         return self._native.state == WAITING
@@ -94,7 +94,7 @@ class CompiledRun(Batch):
 
     def _exchange(self, timeout_s: float) -> bool:
         """Send and receive the messages of the stage, waiting about so long; return whether all are through."""
-        if self._native.stage not in self._outer:
+        if self._native.stage not in self._from_python:
             self._check()
             return False
         batch = self._exchanges[self._native.stage]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from topocomm.execute.transports.mpi import CLOCK_EVERY, MpiBatch, MpiTransport, c_functions, handles_of, load_mpi
+from topocomm.execute.transports.mpi import CLOCK_EVERY, MpiBatch, MpiTransport, load_mpi
 from topocomm.execute.transports.torch_group import TorchGroupTransport
 from topocomm.execute.transports.transport import Batch, Message, Transport
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+    from topocomm.native._native import Requests
 
     Floats = NDArray[np.float32] | NDArray[np.float64]
 
@@ -39,28 +41,18 @@ class MpiCalls(NamedTuple):
     """A sum by persistent requests of MPI's, as `_native.bind_sum` takes it.
 
     Attributes:
-        start_all: Address of MPI_Startall.
-        test_all: Address of MPI_Testall.
-        requests: Handles of the requests.
-        statuses: Memory for their statuses.
-        n_requests: How many.
-        error: Makes an exception of what a function returned.
+        requests: What starts and tests it.
+        error: Makes an exception of what a function of MPI returned.
         ours: Of an exchange what is added to `theirs`, and `sums` where; else empty.
         theirs: See ours.
         sums: See ours.
-        tests: Tests before the core is given away.
     """
 
-    start_all: int
-    test_all: int
-    requests: bytearray
-    statuses: bytearray
-    n_requests: int
+    requests: Requests
     error: Callable[[int], BaseException]
     ours: Floats
     theirs: Floats
     sums: Floats
-    tests: int
 
 
 class LibrarySum(Batch):
@@ -103,7 +95,16 @@ def _everyone(transport: Transport, array: Floats) -> list[Message]:
     return [Message(peer, ((0, array.nbytes),)) for peer in range(transport.size) if peer != transport.rank]
 
 
-class MpiSum(MpiBatch, LibrarySum):
+class MpiLibrarySum(MpiBatch, LibrarySum):
+    """A sum by persistent requests of MPI's."""
+
+    def _called(self, ours: Floats, theirs: Floats, sums: Floats) -> MpiCalls | None:
+        """How they are started and tested in C; None where they are not."""
+        requests = self.requests()
+        return None if requests is None else MpiCalls(requests, load_mpi().Exception, ours, theirs, sums)
+
+
+class MpiSum(MpiLibrarySum):
     """MPI_Allreduce_init or MPI_Reduce_scatter_init; before MPI 4 what begins with I in their place."""
 
     def __init__(self, transport: MpiTransport, sent: Floats, received: Floats, counts: Sequence[int] | None) -> None:
@@ -118,7 +119,7 @@ class MpiSum(MpiBatch, LibrarySum):
         try:
             request = getattr(comm, f"{name.capitalize()}_init")(*arguments, mpi.SUM)
             self._requests = [request]
-            self.calls = _calls(self._requests, sent[:0], sent[:0], sent[:0], self._first_tests)
+            self.calls = self._called(sent[:0], sent[:0], sent[:0])
         except (AttributeError, NotImplementedError, mpi.Exception):
             self._begin = partial(getattr(comm, f"I{name}"), *arguments, mpi.SUM)
 
@@ -156,7 +157,7 @@ class MpiSum(MpiBatch, LibrarySum):
         super().free()
 
 
-class MpiExchange(MpiBatch, LibrarySum):
+class MpiExchange(MpiLibrarySum):
     """Two ranks' sum: each sends the other what that one reads, and adds what it gets to its own."""
 
     def __init__(
@@ -176,7 +177,7 @@ class MpiExchange(MpiBatch, LibrarySum):
             pieces = _pieces(array) if is_local else [array]
             self._requests += [make(piece, peer, tag) for piece in pieces]
         self._everyone = _everyone(transport, sent)
-        self.calls = _calls(self._requests, self._ours, self._theirs, self._sums, self._first_tests)
+        self.calls = self._called(self._ours, self._theirs, self._sums)
 
     def wait(self, timeout_s: float) -> bool:
         """As `Batch.wait`; adds up when all is there."""
@@ -195,15 +196,6 @@ def _pieces(array: Floats) -> list[Floats]:
     count = -(-array.nbytes // EAGER_BYTES) if EAGER_BYTES < array.nbytes <= MOST_CUT_BYTES else 1
     each = -(-array.size // count)
     return [array[first : first + each] for first in range(0, max(1, array.size), max(1, each))]
-
-
-def _calls(requests: list[Any], ours: Floats, theirs: Floats, sums: Floats, tests: int) -> MpiCalls | None:
-    """How persistent requests are started and tested in C."""
-    functions = c_functions()
-    if functions is None:
-        return None
-    handles, statuses = handles_of(requests)
-    return MpiCalls(*functions, handles, statuses, len(requests), load_mpi().Exception, ours, theirs, sums, tests)
 
 
 class TorchSum(LibrarySum):

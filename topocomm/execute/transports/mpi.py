@@ -70,7 +70,7 @@ def library_name(mpi: Any) -> str:
 
 
 @cache
-def c_functions() -> tuple[int, int] | None:
+def _c_functions() -> tuple[int, int] | None:
     """Return the addresses of MPI_Startall and MPI_Testall in the library that mpi4py is linked with; None without."""
     try:
         library = ctypes.CDLL(load_mpi().__file__)
@@ -81,7 +81,7 @@ def c_functions() -> tuple[int, int] | None:
     return start_all, test_all
 
 
-def handles_of(requests: Sequence[Any]) -> tuple[bytearray, bytearray]:
+def _handles_of(requests: Sequence[Any]) -> tuple[bytearray, bytearray]:
     """Return the handles of persistent requests as MPI has them, one after the other, and memory for their statuses."""
     mpi = load_mpi()
     handle_bytes, status_bytes = mpi._sizeof(mpi.Request), mpi._sizeof(mpi.Status)
@@ -204,12 +204,14 @@ class MpiBatch(Batch):
             return True
 
     def requests(self) -> Requests | None:
-        functions = c_functions() if kernels_available() else None
+        functions = _c_functions() if kernels_available() else None
         if functions is None or not self._requests:
             return None
         from topocomm.native._native import Requests
 
-        self._in_c = Requests(*functions, *handles_of(self._requests), len(self._requests), self._first_tests)
+        if self._in_c is None:
+            handles, statuses = _handles_of(self._requests)
+            self._in_c = Requests(*functions, handles, statuses, len(self._requests), self._first_tests)
         return self._in_c
 
     def check(self) -> None:
